@@ -1,0 +1,126 @@
+//! Faults: how an instruction says that it did not complete.
+//!
+//! A handler returns [`Exec`]; the error is a marker without data, so that results stay in registers. What happened is in
+//! [`Cpu::fault`], put there by one of the `raise` functions.
+
+use crate::state::Cpu;
+
+/// Marker: the instruction did not complete, see [`Cpu::fault`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault;
+
+/// Result of anything that may fault.
+pub type Exec<T = ()> = Result<T, Fault>;
+
+/// What the interpreter does after an instruction that completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Flow {
+    /// Goes on with the next instruction of the block.
+    Next,
+    /// Leaves the block; [`Cpu::rip`] says where to go on. Branches, and whatever changes mode, mappings or time.
+    End,
+}
+
+/// Exception vectors (SDM vol. 3, table 6-1).
+pub mod vector {
+    /// Divide error.
+    pub const DE: u8 = 0;
+    /// Debug exception.
+    pub const DB: u8 = 1;
+    /// Non-maskable interrupt.
+    pub const NMI: u8 = 2;
+    /// Breakpoint.
+    pub const BP: u8 = 3;
+    /// Overflow.
+    pub const OF: u8 = 4;
+    /// BOUND range exceeded.
+    pub const BR: u8 = 5;
+    /// Invalid opcode.
+    pub const UD: u8 = 6;
+    /// Device not available.
+    pub const NM: u8 = 7;
+    /// Double fault.
+    pub const DF: u8 = 8;
+    /// Invalid TSS.
+    pub const TS: u8 = 10;
+    /// Segment not present.
+    pub const NP: u8 = 11;
+    /// Stack-segment fault.
+    pub const SS: u8 = 12;
+    /// General protection.
+    pub const GP: u8 = 13;
+    /// Page fault.
+    pub const PF: u8 = 14;
+    /// x87 floating-point error.
+    pub const MF: u8 = 16;
+    /// Alignment check.
+    pub const AC: u8 = 17;
+    /// Machine check.
+    pub const MC: u8 = 18;
+    /// SIMD floating-point exception.
+    pub const XM: u8 = 19;
+}
+
+/// What stopped an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Cause {
+    /// Nothing.
+    #[default]
+    None,
+    /// An exception to be delivered: vector, and error code for those that push one. For #PF the address is in
+    /// [`Cpu::fault_address`]; for #DB the DR6 bits to set are in [`Cpu::fault_dr6`].
+    Exception(u8, Option<u32>),
+    /// A write hit bytes that are decoded: the instruction restarts alone, after the blocks are gone.
+    CodeWrite,
+    /// Shutdown (triple fault).
+    Shutdown,
+}
+
+impl Cpu {
+    /// Raises an exception without error code.
+    #[cold]
+    pub fn raise(&mut self, vector: u8) -> Fault {
+        self.fault = Cause::Exception(vector, None);
+        Fault
+    }
+
+    /// Raises an exception with an error code.
+    #[cold]
+    pub fn raise_code(&mut self, vector: u8, code: u32) -> Fault {
+        self.fault = Cause::Exception(vector, Some(code));
+        Fault
+    }
+
+    /// #GP(code).
+    #[cold]
+    pub fn gp(&mut self, code: u32) -> Fault {
+        self.raise_code(vector::GP, code)
+    }
+
+    /// #UD.
+    #[cold]
+    pub fn ud(&mut self) -> Fault {
+        self.raise(vector::UD)
+    }
+
+    /// #NM.
+    #[cold]
+    pub fn nm(&mut self) -> Fault {
+        self.raise(vector::NM)
+    }
+
+    /// #PF with an error code, at a linear address. CR2 is written on delivery.
+    #[cold]
+    pub fn page_fault(&mut self, address: u64, code: u32) -> Fault {
+        self.fault_address = address;
+        self.raise_code(vector::PF, code)
+    }
+
+    /// #DB with the DR6 bits it sets.
+    #[cold]
+    pub fn debug_trap(&mut self, dr6: u64) -> Fault {
+        self.fault_dr6 = dr6;
+        self.raise(vector::DB)
+    }
+}

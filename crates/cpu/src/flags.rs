@@ -1,0 +1,271 @@
+//! The arithmetic flags, kept lazily.
+//!
+//! An arithmetic instruction stores its result and its carry-out vector; the flags are worked out when something reads
+//! them. `result` is sign-extended to 64 bits from the operand size: ZF is `result == 0`, SF its sign, PF the parity of its
+//! low byte. `aux` holds, in bit 31, CF; in bit 30, CF xor OF; in bit 3, AF; in bits 15:8 a correction xored into the byte
+//! whose parity is taken; in bit 0 a correction to SF. The corrections are only set when flags are loaded as such (POPF,
+//! SAHF, IRET), where no single result would show them.
+
+/// Carry flag.
+pub const CF: u64 = 1 << 0;
+/// Parity flag.
+pub const PF: u64 = 1 << 2;
+/// Auxiliary carry flag.
+pub const AF: u64 = 1 << 4;
+/// Zero flag.
+pub const ZF: u64 = 1 << 6;
+/// Sign flag.
+pub const SF: u64 = 1 << 7;
+/// Trap flag.
+pub const TF: u64 = 1 << 8;
+/// Interrupt enable flag.
+pub const IF: u64 = 1 << 9;
+/// Direction flag.
+pub const DF: u64 = 1 << 10;
+/// Overflow flag.
+pub const OF: u64 = 1 << 11;
+/// I/O privilege level (two bits).
+pub const IOPL: u64 = 3 << 12;
+/// Nested task.
+pub const NT: u64 = 1 << 14;
+/// Resume flag.
+pub const RF: u64 = 1 << 16;
+/// Virtual-8086 mode.
+pub const VM: u64 = 1 << 17;
+/// Alignment check / access control.
+pub const AC: u64 = 1 << 18;
+/// Virtual interrupt flag.
+pub const VIF: u64 = 1 << 19;
+/// Virtual interrupt pending.
+pub const VIP: u64 = 1 << 20;
+/// CPUID can be executed.
+pub const ID: u64 = 1 << 21;
+/// The six arithmetic flags.
+pub const ARITH: u64 = CF | PF | AF | ZF | SF | OF;
+/// Flags that exist, apart from the fixed bit 1.
+pub const ALL: u64 = ARITH | TF | IF | DF | IOPL | NT | RF | VM | AC | VIF | VIP | ID;
+
+const CARRY: u32 = 1 << 31;
+const PARTIAL: u32 = 1 << 30;
+
+/// Lazily kept arithmetic flags.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lazy {
+    result: u64,
+    aux: u32,
+}
+
+/// An operand size: what integer instructions are generic over.
+pub trait Int: Copy + Eq + 'static {
+    /// Bytes.
+    const SIZE: u8;
+    /// Bits.
+    const BITS: u32 = Self::SIZE as u32 * 8;
+    /// All bits of this size.
+    const MASK: u64;
+    /// Zero-extends.
+    fn to_u64(self) -> u64;
+    /// Sign-extends.
+    fn to_i64(self) -> i64;
+    /// Truncates.
+    fn from_u64(value: u64) -> Self;
+}
+
+macro_rules! int {
+    ($t:ty, $s:ty, $size:expr) => {
+        impl Int for $t {
+            const SIZE: u8 = $size;
+            const MASK: u64 = <$t>::MAX as u64;
+            #[inline(always)]
+            fn to_u64(self) -> u64 {
+                self as u64
+            }
+            #[inline(always)]
+            fn to_i64(self) -> i64 {
+                self as $s as i64
+            }
+            #[inline(always)]
+            fn from_u64(value: u64) -> Self {
+                value as $t
+            }
+        }
+    };
+}
+int!(u8, i8, 1);
+int!(u16, i16, 2);
+int!(u32, i32, 4);
+int!(u64, i64, 8);
+
+/// The top two bits of a carry-out vector and its bit 3, where `aux` has them.
+#[inline(always)]
+fn fold<T: Int>(carries: u64) -> u32 {
+    let top = match T::SIZE {
+        1 => (carries << 24) as u32,
+        2 => (carries << 16) as u32,
+        4 => carries as u32,
+        _ => (carries >> 32) as u32,
+    };
+    (top & (CARRY | PARTIAL)) | (carries as u32 & 8)
+}
+
+impl Lazy {
+    /// After `result = a + b (+ carry)`.
+    #[inline(always)]
+    pub fn set_add<T: Int>(&mut self, a: T, b: T, result: T) {
+        let (a, b, r) = (a.to_u64(), b.to_u64(), result.to_u64());
+        self.result = result.to_i64() as u64;
+        self.aux = fold::<T>((a & b) | ((a | b) & !r));
+    }
+
+    /// After `result = a - b (- borrow)`.
+    #[inline(always)]
+    pub fn set_sub<T: Int>(&mut self, a: T, b: T, result: T) {
+        let (a, b, r) = (a.to_u64(), b.to_u64(), result.to_u64());
+        self.result = result.to_i64() as u64;
+        self.aux = fold::<T>((!a & b) | (!(a ^ b) & r));
+    }
+
+    /// After AND, OR, XOR, TEST: CF, OF and AF clear.
+    #[inline(always)]
+    pub fn set_logic<T: Int>(&mut self, result: T) {
+        self.result = result.to_i64() as u64;
+        self.aux = 0;
+    }
+
+    /// After a result whose CF and OF are known and AF is `af`.
+    #[inline(always)]
+    pub fn set_result<T: Int>(&mut self, result: T, cf: bool, of: bool, af: bool) {
+        self.result = result.to_i64() as u64;
+        self.aux = (u32::from(cf) << 31) | (u32::from(cf ^ of) << 30) | (u32::from(af) << 3);
+    }
+
+    /// Replaces CF, leaving the others.
+    #[inline(always)]
+    pub fn set_cf(&mut self, cf: bool) {
+        let of = self.of();
+        self.aux = (self.aux & !(CARRY | PARTIAL)) | (u32::from(cf) << 31) | (u32::from(cf ^ of) << 30);
+    }
+
+    /// Replaces CF and OF, leaving the others.
+    #[inline(always)]
+    pub fn set_cf_of(&mut self, cf: bool, of: bool) {
+        self.aux = (self.aux & !(CARRY | PARTIAL)) | (u32::from(cf) << 31) | (u32::from(cf ^ of) << 30);
+    }
+
+    /// Replaces ZF, leaving the others.
+    pub fn set_zf(&mut self, zf: bool) {
+        let image = self.image();
+        self.load(if zf { image | ZF } else { image & !ZF });
+    }
+
+    /// CF.
+    #[inline(always)]
+    pub fn cf(&self) -> bool {
+        self.aux & CARRY != 0
+    }
+
+    /// OF.
+    #[inline(always)]
+    pub fn of(&self) -> bool {
+        (self.aux ^ (self.aux << 1)) & CARRY != 0
+    }
+
+    /// ZF.
+    #[inline(always)]
+    pub fn zf(&self) -> bool {
+        self.result == 0
+    }
+
+    /// SF.
+    #[inline(always)]
+    pub fn sf(&self) -> bool {
+        (self.result >> 63) as u32 ^ (self.aux & 1) != 0
+    }
+
+    /// PF.
+    #[inline(always)]
+    pub fn pf(&self) -> bool {
+        ((self.result as u8) ^ (self.aux >> 8) as u8).count_ones() & 1 == 0
+    }
+
+    /// AF.
+    #[inline(always)]
+    pub fn af(&self) -> bool {
+        self.aux & 8 != 0
+    }
+
+    /// The six flags where RFLAGS has them.
+    #[inline]
+    pub fn image(&self) -> u64 {
+        u64::from(self.cf())
+            | u64::from(self.pf()) << 2
+            | u64::from(self.af()) << 4
+            | u64::from(self.zf()) << 6
+            | u64::from(self.sf()) << 7
+            | u64::from(self.of()) << 11
+    }
+
+    /// Takes the six flags from an RFLAGS image.
+    #[inline]
+    pub fn load(&mut self, image: u64) {
+        let (cf, of) = (image & CF != 0, image & OF != 0);
+        // A zero result shows ZF; any other small positive one hides it. Its own parity and sign are then corrected.
+        self.result = u64::from(image & ZF == 0);
+        let parity_even = self.result == 0;
+        let flip_parity = parity_even != (image & PF != 0);
+        self.aux = (u32::from(cf) << 31)
+            | (u32::from(cf ^ of) << 30)
+            | (u32::from(flip_parity) << 8)
+            | (u32::from(image & AF != 0) << 3)
+            | u32::from(image & SF != 0);
+    }
+
+    /// Whether condition `cc` (low four bits of Jcc's opcode) holds.
+    #[inline(always)]
+    pub fn condition(&self, cc: u8) -> bool {
+        let holds = match (cc >> 1) & 7 {
+            0 => self.of(),
+            1 => self.cf(),
+            2 => self.zf(),
+            3 => self.cf() || self.zf(),
+            4 => self.sf(),
+            5 => self.pf(),
+            6 => self.sf() != self.of(),
+            _ => self.zf() || (self.sf() != self.of()),
+        };
+        holds ^ (cc & 1 != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_image_survives_load() {
+        for bits in 0..64u64 {
+            let image =
+                (bits & 1) | (bits & 2) << 1 | (bits & 4) << 2 | (bits & 8) << 3 | (bits & 16) << 3 | (bits & 32) << 6;
+            let mut lazy = Lazy::default();
+            lazy.load(image);
+            assert_eq!(lazy.image(), image);
+        }
+    }
+
+    #[test]
+    fn byte_arithmetic_matches_wide_arithmetic() {
+        for a in 0..=255u8 {
+            for b in 0..=255u8 {
+                let mut lazy = Lazy::default();
+                lazy.set_sub(a, b, a.wrapping_sub(b));
+                assert_eq!(lazy.cf(), a < b);
+                assert_eq!(lazy.of(), (a as i8).checked_sub(b as i8).is_none());
+                assert_eq!(lazy.af(), a & 15 < b & 15);
+                lazy.set_add(a, b, a.wrapping_add(b));
+                assert_eq!(lazy.cf(), a.checked_add(b).is_none());
+                assert_eq!(lazy.of(), (a as i8).checked_add(b as i8).is_none());
+                assert_eq!(lazy.af(), (a & 15) + (b & 15) > 15);
+            }
+        }
+    }
+}

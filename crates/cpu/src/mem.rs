@@ -1,0 +1,615 @@
+//! Access to guest memory through segmentation and paging.
+//!
+//! The fast path is [`Front`], a direct-mapped array of host pointers. It only ever holds pages that are in the modelled
+//! first-level data TLB, may be accessed in the current mode, are RAM, and (for writes) hold no decoded code, so a hit needs
+//! no further check and charges nothing.
+
+use crate::fault::{Cause, Exec, Fault, vector};
+use crate::flags::{self, Int};
+use crate::op::{Op, SEG_FLAT};
+use crate::ram::{PAGE, lines};
+use crate::state::{Cpu, attention, bits::*, rights, seg};
+use crate::tlb::{Entry, Level, perm};
+use crate::walk::{Access, Privilege};
+use ledger::{Family, Kind};
+
+const SLOTS: usize = 256;
+const OFFSET: u64 = PAGE - 1;
+
+#[derive(Clone, Copy)]
+struct Slot {
+    /// Linear page | generation and mode; never matches when empty.
+    tag: u64,
+    /// Host address minus linear address, wrapping.
+    addend: u64,
+}
+
+const EMPTY: Slot = Slot { tag: u64::MAX, addend: 0 };
+
+/// Host pointers of pages in the first-level data TLB.
+pub struct Front {
+    read: [Slot; SLOTS],
+    write: [Slot; SLOTS],
+    /// Low 12 bits of a tag: generation (bits 11:2) and mode (bits 1:0).
+    context: u64,
+}
+
+/// Mode under which nothing is cached, so that every access takes the slow path.
+const MODE_SLOW: u64 = 3;
+
+impl Front {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self { read: [EMPTY; SLOTS], write: [EMPTY; SLOTS], context: MODE_SLOW }
+    }
+
+    /// Forgets everything.
+    #[inline]
+    pub fn flush(&mut self) {
+        let generation = ((self.context >> 2) + 1) & 0x3ff;
+        if generation == 0 {
+            self.read = [EMPTY; SLOTS];
+            self.write = [EMPTY; SLOTS];
+        }
+        self.context = generation << 2 | (self.context & 3);
+    }
+
+    fn set_mode(&mut self, mode: u64) {
+        self.context = (self.context & !3) | mode;
+    }
+
+    fn drop_range(&mut self, linear: u64, shift: u8) {
+        if shift == 12 {
+            let slot = (linear >> 12) as usize % SLOTS;
+            for array in [&mut self.read, &mut self.write] {
+                if array[slot].tag >> 12 == linear >> 12 {
+                    array[slot] = EMPTY;
+                }
+            }
+        } else {
+            for e in self.read.iter_mut().chain(&mut self.write) {
+                if e.tag >> shift == linear >> shift {
+                    *e = EMPTY;
+                }
+            }
+        }
+    }
+
+    fn drop_writes(&mut self) {
+        self.write = [EMPTY; SLOTS];
+    }
+}
+
+impl Default for Front {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Where a slow access ended up.
+enum Target {
+    Ram(*mut u8),
+    /// Read-only memory: reads work, writes are dropped.
+    Rom(*mut u8),
+    Device(u64),
+}
+
+impl Cpu {
+    /// Follows a change of what the current mode may access (CPL, CR0.WP, CR0.AM, CR4, EFER, PKRU, RFLAGS.AC, DR7).
+    pub fn access_changed(&mut self) {
+        let alignment_checked = self.cr0 & CR0_AM != 0 && self.flags & flags::AC != 0 && self.cpl == 3;
+        let mode = if alignment_checked || self.data_breakpoints() {
+            MODE_SLOW
+        } else if self.cpl == 3 {
+            0
+        } else if self.cr4 & CR4_SMAP == 0 || self.flags & flags::AC != 0 {
+            1
+        } else {
+            2
+        };
+        self.front.set_mode(mode);
+    }
+
+    /// Follows a change of paging itself (CR0, CR3, CR4, EFER, PKRU, PDPTEs): nothing on the fast paths is known to hold.
+    pub fn mapping_changed(&mut self) {
+        self.front.flush();
+        self.jumps.flush();
+        self.access_changed();
+    }
+
+    fn data_breakpoints(&self) -> bool {
+        // An enabled breakpoint (L or G) whose R/W field is not 0 (instruction execution).
+        (0..4).any(|i| self.dr[7] >> (2 * i) & 3 != 0 && self.dr[7] >> (16 + 4 * i) & 3 != 0)
+    }
+
+    /// Whether a linear address is canonical for the current paging depth.
+    #[inline]
+    pub fn canonical(&self, linear: u64) -> bool {
+        let unused = if self.cr4 & CR4_LA57 != 0 { 7 } else { 16 };
+        ((linear as i64) << unused >> unused) as u64 == linear
+    }
+
+    #[cold]
+    fn segment_fault(&mut self, segment: u8) -> Fault {
+        let vector = if segment == seg::SS || segment == SEG_FLAT + 1 { vector::SS } else { vector::GP };
+        self.raise_code(vector, 0)
+    }
+
+    /// Linear address of `size` bytes at `offset` in a segment, after type and limit checks (64-bit mode has neither; its
+    /// canonical check is made where the address is used).
+    #[inline]
+    pub fn linear(&mut self, segment: u8, offset: u64, size: u64, write: bool) -> Exec<u64> {
+        let s = &self.seg[usize::from(segment & 7)];
+        if self.long64 {
+            return Ok(if segment == seg::FS || segment == seg::GS { s.base.wrapping_add(offset) } else { offset });
+        }
+        const PLAIN: u32 = rights::UNUSABLE | rights::CODE | rights::DC | rights::RW;
+        let last = offset.wrapping_add(size - 1);
+        let linear = s.base.wrapping_add(offset) & 0xffff_ffff;
+        if s.rights & PLAIN == rights::RW && last <= u64::from(s.limit) {
+            return Ok(linear);
+        }
+        self.linear_checked(segment, offset, last, write)
+    }
+
+    #[cold]
+    fn linear_checked(&mut self, segment: u8, offset: u64, last: u64, write: bool) -> Exec<u64> {
+        let s = self.seg[usize::from(segment & 7)];
+        let base = s.base;
+        let code = s.rights & rights::CODE != 0;
+        let allowed = s.usable()
+            && match (write, code) {
+                (true, true) => false,
+                (true, false) => s.rights & rights::RW != 0,
+                (false, true) => s.rights & rights::RW != 0,
+                (false, false) => true,
+            };
+        // In real mode CS is read and written like any segment.
+        let allowed = allowed || !self.protected() || self.v8086();
+        let in_limit = if !code && s.rights & rights::DC != 0 {
+            let top = if s.rights & rights::DB != 0 { 0xffff_ffff } else { 0xffff };
+            offset > u64::from(s.limit) && last <= top && last >= offset
+        } else {
+            last <= u64::from(s.limit)
+        };
+        if allowed && in_limit {
+            Ok(base.wrapping_add(offset) & 0xffff_ffff)
+        } else {
+            Err(self.segment_fault(segment))
+        }
+    }
+
+    /// Translates a linear address for an access within one page, through the TLB, charging misses.
+    pub fn translate(&mut self, linear: u64, access: Access, privilege: Privilege) -> Exec<(u64, Entry)> {
+        let code = access == Access::Fetch;
+        let pcid = self.pcid();
+        if let Some((entry, level, displaced)) = self.tlb.lookup(linear, code, pcid) {
+            if level == Level::Second {
+                let family = if code { Family::StlbHitCode } else { Family::StlbHitData };
+                self.charge(Kind::new(family, 0), 1);
+                self.displaced(displaced, code);
+            }
+            let clean_write = access == Access::Write && entry.perms & perm::DIRTY == 0;
+            if !clean_write && self.permitted(&entry, access, privilege).is_ok() {
+                return Ok((physical(&entry, linear), entry));
+            }
+        }
+        // A permission failure walks again, as hardware does: the tables may have been relaxed since.
+        let walked = self.walk(linear, access, privilege)?;
+        if self.cr0 & CR0_PG != 0 {
+            let family = if code { Family::TlbMissCode } else { Family::TlbMissData };
+            self.charge(Kind::new(family, walked.references), 1);
+        }
+        self.front.drop_range(walked.entry.linear, walked.entry.shift);
+        let displaced = self.tlb.insert(walked.entry, code);
+        self.displaced(displaced, code);
+        Ok((physical(&walked.entry, linear), walked.entry))
+    }
+
+    fn displaced(&mut self, displaced: Option<Entry>, code: bool) {
+        if let (Some(old), false) = (displaced, code) {
+            self.front.drop_range(old.linear, old.shift);
+        }
+    }
+
+    /// Slow path of one access within a page: checks, translates, and fills [`Front`] where it may.
+    fn resolve(&mut self, linear: u64, size: u64, access: Access, privilege: Privilege, segment: u8) -> Exec<Target> {
+        if self.long64 && !self.canonical(linear) {
+            return Err(self.segment_fault(segment));
+        }
+        let write = access == Access::Write;
+        let (address, entry) = self.translate(linear, access, privilege)?;
+        let explicit = privilege != Privilege::Implicit;
+        if explicit && self.front.context & 3 == MODE_SLOW {
+            self.data_breakpoint(linear, size, write);
+        }
+        let Some((page, read_only)) = self.ram.page(address) else { return Ok(Target::Device(address)) };
+        // SAFETY: the offset stays inside the page.
+        let host = unsafe { page.add((address & OFFSET) as usize) };
+        if write {
+            if read_only {
+                return Ok(Target::Rom(host));
+            }
+            let code = self.ram.code_lines(address);
+            if code != 0 {
+                if code & lines(address & OFFSET, size) != 0 {
+                    if !self.code_write_allowed {
+                        self.fault = Cause::CodeWrite;
+                        return Err(Fault);
+                    }
+                    self.code_written(address, size);
+                }
+                return Ok(Target::Ram(host));
+            }
+        }
+        let current = if self.cpl == 3 { Privilege::User } else { Privilege::Supervisor };
+        if privilege == current && self.front.context & 3 != MODE_SLOW {
+            let slot = Slot {
+                tag: (linear & !OFFSET) | self.front.context,
+                addend: (page as u64).wrapping_sub(linear & !OFFSET),
+            };
+            let index = (linear >> 12) as usize % SLOTS;
+            // A page whose protection key or dirty bit forbids the other kind of access is filled for this kind only.
+            if write {
+                self.front.write[index] = slot;
+            } else {
+                self.front.read[index] = slot;
+            }
+            let _ = entry;
+        }
+        Ok(Target::Ram(host))
+    }
+
+    #[cold]
+    fn data_breakpoint(&mut self, linear: u64, size: u64, write: bool) {
+        for i in 0..4 {
+            let kind = self.dr[7] >> (16 + 4 * i) & 3;
+            let enabled = self.dr[7] >> (2 * i) & 3 != 0;
+            let len = match self.dr[7] >> (18 + 4 * i) & 3 {
+                0 => 1,
+                1 => 2,
+                2 => 8,
+                _ => 4,
+            };
+            let start = self.dr[i] & !(len - 1);
+            let hits = linear < start.wrapping_add(len) && start < linear.wrapping_add(size);
+            if enabled && hits && (kind == 3 || (kind == 1 && write)) {
+                self.pending_dr6 |= 1 << i;
+                self.attend(attention::DEBUG);
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_slow(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec<u64> {
+        self.check_alignment(linear, size, privilege)?;
+        let first = PAGE - (linear & OFFSET);
+        if size > first {
+            // Both halves are translated before either is read, the first one first.
+            self.resolve(linear, first, Access::Read, privilege, segment)?;
+            let second = self.wrap(linear.wrapping_add(first));
+            let high = self.read_within(second, size - first, privilege, segment)?;
+            let low = self.read_within(linear, first, privilege, segment)?;
+            return Ok(low | high << (8 * first));
+        }
+        self.read_within(linear, size, privilege, segment)
+    }
+
+    fn read_within(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec<u64> {
+        match self.resolve(linear, size, Access::Read, privilege, segment)? {
+            Target::Ram(host) | Target::Rom(host) => {
+                let mut bytes = [0u8; 8];
+                // SAFETY: `size` <= 8 bytes from `host` lie inside one page of RAM; `bytes` is not guest memory.
+                unsafe { std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), size as usize) };
+                Ok(u64::from_le_bytes(bytes))
+            }
+            Target::Device(address) => Ok(self.device_read(address, size as u8)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_slow(&mut self, linear: u64, size: u64, value: u64, privilege: Privilege, segment: u8) -> Exec {
+        self.check_alignment(linear, size, privilege)?;
+        let first = PAGE - (linear & OFFSET);
+        if size > first {
+            let second = self.wrap(linear.wrapping_add(first));
+            self.resolve(linear, first, Access::Write, privilege, segment)?;
+            self.resolve(second, size - first, Access::Write, privilege, segment)?;
+            self.write_within(linear, first, value, privilege, segment)?;
+            return self.write_within(second, size - first, value >> (8 * first), privilege, segment);
+        }
+        self.write_within(linear, size, value, privilege, segment)
+    }
+
+    fn write_within(&mut self, linear: u64, size: u64, value: u64, privilege: Privilege, segment: u8) -> Exec {
+        match self.resolve(linear, size, Access::Write, privilege, segment)? {
+            Target::Ram(host) => {
+                // SAFETY: as in `read_within`.
+                unsafe { std::ptr::copy_nonoverlapping(value.to_le_bytes().as_ptr(), host, size as usize) };
+            }
+            Target::Rom(_) => {}
+            Target::Device(address) => self.device_write(address, size as u8, value),
+        }
+        Ok(())
+    }
+
+    fn check_alignment(&mut self, linear: u64, size: u64, privilege: Privilege) -> Exec {
+        let checked = self.cr0 & CR0_AM != 0 && self.flags & flags::AC != 0 && privilege == Privilege::User;
+        if checked && size.is_power_of_two() && linear & (size - 1) != 0 {
+            return Err(self.raise_code(vector::AC, 0));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn wrap(&self, linear: u64) -> u64 {
+        if self.long64 { linear } else { linear & 0xffff_ffff }
+    }
+
+    fn device_read(&mut self, address: u64, size: u8) -> u64 {
+        let who = self.ident();
+        let bus = self.bus.clone();
+        let device = bus.borrow().device(address);
+        self.charge(Kind::new(Family::MmioRead, device), 1);
+        self.attend(attention::BUS);
+        // Devices see naturally sized accesses; an odd remainder of a split access goes byte by byte.
+        let mut bus = bus.borrow_mut();
+        if size.is_power_of_two() {
+            return bus.read(who, address, size);
+        }
+        (0..u64::from(size)).fold(0, |v, i| v | (bus.read(who, address + i, 1) & 0xff) << (8 * i))
+    }
+
+    fn device_write(&mut self, address: u64, size: u8, value: u64) {
+        let who = self.ident();
+        let bus = self.bus.clone();
+        let device = bus.borrow().device(address);
+        self.charge(Kind::new(Family::MmioWrite, device), 1);
+        self.attend(attention::BUS);
+        let mut bus = bus.borrow_mut();
+        if size.is_power_of_two() {
+            return bus.write(who, address, size, value);
+        }
+        for i in 0..u64::from(size) {
+            bus.write(who, address + i, 1, value >> (8 * i) & 0xff);
+        }
+    }
+
+    /// Notes that guest-physical bytes are about to change, in case they are decoded.
+    pub fn code_written(&mut self, address: u64, size: u64) {
+        let hit = self.ram.code_lines(address) & lines(address & OFFSET, size);
+        if hit != 0 {
+            self.code_writes.push((address & !OFFSET, hit));
+            self.attend(attention::CODE);
+        }
+    }
+
+    /// Called when a page that had no decoded bytes gets some: no write may reach it on the fast path any more.
+    pub fn code_page_added(&mut self) {
+        self.front.drop_writes();
+    }
+
+    /// Reads at a linear address with the current privilege. `segment` only decides between #SS and #GP.
+    #[inline(always)]
+    pub fn read_linear<T: Int>(&mut self, linear: u64, segment: u8) -> Exec<T> {
+        let slot = &self.front.read[(linear >> 12) as usize % SLOTS];
+        if slot.tag == (linear.wrapping_add(u64::from(T::SIZE) - 1) & !OFFSET) | self.front.context {
+            let host = slot.addend.wrapping_add(linear) as *const T;
+            // SAFETY: a matching slot says that the page is RAM at this host address, and the value lies inside it.
+            return Ok(unsafe { host.read_unaligned() });
+        }
+        let privilege = self.privilege();
+        self.read_slow(linear, u64::from(T::SIZE), privilege, segment).map(T::from_u64)
+    }
+
+    /// Writes at a linear address with the current privilege.
+    #[inline(always)]
+    pub fn write_linear<T: Int>(&mut self, linear: u64, segment: u8, value: T) -> Exec {
+        let slot = &self.front.write[(linear >> 12) as usize % SLOTS];
+        if slot.tag == (linear.wrapping_add(u64::from(T::SIZE) - 1) & !OFFSET) | self.front.context {
+            let host = slot.addend.wrapping_add(linear) as *mut T;
+            // SAFETY: as in `read_linear`; the page is writable.
+            unsafe { host.write_unaligned(value) };
+            return Ok(());
+        }
+        let privilege = self.privilege();
+        self.write_slow(linear, u64::from(T::SIZE), value.to_u64(), privilege, segment)
+    }
+
+    /// Reads at an offset in a segment.
+    #[inline(always)]
+    pub fn read_seg<T: Int>(&mut self, segment: u8, offset: u64) -> Exec<T> {
+        let linear = if segment >= SEG_FLAT { offset } else { self.linear(segment, offset, u64::from(T::SIZE), false)? };
+        self.read_linear(linear, segment)
+    }
+
+    /// Writes at an offset in a segment.
+    #[inline(always)]
+    pub fn write_seg<T: Int>(&mut self, segment: u8, offset: u64, value: T) -> Exec {
+        let linear = if segment >= SEG_FLAT { offset } else { self.linear(segment, offset, u64::from(T::SIZE), true)? };
+        self.write_linear(linear, segment, value)
+    }
+
+    /// Reads an instruction's memory operand.
+    #[inline(always)]
+    pub fn load<T: Int>(&mut self, op: &Op) -> Exec<T> {
+        let offset = op.ea(self);
+        self.read_seg(op.seg, offset)
+    }
+
+    /// Writes an instruction's memory operand.
+    #[inline(always)]
+    pub fn store<T: Int>(&mut self, op: &Op, value: T) -> Exec {
+        let offset = op.ea(self);
+        self.write_seg(op.seg, offset, value)
+    }
+
+    /// Reads, changes and writes an instruction's memory operand. The page must be writable before `change` is called.
+    #[inline(always)]
+    pub fn modify<T: Int>(&mut self, op: &Op, change: impl FnOnce(&mut Self, T) -> T) -> Exec {
+        let offset = op.ea(self);
+        let linear =
+            if op.seg >= SEG_FLAT { offset } else { self.linear(op.seg, offset, u64::from(T::SIZE), true)? };
+        let slot = &self.front.write[(linear >> 12) as usize % SLOTS];
+        if slot.tag == (linear.wrapping_add(u64::from(T::SIZE) - 1) & !OFFSET) | self.front.context {
+            let host = slot.addend.wrapping_add(linear) as *mut T;
+            // SAFETY: as in `write_linear`; `change` cannot unmap host memory.
+            unsafe { host.write_unaligned(change(self, host.read_unaligned())) };
+            return Ok(());
+        }
+        let privilege = self.privilege();
+        self.prepare_write(linear, u64::from(T::SIZE), privilege, op.seg)?;
+        let old = T::from_u64(self.read_slow(linear, u64::from(T::SIZE), privilege, op.seg)?);
+        let new = change(self, old);
+        self.write_slow(linear, u64::from(T::SIZE), new.to_u64(), privilege, op.seg)
+    }
+
+    /// Makes sure that a write of up to one page at `linear` will not fault.
+    #[cold]
+    #[inline(never)]
+    pub fn prepare_write(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
+        self.check_alignment(linear, size, privilege)?;
+        let first = (PAGE - (linear & OFFSET)).min(size);
+        self.resolve(linear, first, Access::Write, privilege, segment)?;
+        if size > first {
+            let second = self.wrap(linear.wrapping_add(first));
+            self.resolve(second, size - first, Access::Write, privilege, segment)?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a read of up to one page at `linear` will not fault.
+    #[cold]
+    #[inline(never)]
+    pub fn prepare_read(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
+        let first = (PAGE - (linear & OFFSET)).min(size);
+        self.resolve(linear, first, Access::Read, privilege, segment)?;
+        if size > first {
+            let second = self.wrap(linear.wrapping_add(first));
+            self.resolve(second, size - first, Access::Read, privilege, segment)?;
+        }
+        Ok(())
+    }
+
+    /// Linear address of an instruction's memory operand of `size` bytes.
+    #[inline]
+    pub fn operand_linear(&mut self, op: &Op, size: u64, write: bool) -> Exec<u64> {
+        let offset = op.ea(self);
+        if op.seg >= SEG_FLAT { Ok(offset) } else { self.linear(op.seg, offset, size, write) }
+    }
+
+    /// Reads a memory operand of any length up to a page (vectors, save areas), all or nothing.
+    pub fn load_bytes(&mut self, op: &Op, out: &mut [u8]) -> Exec {
+        let linear = self.operand_linear(op, out.len() as u64, false)?;
+        self.read_bytes(linear, op.seg, out)
+    }
+
+    /// Writes a memory operand of any length up to a page, all or nothing.
+    pub fn store_bytes(&mut self, op: &Op, from: &[u8]) -> Exec {
+        let linear = self.operand_linear(op, from.len() as u64, true)?;
+        self.write_bytes(linear, op.seg, from)
+    }
+
+    /// Reads up to a page at a linear address with the current privilege, all or nothing.
+    pub fn read_bytes(&mut self, linear: u64, segment: u8, out: &mut [u8]) -> Exec {
+        let len = out.len() as u64;
+        if let Some(host) = self.front_read(linear, len) {
+            // SAFETY: `front_read` vouches for `len` bytes of RAM; `out` is not guest memory.
+            unsafe { std::ptr::copy_nonoverlapping(host, out.as_mut_ptr(), out.len()) };
+            return Ok(());
+        }
+        let privilege = self.privilege();
+        self.prepare_read(linear, len, privilege, segment)?;
+        for (i, chunk) in out.chunks_mut(8).enumerate() {
+            let at = self.wrap(linear.wrapping_add(8 * i as u64));
+            let size = chunk.len() as u64;
+            let value = self.read_split(at, size, privilege, segment)?;
+            chunk.copy_from_slice(&value.to_le_bytes()[..chunk.len()]);
+        }
+        Ok(())
+    }
+
+    /// Writes up to a page at a linear address with the current privilege, all or nothing.
+    pub fn write_bytes(&mut self, linear: u64, segment: u8, from: &[u8]) -> Exec {
+        let len = from.len() as u64;
+        if let Some(host) = self.front_write(linear, len) {
+            // SAFETY: `front_write` vouches for `len` writable bytes of RAM; `from` is not guest memory.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), host, from.len()) };
+            return Ok(());
+        }
+        let privilege = self.privilege();
+        self.prepare_write(linear, len, privilege, segment)?;
+        for (i, chunk) in from.chunks(8).enumerate() {
+            let at = self.wrap(linear.wrapping_add(8 * i as u64));
+            let mut bytes = [0; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            self.write_split(at, chunk.len() as u64, u64::from_le_bytes(bytes), privilege, segment)?;
+        }
+        Ok(())
+    }
+
+    fn read_split(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec<u64> {
+        let first = (PAGE - (linear & OFFSET)).min(size);
+        let low = self.read_within(linear, first, privilege, segment)?;
+        if first == size {
+            return Ok(low);
+        }
+        let second = self.wrap(linear.wrapping_add(first));
+        Ok(low | self.read_within(second, size - first, privilege, segment)? << (8 * first))
+    }
+
+    fn write_split(&mut self, linear: u64, size: u64, value: u64, privilege: Privilege, segment: u8) -> Exec {
+        let first = (PAGE - (linear & OFFSET)).min(size);
+        self.write_within(linear, first, value, privilege, segment)?;
+        if first == size {
+            return Ok(());
+        }
+        let second = self.wrap(linear.wrapping_add(first));
+        self.write_within(second, size - first, value >> (8 * first), privilege, segment)
+    }
+
+    /// Host address of `len` readable bytes inside one page, if the fast path knows them.
+    #[inline]
+    pub fn front_read(&self, linear: u64, len: u64) -> Option<*const u8> {
+        let slot = &self.front.read[(linear >> 12) as usize % SLOTS];
+        let hit = slot.tag == (linear & !OFFSET) | self.front.context && (linear & OFFSET) + len <= PAGE;
+        hit.then(|| slot.addend.wrapping_add(linear) as *const u8)
+    }
+
+    /// Host address of `len` writable bytes inside one page, if the fast path knows them.
+    #[inline]
+    pub fn front_write(&self, linear: u64, len: u64) -> Option<*mut u8> {
+        let slot = &self.front.write[(linear >> 12) as usize % SLOTS];
+        let hit = slot.tag == (linear & !OFFSET) | self.front.context && (linear & OFFSET) + len <= PAGE;
+        hit.then(|| slot.addend.wrapping_add(linear) as *mut u8)
+    }
+
+    /// Reads a descriptor, TSS field or the like: an implicit supervisor access, whatever the CPL.
+    pub fn read_system<T: Int>(&mut self, linear: u64) -> Exec<T> {
+        let size = u64::from(T::SIZE);
+        if self.long_mode() && !self.canonical(linear) {
+            return Err(self.gp(0));
+        }
+        let linear = if self.long_mode() { linear } else { linear & 0xffff_ffff };
+        self.prepare_read(linear, size, Privilege::Implicit, seg::DS)?;
+        self.read_split(linear, size, Privilege::Implicit, seg::DS).map(T::from_u64)
+    }
+
+    /// Writes a descriptor, TSS field or the like: an implicit supervisor access, whatever the CPL.
+    pub fn write_system<T: Int>(&mut self, linear: u64, value: T) -> Exec {
+        let size = u64::from(T::SIZE);
+        if self.long_mode() && !self.canonical(linear) {
+            return Err(self.gp(0));
+        }
+        let linear = if self.long_mode() { linear } else { linear & 0xffff_ffff };
+        self.prepare_write(linear, size, Privilege::Implicit, seg::DS)?;
+        self.write_split(linear, size, value.to_u64(), Privilege::Implicit, seg::DS)
+    }
+}
+
+#[inline]
+fn physical(entry: &Entry, linear: u64) -> u64 {
+    entry.physical | (linear & ((1u64 << entry.shift) - 1))
+}

@@ -1,0 +1,259 @@
+//! Page walks: 32-bit, PAE, 4-level and 5-level paging (SDM vol. 3, chapter 4).
+
+use crate::fault::Exec;
+use crate::flags;
+use crate::state::{Cpu, bits::*};
+use crate::tlb::{Entry, perm};
+
+/// What an access wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Data read.
+    Read,
+    /// Data write.
+    Write,
+    /// Instruction fetch.
+    Fetch,
+}
+
+/// On whose behalf an access is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privilege {
+    /// User-mode access (CPL 3).
+    User,
+    /// Explicit supervisor access.
+    Supervisor,
+    /// Implicit supervisor access (descriptor tables, TSS), whatever the CPL: RFLAGS.AC does not lift SMAP.
+    Implicit,
+}
+
+/// Page-fault error code bits.
+pub mod code {
+    #![allow(missing_docs)]
+    pub const PRESENT: u32 = 1;
+    pub const WRITE: u32 = 2;
+    pub const USER: u32 = 4;
+    pub const RESERVED: u32 = 8;
+    pub const FETCH: u32 = 16;
+    pub const KEY: u32 = 32;
+}
+
+const P: u64 = 1;
+const RW: u64 = 2;
+const US: u64 = 4;
+const A: u64 = 1 << 5;
+const D: u64 = 1 << 6;
+const PS: u64 = 1 << 7;
+const G: u64 = 1 << 8;
+const NX: u64 = 1 << 63;
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// What a successful walk found.
+#[derive(Clone, Copy, Debug)]
+pub struct Walked {
+    /// The translation.
+    pub entry: Entry,
+    /// Paging-structure entries that were read.
+    pub references: u32,
+}
+
+impl Cpu {
+    /// The PCID translations are tagged with.
+    #[inline]
+    pub fn pcid(&self) -> u16 {
+        if self.cr4 & CR4_PCIDE != 0 { (self.cr3 & 0xfff) as u16 } else { 0 }
+    }
+
+    /// The privilege of the current code's explicit accesses.
+    #[inline]
+    pub fn privilege(&self) -> Privilege {
+        if self.cpl == 3 { Privilege::User } else { Privilege::Supervisor }
+    }
+
+    fn fault_code(&self, access: Access, privilege: Privilege, bits: u32) -> u32 {
+        let mut code = bits;
+        if access == Access::Write {
+            code |= code::WRITE;
+        }
+        if privilege == Privilege::User {
+            code |= code::USER;
+        }
+        let fetch_shown =
+            self.cr4 & CR4_SMEP != 0 || (self.cr4 & CR4_PAE != 0 && self.msr.efer & EFER_NXE != 0);
+        if access == Access::Fetch && fetch_shown {
+            code |= code::FETCH;
+        }
+        code
+    }
+
+    /// Whether a translation allows an access; if not, the error-code bits beyond W, U and I.
+    pub fn permitted(&self, entry: &Entry, access: Access, privilege: Privilege) -> Result<(), u32> {
+        let user_page = entry.perms & perm::USER != 0;
+        let writable = entry.perms & perm::WRITE != 0;
+        let write_protect = self.cr0 & CR0_WP != 0;
+        let denied = Err(code::PRESENT);
+        match (access, privilege) {
+            (_, Privilege::User) if !user_page => return denied,
+            (Access::Fetch, _) if entry.perms & perm::NO_EXECUTE != 0 => return denied,
+            (Access::Fetch, Privilege::User) => return Ok(()),
+            (Access::Fetch, _) => {
+                return if user_page && self.cr4 & CR4_SMEP != 0 { denied } else { Ok(()) };
+            }
+            (_, Privilege::Supervisor) if user_page && self.cr4 & CR4_SMAP != 0 && self.flags & flags::AC == 0 => {
+                return denied;
+            }
+            (_, Privilege::Implicit) if user_page && self.cr4 & CR4_SMAP != 0 => return denied,
+            (Access::Write, Privilege::User) if !writable => return denied,
+            (Access::Write, _) if !writable && write_protect => return denied,
+            _ => {}
+        }
+        if self.long_mode() {
+            let keys = match user_page {
+                true if self.cr4 & CR4_PKE != 0 => self.pkru,
+                false if self.cr4 & CR4_PKS != 0 => self.msr.pkrs as u32,
+                _ => return Ok(()),
+            };
+            let rights = keys >> (u32::from(entry.key) * 2);
+            let write_denied =
+                rights & 2 != 0 && access == Access::Write && (privilege == Privilege::User || write_protect);
+            if rights & 1 != 0 || write_denied {
+                return Err(code::PRESENT | code::KEY);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_table(&self, address: u64, wide: bool) -> u64 {
+        let value = if wide { self.ram.read::<u64>(address) } else { self.ram.read::<u32>(address).map(u64::from) };
+        // A table outside RAM reads as nothing there: not present in its low bit would hide the error, all ones does not.
+        value.unwrap_or(if wide { u64::MAX } else { u64::from(u32::MAX) })
+    }
+
+    fn write_table(&mut self, address: u64, wide: bool, value: u64) {
+        self.code_written(address, if wide { 8 } else { 4 });
+        if wide {
+            self.ram.write(address, value);
+        } else {
+            self.ram.write(address, value as u32);
+        }
+    }
+
+    /// Walks the paging structures for `linear`, checks the access, and sets accessed and dirty flags.
+    ///
+    /// With paging off it is the identity, in 4 KiB pages.
+    pub fn walk(&mut self, linear: u64, access: Access, privilege: Privilege) -> Exec<Walked> {
+        if self.cr0 & CR0_PG == 0 {
+            let page = linear & 0xffff_ffff & !0xfff;
+            let entry = Entry::new(linear & !0xfff, page, 12, perm::WRITE | perm::USER | perm::DIRTY, 0, self.pcid());
+            return Ok(Walked { entry, references: 0 });
+        }
+        let long = self.long_mode();
+        let wide = self.cr4 & CR4_PAE != 0;
+        let nxe = self.msr.efer & EFER_NXE != 0;
+        let physical_bits = u32::from(self.model.physical_bits);
+        let mut reserved = if wide { ADDRESS & !((1u64 << physical_bits) - 1) } else { 0 };
+        if wide && !nxe {
+            reserved |= NX;
+        }
+        if wide && !long {
+            reserved |= 0x7ff0_0000_0000_0000;
+        }
+        let mut references = 0;
+        let mut perms = perm::WRITE | perm::USER;
+        // (address of the entry, its value) of each level, for the accessed flags.
+        let mut path = [(0u64, 0u64); 5];
+        let mut depth = 0;
+        let (mut table, mut shift) = if !wide {
+            (self.cr3 & 0xffff_f000, 22u8)
+        } else if !long {
+            let pdpte = self.pdpte[(linear >> 30) as usize & 3];
+            if pdpte & P == 0 {
+                let code = self.fault_code(access, privilege, 0);
+                return Err(self.page_fault(linear, code));
+            }
+            (pdpte & ADDRESS, 21)
+        } else if self.cr4 & CR4_LA57 != 0 {
+            (self.cr3 & ADDRESS, 48)
+        } else {
+            (self.cr3 & ADDRESS, 39)
+        };
+        let (leaf, shift) = loop {
+            let index = (linear >> shift) & if wide { 0x1ff } else { 0x3ff };
+            let address = table + index * if wide { 8 } else { 4 };
+            let value = self.read_table(address, wide);
+            references += 1;
+            if value & P == 0 {
+                let code = self.fault_code(access, privilege, 0);
+                return Err(self.page_fault(linear, code));
+            }
+            let large_allowed = match shift {
+                21 | 30 => true,
+                22 => self.cr4 & CR4_PSE != 0,
+                _ => false,
+            };
+            let large = value & PS != 0 && large_allowed;
+            let mut bad = value & reserved;
+            if large {
+                bad |= value
+                    & match shift {
+                        21 => 0x001f_e000,
+                        30 => 0x3fff_e000,
+                        // PSE-36: bits 20:13 are address bits 39:32; bit 21 is reserved.
+                        _ => {
+                            let high = 0x1f_e000u64;
+                            let usable = physical_bits.saturating_sub(32).min(8);
+                            0x0020_0000 | (high & !(((1u64 << usable) - 1) << 13))
+                        }
+                    };
+            } else if value & PS != 0 && shift >= 39 {
+                bad |= PS;
+            }
+            if bad != 0 {
+                let code = self.fault_code(access, privilege, code::PRESENT | code::RESERVED);
+                return Err(self.page_fault(linear, code));
+            }
+            if value & RW == 0 {
+                perms &= !perm::WRITE;
+            }
+            if value & US == 0 {
+                perms &= !perm::USER;
+            }
+            if wide && nxe && value & NX != 0 {
+                perms |= perm::NO_EXECUTE;
+            }
+            path[depth] = (address, value);
+            depth += 1;
+            if large || shift == 12 {
+                break (value, shift);
+            }
+            table = value & if wide { ADDRESS } else { 0xffff_f000 };
+            shift -= if wide { 9 } else { 10 };
+        };
+        let page_mask = (1u64 << shift) - 1;
+        let physical = match (wide, shift) {
+            (false, 22) => (leaf & 0xffc0_0000) | ((leaf >> 13) & 0xff) << 32,
+            (false, _) => leaf & 0xffff_f000,
+            _ => leaf & ADDRESS & !page_mask,
+        };
+        if leaf & G != 0 && self.cr4 & CR4_PGE != 0 {
+            perms |= perm::GLOBAL;
+        }
+        let key = if long { (leaf >> 59) as u8 & 15 } else { 0 };
+        if access == Access::Write || leaf & D != 0 {
+            perms |= perm::DIRTY;
+        }
+        let entry = Entry::new(linear & !page_mask, physical, shift, perms, key, self.pcid());
+        if let Err(bits) = self.permitted(&entry, access, privilege) {
+            let code = self.fault_code(access, privilege, bits);
+            return Err(self.page_fault(linear, code));
+        }
+        for (i, &(address, value)) in path[..depth].iter().enumerate() {
+            let dirty = if i + 1 == depth && access == Access::Write { D } else { 0 };
+            let wanted = value | A | dirty;
+            if wanted != value {
+                self.write_table(address, wide, wanted);
+            }
+        }
+        Ok(Walked { entry, references })
+    }
+}

@@ -1,0 +1,90 @@
+//! What events cost, and how large the modelled structures are: the numbers the processor is driven by.
+//!
+//! They come from a profile (`profiles/*.toml`) and from nowhere else; [`Costs::free`] charges nothing and is what
+//! `--clock host` and unit tests use.
+
+use crate::Ticks;
+use crate::event::{Class, Family, Kind};
+use rustc_hash::FxHashMap;
+
+/// Number of [`Family`] variants.
+pub const FAMILIES: usize = Family::Undefined as usize + 1;
+
+/// Prices of one processor, in ticks.
+#[derive(Clone, Debug)]
+pub struct Costs {
+    /// Per instruction class.
+    pub class: [u32; Class::COUNT],
+    /// Per event family, where [`Costs::by_kind`] has nothing more specific.
+    pub by_family: [Ticks; FAMILIES],
+    /// Per family and parameter (a CPUID leaf, an MSR, a TLB walk of so many references).
+    pub by_kind: FxHashMap<Kind, Ticks>,
+}
+
+impl Costs {
+    /// Prices that charge nothing but one cycle per instruction.
+    pub fn free() -> Self {
+        Self {
+            class: [crate::TICKS_PER_CYCLE as u32; Class::COUNT],
+            by_family: [0; FAMILIES],
+            by_kind: FxHashMap::default(),
+        }
+    }
+
+    /// The price of one event.
+    pub fn of(&self, kind: Kind) -> Ticks {
+        match self.by_kind.get(&kind) {
+            Some(ticks) => *ticks,
+            None => self.by_family[kind.family as usize],
+        }
+    }
+}
+
+/// Entries and associativity of a cache-like structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sets {
+    /// Entries in all; 0 if the processor has no such structure.
+    pub entries: u16,
+    /// Entries per set; `entries` for a fully associative one.
+    pub ways: u16,
+}
+
+/// Sizes of what the processor models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// First-level data TLB, 4 KiB pages.
+    pub dtlb_4k: Sets,
+    /// First-level data TLB, 2 MiB and 4 MiB pages.
+    pub dtlb_2m: Sets,
+    /// First-level data TLB, 1 GiB pages.
+    pub dtlb_1g: Sets,
+    /// First-level instruction TLB, 4 KiB pages.
+    pub itlb_4k: Sets,
+    /// First-level instruction TLB, 2 MiB and 4 MiB pages.
+    pub itlb_2m: Sets,
+    /// Second-level TLB shared by code and data, 4 KiB and 2 MiB pages.
+    pub stlb: Sets,
+    /// Second-level TLB for 1 GiB pages.
+    pub stlb_1g: Sets,
+    /// Entries of the indirect target cache.
+    pub target_cache: u16,
+    /// Depth of the return stack.
+    pub return_stack: u16,
+}
+
+impl Geometry {
+    /// Sizes of a mid-range modern core, for tests.
+    pub const fn generic() -> Self {
+        Self {
+            dtlb_4k: Sets { entries: 64, ways: 4 },
+            dtlb_2m: Sets { entries: 32, ways: 4 },
+            dtlb_1g: Sets { entries: 4, ways: 4 },
+            itlb_4k: Sets { entries: 128, ways: 8 },
+            itlb_2m: Sets { entries: 8, ways: 8 },
+            stlb: Sets { entries: 1536, ways: 12 },
+            stlb_1g: Sets { entries: 16, ways: 4 },
+            target_cache: 4096,
+            return_stack: 16,
+        }
+    }
+}

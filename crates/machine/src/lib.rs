@@ -1,0 +1,1 @@
+//! The board: guest memory, devices, interrupt controllers, firmware tables, loaders and the loop that drives processors.

@@ -1,0 +1,3 @@
+//! The `tollgate` command line: parses, calls the libraries, prints.
+
+fn main() {}
