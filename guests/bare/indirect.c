@@ -1,0 +1,44 @@
+/* Calls through a table of function pointers: as the processor does it, and through retpolines. `targets=` (1 to 4) says
+   how many functions take turns at the one call site. */
+#include "runtime.h"
+
+const char program_name[] = "indirect";
+
+static __attribute__((noinline)) uint64_t add(uint64_t x) { return x + 1; }
+static __attribute__((noinline)) uint64_t rotate(uint64_t x) { return x << 1 | x >> 63; }
+static __attribute__((noinline)) uint64_t flip(uint64_t x) { return ~x; }
+static __attribute__((noinline)) uint64_t multiply(uint64_t x) { return x * 3; }
+
+typedef uint64_t step(uint64_t);
+static step *volatile table[4] = {add, rotate, flip, multiply};
+
+#define LOOP                                                                                                           \
+    uint64_t x = 1;                                                                                                    \
+    for (uint64_t i = 0, at = 0; i < iterations; i++) {                                                                \
+        x = table[at](x);                                                                                              \
+        at = at + 1 == targets ? 0 : at + 1;                                                                           \
+    }                                                                                                                  \
+    return x;
+
+static __attribute__((noinline, indirect_branch("keep"))) uint64_t plain(uint64_t iterations, uint64_t targets) { LOOP }
+static __attribute__((noinline, indirect_branch("thunk"))) uint64_t retpoline(uint64_t iterations, uint64_t targets) {
+    LOOP
+}
+
+void program(void) {
+    uint64_t iterations = argument("iterations", 500000), targets = argument("targets", 1);
+    if (targets < 1 || targets > 4) {
+        print("%s: targets must be 1 to 4\n", program_name);
+        leave(EXIT_FAIL);
+    }
+    uint64_t begun = measure_begin("indirect-plain");
+    uint64_t first = plain(iterations, targets);
+    measure_end("indirect-plain", begun, iterations);
+    begun = measure_begin("indirect-retpoline");
+    uint64_t second = retpoline(iterations, targets);
+    measure_end("indirect-retpoline", begun, iterations);
+    if (first != second) {
+        print("%s: results differ: %lx and %lx\n", program_name, first, second);
+        leave(EXIT_FAIL);
+    }
+}
