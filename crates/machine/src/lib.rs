@@ -1,1 +1,3 @@
 //! The board: guest memory, devices, interrupt controllers, firmware tables, loaders and the loop that drives processors.
+
+pub mod memory;

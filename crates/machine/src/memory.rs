@@ -1,0 +1,391 @@
+//! Guest memory: what is backed where, the map that firmware hands to the guest, and the log of what devices wrote.
+//!
+//! RAM fills guest-physical addresses from 0 to 3 GiB and goes on at 4 GiB; between them lie the windows of [`layout`].
+//! It is mapped without reserving swap, so that only pages the guest touches cost memory.
+//!
+//! The processor keeps decoded instructions of RAM pages. It sees its own stores, but not those of devices, so every
+//! write that goes through [`GuestMap`] (loaders, virtio) is logged by address: the board drains the log after each
+//! device access with [`GuestRam::take_written`] and drops what was decoded from those bytes. The log knows nothing
+//! about code; asking the processor's code map is cheap, and keeping a second copy of it here could only go stale.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use thiserror::Error;
+use vm_memory::bitmap::{Bitmap, RefSlice, WithBitmapSlice};
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::{
+    Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap,
+};
+
+/// Fixed guest-physical addresses of the board.
+pub mod layout {
+    use std::ops::Range;
+
+    /// End of RAM below 4 GiB, and start of the windows.
+    pub const LOW_RAM_END: u64 = 0xc000_0000;
+    /// Where RAM continues.
+    pub const HIGH_RAM_START: u64 = 1 << 32;
+    /// First byte of the extended BIOS data area; conventional memory ends here.
+    pub const CONVENTIONAL_END: u64 = 0x9_fc00;
+    /// End of the legacy hole.
+    pub const LEGACY_END: u64 = 0x10_0000;
+    /// Where firmware tables (ACPI) are placed.
+    pub const FIRMWARE: Range<u64> = 0xe_0000..0xf_0000;
+    /// PCI memory window, for base address registers.
+    pub const PCI_WINDOW: Range<u64> = 0xc000_0000..0xe000_0000;
+    /// PCI enhanced configuration space of bus 0.
+    pub const PCI_ECAM: Range<u64> = 0xe000_0000..0xe010_0000;
+    /// I/O APIC registers.
+    pub const IO_APIC: u64 = 0xfec0_0000;
+    /// Local APIC registers after reset.
+    pub const LOCAL_APIC: u64 = 0xfee0_0000;
+}
+
+const PAGE: u64 = 4096;
+/// Ranges held by the log before it is made compact for the first time.
+const LOG_RANGES: usize = 1024;
+
+/// Smallest machine: the legacy 1 MiB.
+pub const MIN_SIZE: u64 = 1 << 20;
+/// Largest machine.
+pub const MAX_SIZE: u64 = 1 << 40;
+
+/// Why guest memory can't be made.
+#[derive(Debug, Error)]
+pub enum MemoryError {
+    /// Below [`MIN_SIZE`].
+    #[error("{0} bytes of guest memory is less than the minimum of 1 MiB")]
+    TooSmall(u64),
+    /// Above [`MAX_SIZE`].
+    #[error("{0} bytes of guest memory is more than the maximum of 1 TiB")]
+    TooLarge(u64),
+    /// Not whole pages.
+    #[error("{0} bytes of guest memory is not a multiple of 4096")]
+    NotPages(u64),
+    /// The host refused the mapping.
+    #[error("the host cannot map {size} bytes for guest memory: {cause}")]
+    Map {
+        /// Bytes asked for.
+        size: u64,
+        /// What it said.
+        cause: io::Error,
+    },
+}
+
+/// Guest memory as devices and loaders use it.
+pub type GuestMap = GuestMemoryMmap<Watch>;
+
+/// Kind of an [`E820Entry`], numbered as the firmware interface does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum E820Kind {
+    /// Free for the operating system.
+    Usable = 1,
+    /// Not to be used.
+    Reserved = 2,
+}
+
+/// An entry of the memory map that firmware hands to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct E820Entry {
+    /// First address.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What it is.
+    pub kind: E820Kind,
+}
+
+/// A range of guest RAM and where the host has it.
+#[derive(Clone, Copy, Debug)]
+pub struct HostRange {
+    /// First guest-physical address.
+    pub start: u64,
+    /// Bytes; whole pages.
+    pub len: u64,
+    /// Host address of the first byte; valid as long as a clone of the [`GuestRam`] lives.
+    pub host: *mut u8,
+}
+
+/// All RAM of a machine. Clones share it.
+#[derive(Clone, Debug)]
+pub struct GuestRam {
+    map: GuestMap,
+    log: Arc<WriteLog>,
+    size: u64,
+}
+
+impl GuestRam {
+    /// Zeroed memory of `size` bytes, between [`MIN_SIZE`] and [`MAX_SIZE`].
+    pub fn new(size: u64) -> Result<Self, MemoryError> {
+        if size < MIN_SIZE {
+            return Err(MemoryError::TooSmall(size));
+        }
+        if size > MAX_SIZE {
+            return Err(MemoryError::TooLarge(size));
+        }
+        if !size.is_multiple_of(PAGE) {
+            return Err(MemoryError::NotPages(size));
+        }
+        let log = Arc::new(WriteLog::default());
+        let low = size.min(layout::LOW_RAM_END);
+        let mut regions = vec![region(0, low, &log)?];
+        if size > low {
+            regions.push(region(layout::HIGH_RAM_START, size - low, &log)?);
+        }
+        let map = GuestMap::from_regions(regions)
+            .map_err(|e| MemoryError::Map { size, cause: io::Error::other(e.to_string()) })?;
+        Ok(Self { map, log, size })
+    }
+
+    /// Bytes of RAM.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Memory as devices and loaders use it; what they write is logged.
+    pub fn map(&self) -> &GuestMap {
+        &self.map
+    }
+
+    /// The ranges of RAM, by address.
+    pub fn ranges(&self) -> Vec<Range<u64>> {
+        self.map.iter().map(|r| r.start_addr().raw_value()..r.start_addr().raw_value() + r.len()).collect()
+    }
+
+    /// The ranges of RAM with their host addresses, for the processor.
+    pub fn host_ranges(&self) -> Vec<HostRange> {
+        let host = |r: &GuestRegionMmap<Watch>| HostRange {
+            start: r.start_addr().raw_value(),
+            len: r.len(),
+            host: r.as_ptr(),
+        };
+        self.map.iter().map(host).collect()
+    }
+
+    /// End of the RAM that lies below 4 GiB.
+    pub fn low_end(&self) -> u64 {
+        self.size.min(layout::LOW_RAM_END)
+    }
+
+    /// Whether all of the range is RAM.
+    pub fn contains(&self, start: u64, len: u64) -> bool {
+        start.checked_add(len).is_some_and(|end| self.ranges().iter().any(|r| r.start <= start && end <= r.end))
+    }
+
+    /// Copies into RAM; `false` (and nothing promised about what was written) if any byte is not RAM.
+    #[must_use]
+    pub fn write(&self, address: u64, bytes: &[u8]) -> bool {
+        self.map.write_slice(bytes, GuestAddress(address)).is_ok()
+    }
+
+    /// Copies out of RAM; `false` if any byte is not RAM.
+    #[must_use]
+    pub fn read(&self, address: u64, bytes: &mut [u8]) -> bool {
+        self.map.read_slice(bytes, GuestAddress(address)).is_ok()
+    }
+
+    /// The map that firmware hands to the guest, by address.
+    pub fn e820(&self) -> Vec<E820Entry> {
+        use E820Kind::{Reserved, Usable};
+        let entry = |range: Range<u64>, kind| E820Entry { start: range.start, len: range.end - range.start, kind };
+        let mut map = vec![
+            entry(0..layout::CONVENTIONAL_END, Usable),
+            entry(layout::CONVENTIONAL_END..layout::LEGACY_END, Reserved),
+        ];
+        if self.low_end() > layout::LEGACY_END {
+            map.push(entry(layout::LEGACY_END..self.low_end(), Usable));
+        }
+        map.push(entry(layout::PCI_ECAM, Reserved));
+        if self.size > self.low_end() {
+            let end = layout::HIGH_RAM_START + (self.size - self.low_end());
+            map.push(entry(layout::HIGH_RAM_START..end, Usable));
+        }
+        map
+    }
+
+    /// Whether [`Self::take_written`] would return anything. Cheap.
+    pub fn has_written(&self) -> bool {
+        self.log.any.load(Ordering::Relaxed)
+    }
+
+    /// Takes the guest-physical ranges written through [`Self::map`] since the last call. They cover every written
+    /// byte, may overlap, and after a great many writes are rounded out to whole pages.
+    pub fn take_written(&self) -> Vec<Range<u64>> {
+        self.log.any.store(false, Ordering::Relaxed);
+        let mut written = self.log.lock();
+        written.limit = LOG_RANGES;
+        std::mem::take(&mut written.ranges)
+    }
+}
+
+fn region(start: u64, len: u64, log: &Arc<WriteLog>) -> Result<GuestRegionMmap<Watch>, MemoryError> {
+    let refused = |cause| MemoryError::Map { size: len, cause };
+    let size = usize::try_from(len).map_err(|e| refused(io::Error::other(e)))?;
+    let watch = Watch { start, log: Arc::clone(log) };
+    let mapping = MmapRegionBuilder::new_with_bitmap(size, watch)
+        .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+        .with_mmap_flags(libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE)
+        .build()
+        .map_err(|e| refused(io::Error::other(e.to_string())))?;
+    GuestRegionMmap::new(mapping, GuestAddress(start))
+        .ok_or_else(|| refused(io::Error::other("guest addresses wrap around")))
+}
+
+#[derive(Debug)]
+struct Written {
+    ranges: Vec<Range<u64>>,
+    limit: usize,
+}
+
+#[derive(Debug)]
+struct WriteLog {
+    any: AtomicBool,
+    written: Mutex<Written>,
+}
+
+impl Default for WriteLog {
+    fn default() -> Self {
+        Self { any: AtomicBool::new(false), written: Mutex::new(Written { ranges: Vec::new(), limit: LOG_RANGES }) }
+    }
+}
+
+impl WriteLog {
+    fn lock(&self) -> MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn add(&self, range: Range<u64>) {
+        let mut written = self.lock();
+        match written.ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => written.ranges.push(range),
+        }
+        if written.ranges.len() >= written.limit {
+            compact(&mut written.ranges);
+            written.limit = LOG_RANGES.max(2 * written.ranges.len());
+        }
+        self.any.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Rounds to pages and merges: the log never holds more than one range per page of RAM, twice over.
+fn compact(ranges: &mut Vec<Range<u64>>) {
+    for range in ranges.iter_mut() {
+        *range = range.start & !(PAGE - 1)..range.end.next_multiple_of(PAGE);
+    }
+    ranges.sort_unstable_by_key(|r| r.start);
+    ranges.dedup_by(|next, kept| {
+        let joined = next.start <= kept.end;
+        if joined {
+            kept.end = kept.end.max(next.end);
+        }
+        joined
+    });
+}
+
+/// Reports writes to one region of guest memory to the log.
+#[derive(Debug)]
+pub struct Watch {
+    start: u64,
+    log: Arc<WriteLog>,
+}
+
+impl<'a> WithBitmapSlice<'a> for Watch {
+    type S = RefSlice<'a, Self>;
+}
+
+impl Bitmap for Watch {
+    fn mark_dirty(&self, offset: usize, len: usize) {
+        if len > 0 {
+            let start = self.start.saturating_add(offset as u64);
+            self.log.add(start..start.saturating_add(len as u64));
+        }
+    }
+
+    fn dirty_at(&self, offset: usize) -> bool {
+        let address = self.start.saturating_add(offset as u64);
+        self.log.lock().ranges.iter().any(|r| r.contains(&address))
+    }
+
+    fn slice_at(&self, offset: usize) -> RefSlice<'_, Self> {
+        RefSlice::new(self, offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_outside_the_limits_are_refused() {
+        assert!(matches!(GuestRam::new(0), Err(MemoryError::TooSmall(0))));
+        assert!(matches!(GuestRam::new(MIN_SIZE - 4096), Err(MemoryError::TooSmall(_))));
+        assert!(matches!(GuestRam::new(MAX_SIZE + 4096), Err(MemoryError::TooLarge(_))));
+        assert!(matches!(GuestRam::new(u64::MAX), Err(MemoryError::TooLarge(_))));
+        assert!(matches!(GuestRam::new(MIN_SIZE + 1), Err(MemoryError::NotPages(_))));
+    }
+
+    #[test]
+    fn the_largest_memory_maps_and_splits_around_the_windows() {
+        let ram = GuestRam::new(MAX_SIZE).unwrap();
+        let high = layout::HIGH_RAM_START..layout::HIGH_RAM_START + MAX_SIZE - layout::LOW_RAM_END;
+        assert_eq!(ram.ranges(), [0..layout::LOW_RAM_END, high.clone()]);
+        assert!(ram.write(high.end - 1, &[7]));
+        assert!(!ram.write(high.end, &[7]));
+        assert!(!ram.write(layout::LOW_RAM_END, &[7]));
+        assert!(ram.contains(layout::LOW_RAM_END - 1, 1));
+        assert!(!ram.contains(layout::LOW_RAM_END - 1, 2));
+        assert!(!ram.contains(u64::MAX, 2));
+    }
+
+    #[test]
+    fn the_map_has_a_legacy_hole_backed_by_ram() {
+        let ram = GuestRam::new(64 << 20).unwrap();
+        let map = ram.e820();
+        assert_eq!(map[0], E820Entry { start: 0, len: 0x9fc00, kind: E820Kind::Usable });
+        assert_eq!(map[1], E820Entry { start: 0x9fc00, len: 0x60400, kind: E820Kind::Reserved });
+        assert_eq!(map[2], E820Entry { start: 0x100000, len: 63 << 20, kind: E820Kind::Usable });
+        assert!(map.iter().zip(&map[1..]).all(|(a, b)| a.start + a.len <= b.start));
+        assert!(ram.write(0xa0000, &[1]));
+        assert!(GuestRam::new(MIN_SIZE).unwrap().e820().iter().all(|e| e.len > 0));
+    }
+
+    #[test]
+    fn writes_are_logged_with_their_guest_addresses() {
+        let ram = GuestRam::new(5 << 30).unwrap();
+        assert!(!ram.has_written());
+        assert!(ram.write(0x1234, &[1, 2, 3]));
+        ram.map().write_obj(5u64, GuestAddress(layout::HIGH_RAM_START + 8)).unwrap();
+        ram.map().store(5u16, GuestAddress(0x2000), Ordering::Relaxed).unwrap();
+        assert!(ram.has_written());
+        let high = layout::HIGH_RAM_START + 8;
+        assert_eq!(ram.take_written(), [0x1234..0x1237, high..high + 8, 0x2000..0x2002]);
+        assert!(!ram.has_written());
+        assert!(ram.take_written().is_empty());
+        let mut back = [0; 3];
+        assert!(ram.read(0x1234, &mut back));
+        assert_eq!(back, [1, 2, 3]);
+        assert!(!ram.has_written());
+    }
+
+    #[test]
+    fn the_log_stays_small_and_covers_everything() {
+        let ram = GuestRam::new(16 << 20).unwrap();
+        for i in 0..100_000u64 {
+            let address = (i * 7919) % (16 << 20);
+            assert!(ram.write(address, &[1]));
+        }
+        let written = ram.take_written();
+        assert!(written.len() <= 8192, "{}", written.len());
+        for i in 0..100_000u64 {
+            let address = (i * 7919) % (16 << 20);
+            if i % 997 == 0 {
+                assert!(written.iter().any(|r| r.contains(&address)));
+            }
+        }
+    }
+}
