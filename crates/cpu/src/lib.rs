@@ -1,8 +1,30 @@
 //! The processor: x86-64 state, decode, interpretation, address translation, faults and interrupts.
+//!
+//! Whoever drives it (a board, a hypervisor) sees what VMX hardware would show: [`Cpu::run`] executes until an [`Exit`].
+//! Reading order: [`state`] (what there is), [`op`] (a decoded instruction), [`decode`] and [`table`] (how it comes to be),
+//! [`cache`] (blocks), [`run`] (the loop), [`exec`] (what instructions do), [`mem`], [`tlb`] and [`walk`] (memory).
 
 pub mod bus;
+pub mod cache;
+pub mod decode;
+pub mod exec;
+pub mod fault;
 pub mod flags;
+pub mod mem;
 pub mod model;
+pub mod op;
+pub mod predict;
+pub mod ram;
+pub mod run;
+pub mod state;
+pub mod table;
+pub mod tlb;
+pub mod walk;
 
 pub use bus::{Bus, Ident};
+pub use cache::BlockCache;
+pub use fault::{Exec, Fault, Flow};
 pub use model::Model;
+pub use ram::Ram;
+pub use run::Exit;
+pub use state::Cpu;

@@ -86,6 +86,59 @@ impl Default for Front {
     }
 }
 
+/// Pages of the first-level instruction TLB from which the current mode may fetch, and the page being executed.
+///
+/// A page here is in the modelled TLB, so that finding it charges nothing; it leaves when the modelled entry does.
+pub struct Fetch {
+    slots: [(u64, u64); FETCH_SLOTS],
+    generation: u64,
+    /// Linear address of the page being executed; odd (never a page address) when it must be looked up again.
+    pub page: u64,
+    /// Its guest-physical address.
+    pub physical: u64,
+}
+
+const FETCH_SLOTS: usize = 64;
+const NO_PAGE: u64 = 1;
+
+impl Fetch {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self { slots: [(u64::MAX, 0); FETCH_SLOTS], generation: 0, page: NO_PAGE, physical: 0 }
+    }
+
+    /// Looks the current page up again before the next block (the privilege level may have changed).
+    pub fn leave(&mut self) {
+        self.page = NO_PAGE;
+    }
+
+    /// Forgets everything.
+    pub fn flush(&mut self) {
+        self.page = NO_PAGE;
+        self.generation = (self.generation + 1) & 0x3ff;
+        if self.generation == 0 {
+            self.slots = [(u64::MAX, 0); FETCH_SLOTS];
+        }
+    }
+
+    fn drop_range(&mut self, linear: u64, shift: u8) {
+        if self.page >> shift == linear >> shift {
+            self.page = NO_PAGE;
+        }
+        for slot in &mut self.slots {
+            if slot.0 >> shift == linear >> shift {
+                slot.0 = u64::MAX;
+            }
+        }
+    }
+}
+
+impl Default for Fetch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Where a slow access ended up.
 enum Target {
     Ram(*mut u8),
@@ -113,8 +166,29 @@ impl Cpu {
     /// Follows a change of paging itself (CR0, CR3, CR4, EFER, PKRU, PDPTEs): nothing on the fast paths is known to hold.
     pub fn mapping_changed(&mut self) {
         self.front.flush();
-        self.jumps.flush();
+        self.fetch.flush();
         self.access_changed();
+    }
+
+    /// Makes the page of `linear` the one being executed: [`Fetch::physical`] is where it is.
+    pub fn enter_page(&mut self, linear: u64) -> Exec {
+        let page = linear & !OFFSET;
+        let tag = page | self.fetch.generation << 1 | u64::from(self.cpl == 3);
+        let index = (page >> 12) as usize % FETCH_SLOTS;
+        let (found, physical) = self.fetch.slots[index];
+        if found == tag {
+            self.fetch.physical = physical;
+        } else {
+            if self.long64 && !self.canonical(linear) {
+                return Err(self.gp(0));
+            }
+            let privilege = self.privilege();
+            let (address, _) = self.translate(page, Access::Fetch, privilege)?;
+            self.fetch.slots[index] = (tag, address);
+            self.fetch.physical = address;
+        }
+        self.fetch.page = page;
+        Ok(())
     }
 
     fn data_breakpoints(&self) -> bool {
@@ -172,11 +246,7 @@ impl Cpu {
         } else {
             last <= u64::from(s.limit)
         };
-        if allowed && in_limit {
-            Ok(base.wrapping_add(offset) & 0xffff_ffff)
-        } else {
-            Err(self.segment_fault(segment))
-        }
+        if allowed && in_limit { Ok(base.wrapping_add(offset) & 0xffff_ffff) } else { Err(self.segment_fault(segment)) }
     }
 
     /// Translates a linear address for an access within one page, through the TLB, charging misses.
@@ -201,14 +271,17 @@ impl Cpu {
             self.charge(Kind::new(family, walked.references), 1);
         }
         self.front.drop_range(walked.entry.linear, walked.entry.shift);
+        self.fetch.drop_range(walked.entry.linear, walked.entry.shift);
         let displaced = self.tlb.insert(walked.entry, code);
         self.displaced(displaced, code);
         Ok((physical(&walked.entry, linear), walked.entry))
     }
 
     fn displaced(&mut self, displaced: Option<Entry>, code: bool) {
-        if let (Some(old), false) = (displaced, code) {
-            self.front.drop_range(old.linear, old.shift);
+        match displaced {
+            Some(old) if code => self.fetch.drop_range(old.linear, old.shift),
+            Some(old) => self.front.drop_range(old.linear, old.shift),
+            None => {}
         }
     }
 
@@ -421,7 +494,8 @@ impl Cpu {
     /// Reads at an offset in a segment.
     #[inline(always)]
     pub fn read_seg<T: Int>(&mut self, segment: u8, offset: u64) -> Exec<T> {
-        let linear = if segment >= SEG_FLAT { offset } else { self.linear(segment, offset, u64::from(T::SIZE), false)? };
+        let linear =
+            if segment >= SEG_FLAT { offset } else { self.linear(segment, offset, u64::from(T::SIZE), false)? };
         self.read_linear(linear, segment)
     }
 
@@ -450,8 +524,7 @@ impl Cpu {
     #[inline(always)]
     pub fn modify<T: Int>(&mut self, op: &Op, change: impl FnOnce(&mut Self, T) -> T) -> Exec {
         let offset = op.ea(self);
-        let linear =
-            if op.seg >= SEG_FLAT { offset } else { self.linear(op.seg, offset, u64::from(T::SIZE), true)? };
+        let linear = if op.seg >= SEG_FLAT { offset } else { self.linear(op.seg, offset, u64::from(T::SIZE), true)? };
         let slot = &self.front.write[(linear >> 12) as usize % SLOTS];
         if slot.tag == (linear.wrapping_add(u64::from(T::SIZE) - 1) & !OFFSET) | self.front.context {
             let host = slot.addend.wrapping_add(linear) as *mut T;

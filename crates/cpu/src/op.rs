@@ -86,10 +86,7 @@ impl Op {
     /// Effective address (offset in its segment) of the memory operand.
     #[inline(always)]
     pub fn ea(&self, cpu: &Cpu) -> u64 {
-        let ea = cpu
-            .reg(self.base)
-            .wrapping_add(cpu.reg(self.index) << (self.scale & 3))
-            .wrapping_add(self.disp);
+        let ea = cpu.reg(self.base).wrapping_add(cpu.reg(self.index) << (self.scale & 3)).wrapping_add(self.disp);
         if self.asize == 8 { ea } else { ea & address_mask(self.asize) }
     }
 

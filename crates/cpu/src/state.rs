@@ -1,10 +1,9 @@
 //! The processor's state.
 
 use crate::bus::{Bus, Ident};
-use crate::cache::JumpCache;
 use crate::fault::Cause;
 use crate::flags::{self, Int, Lazy};
-use crate::mem::Front;
+use crate::mem::{Fetch, Front};
 use crate::model::Model;
 use crate::predict::Predictor;
 use crate::ram::Ram;
@@ -272,6 +271,8 @@ pub struct Cpu {
     pub deadline: Ticks,
     /// See [`attention`].
     pub attention: u32,
+    /// Length of the instruction a handler runs for; 0 between instructions.
+    pub ilen: u8,
     /// Current privilege level.
     pub cpl: u8,
     /// CS.L and EFER.LMA: 64-bit mode.
@@ -280,6 +281,9 @@ pub struct Cpu {
     pub seg: [Segment; 8],
     /// Translations ready for the fast path.
     pub front: Front,
+
+    /// Translations ready for instruction fetch.
+    pub fetch: Fetch,
 
     /// Vector registers.
     pub vector: VectorState,
@@ -332,8 +336,6 @@ pub struct Cpu {
     pub tlb: Tlb,
     /// Modelled branch predictor.
     pub predictor: Predictor,
-    /// Where blocks were found last.
-    pub jumps: JumpCache,
     /// Guest-physical RAM.
     pub ram: Ram,
     /// Processor model.
@@ -374,10 +376,12 @@ impl Cpu {
             stop_at: 0,
             deadline: 0,
             attention: 0,
+            ilen: 0,
             cpl: 0,
             long64: false,
             seg: [Segment::default(); 8],
             front: Front::new(),
+            fetch: Fetch::new(),
             vector: VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80 },
             x87: X87 {
                 regs: [F80::default(); 8],
@@ -413,7 +417,6 @@ impl Cpu {
             apic_id: index as u32,
             tlb: Tlb::new(&geometry),
             predictor: Predictor::new(&geometry),
-            jumps: JumpCache::new(),
             ram,
             model,
             bus,
@@ -546,6 +549,7 @@ impl Cpu {
 
     /// Follows a change of CPL, CS, CR0, CR4 or EFER: derived state, access rights on the fast path, who is charged.
     pub fn mode_changed(&mut self) {
+        self.fetch.leave();
         self.long64 = self.long_mode() && self.seg[seg::CS as usize].rights & rights::L != 0;
         self.access_changed();
         self.origin_changed();
@@ -572,7 +576,8 @@ impl Cpu {
     /// Charges an event whose price the caller knows (time spent halted, for one).
     pub fn charge_ticks(&mut self, kind: Kind, count: u64, ticks: Ticks) {
         self.clock += ticks;
-        self.recorder.borrow_mut().add(self.origin, self.rip, kind, count, ticks);
+        let rip = self.rip.wrapping_sub(u64::from(self.ilen));
+        self.recorder.borrow_mut().add(self.origin, rip, kind, count, ticks);
     }
 
     /// The time-stamp counter as RDTSC reads it.

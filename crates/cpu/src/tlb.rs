@@ -208,7 +208,8 @@ impl Tlb {
 
     fn insert_first(&mut self, entry: Entry, code: bool, pcid: u16) -> Option<Entry> {
         // Borrow the array apart from the flush stamps.
-        let flushes = std::mem::replace(&mut self.flushes, Flushes { now: 0, all: 0, by_pcid: Vec::new(), non_global: 0 });
+        let flushes =
+            std::mem::replace(&mut self.flushes, Flushes { now: 0, all: 0, by_pcid: Vec::new(), non_global: 0 });
         let displaced = self.first_level(code, entry.shift).insert(entry, &flushes, pcid);
         self.flushes = flushes;
         displaced
@@ -218,7 +219,8 @@ impl Tlb {
     pub fn insert(&mut self, mut entry: Entry, code: bool) -> Option<Entry> {
         let pcid = entry.pcid;
         entry.stamp = self.flushes.now;
-        let flushes = std::mem::replace(&mut self.flushes, Flushes { now: 0, all: 0, by_pcid: Vec::new(), non_global: 0 });
+        let flushes =
+            std::mem::replace(&mut self.flushes, Flushes { now: 0, all: 0, by_pcid: Vec::new(), non_global: 0 });
         self.second_level(entry.shift).insert(entry, &flushes, pcid);
         self.flushes = flushes;
         // The other first-level array must not keep an older version (a dirty bit, for one).

@@ -78,8 +78,7 @@ impl Cpu {
         if privilege == Privilege::User {
             code |= code::USER;
         }
-        let fetch_shown =
-            self.cr4 & CR4_SMEP != 0 || (self.cr4 & CR4_PAE != 0 && self.msr.efer & EFER_NXE != 0);
+        let fetch_shown = self.cr4 & CR4_SMEP != 0 || (self.cr4 & CR4_PAE != 0 && self.msr.efer & EFER_NXE != 0);
         if access == Access::Fetch && fetch_shown {
             code |= code::FETCH;
         }

@@ -1,0 +1,268 @@
+//! From bytes to operations: iced-x86 decodes, the table binds.
+
+use crate::exec;
+use crate::fault::{Exec, Flow};
+use crate::op::{NO_REG, Op, SEG_FLAT};
+use crate::state::{Cpu, rights, seg};
+use crate::table;
+use iced_x86::{Decoder, DecoderOptions, Instruction, OpAccess, OpKind, Register};
+use ledger::Class;
+
+/// Longest instruction.
+pub const MAX_LENGTH: usize = 15;
+
+/// Decoding modes.
+pub mod mode {
+    /// 16-bit code.
+    pub const BITS16: u8 = 0;
+    /// 32-bit code (protected or compatibility mode).
+    pub const BITS32: u8 = 1;
+    /// 64-bit mode.
+    pub const BITS64: u8 = 2;
+    /// Added in protected mode outside virtual-8086 mode, where some instructions exist that real mode lacks.
+    pub const PROTECTED: u8 = 4;
+}
+
+impl Cpu {
+    /// The mode code is decoded in.
+    #[inline]
+    pub fn decode_mode(&self) -> u8 {
+        if self.long64 {
+            return mode::BITS64 | mode::PROTECTED;
+        }
+        let protected = if self.protected() && !self.v8086() { mode::PROTECTED } else { 0 };
+        let width = if self.seg[seg::CS as usize].rights & rights::DB != 0 { mode::BITS32 } else { mode::BITS16 };
+        width | protected
+    }
+}
+
+/// Number of a register within its class, with the flag for AH, CH, DH and BH.
+fn number(register: Register) -> (u8, bool) {
+    let high = matches!(register, Register::AH | Register::CH | Register::DH | Register::BH);
+    let number = register.number() as u8;
+    (if high { number - 4 } else { number }, high)
+}
+
+fn segment(register: Register, long64: bool) -> u8 {
+    match register {
+        Register::ES if !long64 => seg::ES,
+        Register::CS if !long64 => seg::CS,
+        Register::SS if !long64 => seg::SS,
+        Register::DS if !long64 => seg::DS,
+        Register::SS => SEG_FLAT + 1,
+        Register::FS => seg::FS,
+        Register::GS => seg::GS,
+        _ => SEG_FLAT,
+    }
+}
+
+fn general(register: Register) -> u8 {
+    if register == Register::None || register.is_vector_register() { NO_REG } else { register.number() as u8 & 15 }
+}
+
+/// Where the instruction's flags are kept, in the order of its operands.
+const HIGH: [u8; 2] = [Op::HIGH0, Op::HIGH1];
+
+/// Makes the operation of a decoded instruction, and says whether it ends its block.
+pub fn operation(instruction: &Instruction, mode: u8) -> (Op, bool) {
+    let long64 = mode & 3 == mode::BITS64;
+    let mut op = Op {
+        exec: exec::undefined,
+        next: instruction.next_ip(),
+        imm: 0,
+        disp: 0,
+        base: NO_REG,
+        index: NO_REG,
+        scale: 0,
+        seg: SEG_FLAT,
+        r0: 0,
+        r1: 0,
+        r2: 0,
+        r3: 0,
+        len: instruction.len() as u8,
+        size: 0,
+        asize: 8,
+        flags: 0,
+        class: Class::System,
+        code: instruction.code() as u16,
+    };
+    if mode & 3 == mode::BITS16 {
+        op.next &= 0xffff;
+    } else if mode & 3 == mode::BITS32 {
+        op.next &= 0xffff_ffff;
+    }
+    if instruction.has_lock_prefix() {
+        op.flags |= Op::LOCK;
+    }
+    if instruction.has_rep_prefix() {
+        op.flags |= Op::REPE;
+    }
+    if instruction.has_repne_prefix() {
+        op.flags |= Op::REPNE;
+    }
+    for i in 0..instruction.op_count().min(4) {
+        match instruction.op_kind(i) {
+            OpKind::Register => {
+                let register = instruction.op_register(i);
+                let (number, high) = number(register);
+                match i {
+                    0 => op.r0 = number,
+                    1 => op.r1 = number,
+                    2 => op.r2 = number,
+                    _ => op.r3 = number,
+                }
+                if high && i < 2 {
+                    op.flags |= HIGH[i as usize];
+                }
+                if i == 0 {
+                    op.size = register.size() as u8;
+                }
+            }
+            OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => {
+                op.imm = instruction.near_branch_target();
+                op.size = match instruction.op_kind(i) {
+                    OpKind::NearBranch16 => 2,
+                    OpKind::NearBranch32 => 4,
+                    _ => 8,
+                };
+            }
+            OpKind::FarBranch16 | OpKind::FarBranch32 => {
+                op.imm = u64::from(instruction.far_branch_selector()) << 32
+                    | if instruction.op_kind(i) == OpKind::FarBranch16 {
+                        u64::from(instruction.far_branch16())
+                    } else {
+                        u64::from(instruction.far_branch32())
+                    };
+                op.size = if instruction.op_kind(i) == OpKind::FarBranch16 { 2 } else { 4 };
+            }
+            OpKind::Immediate8_2nd => op.disp = u64::from(instruction.immediate8_2nd()),
+            OpKind::Memory => {
+                memory(instruction, &mut op, long64);
+                op.flags |= Op::MEM | if i == 0 { Op::MEM0 } else { 0 };
+                if i == 0 {
+                    op.size = instruction.memory_size().size() as u8;
+                }
+            }
+            OpKind::MemorySegSI | OpKind::MemorySegDI => {
+                op.seg = segment(instruction.memory_segment(), long64);
+                op.asize = 2;
+                op.flags |= Op::MEM;
+            }
+            OpKind::MemorySegESI | OpKind::MemorySegEDI => {
+                op.seg = segment(instruction.memory_segment(), long64);
+                op.asize = 4;
+                op.flags |= Op::MEM;
+            }
+            OpKind::MemorySegRSI | OpKind::MemorySegRDI => {
+                op.seg = segment(instruction.memory_segment(), long64);
+                op.asize = 8;
+                op.flags |= Op::MEM;
+            }
+            OpKind::MemoryESDI => op.asize = 2,
+            OpKind::MemoryESEDI => op.asize = 4,
+            OpKind::MemoryESRDI => op.asize = 8,
+            _ => {
+                if let Ok(value) = instruction.try_immediate(i) {
+                    op.imm = value;
+                }
+            }
+        }
+    }
+    if instruction.is_invalid() {
+        return (op, true);
+    }
+    let Some(row) = table::row(instruction.mnemonic()) else { return (op, true) };
+    op.class = row.class;
+    match (row.bind)(instruction, &mut op) {
+        Some(handler) => op.exec = handler,
+        None => {
+            op.class = Class::System;
+            return (op, true);
+        }
+    }
+    if op.class == Class::Alu && op.has(Op::MEM) {
+        op.class = memory_class(instruction);
+    }
+    if op.has(Op::LOCK) {
+        op.class = Class::Locked;
+    }
+    (op, row.ends)
+}
+
+fn memory(instruction: &Instruction, op: &mut Op, long64: bool) {
+    op.base = general(instruction.memory_base());
+    op.index = general(instruction.memory_index());
+    op.scale = instruction.memory_index_scale().trailing_zeros() as u8;
+    op.disp = instruction.memory_displacement64();
+    if instruction.is_ip_rel_memory_operand() {
+        op.base = NO_REG;
+        op.disp = instruction.ip_rel_memory_address();
+    }
+    op.seg = segment(instruction.memory_segment(), long64);
+    op.asize = address_size(instruction, long64);
+}
+
+/// Address size of a memory operand in bytes.
+fn address_size(instruction: &Instruction, long64: bool) -> u8 {
+    let register = match (instruction.memory_base(), instruction.memory_index()) {
+        (Register::None, index) if index.is_vector_register() => Register::None,
+        (Register::None, index) => index,
+        (base, _) => base,
+    };
+    match register {
+        Register::RIP => 8,
+        Register::EIP => 4,
+        Register::None => match instruction.memory_displ_size() {
+            2 => 2,
+            4 => 4,
+            8 => 8,
+            _ if long64 => 8,
+            _ => 4,
+        },
+        _ => register.size() as u8,
+    }
+}
+
+/// Whether an instruction with a memory operand only reads it, only writes it, or both.
+fn memory_class(instruction: &Instruction) -> Class {
+    let mut factory = iced_x86::InstructionInfoFactory::new();
+    let info = factory.info(instruction);
+    let mut class = Class::Load;
+    for memory in info.used_memory() {
+        match memory.access() {
+            OpAccess::Write | OpAccess::CondWrite => class = Class::Store,
+            OpAccess::ReadWrite | OpAccess::ReadCondWrite => return Class::ReadModifyWrite,
+            _ => {}
+        }
+    }
+    class
+}
+
+impl Cpu {
+    /// Decodes one instruction at `rip` from `bytes`; `Err` if it does not fit in them.
+    pub fn decode_one(bytes: &[u8], rip: u64, mode: u8) -> Result<Instruction, NeedMore> {
+        let width = match mode & 3 {
+            mode::BITS16 => 16,
+            mode::BITS32 => 32,
+            _ => 64,
+        };
+        let mut decoder = Decoder::with_ip(width, bytes, rip, DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        if decoder.last_error() == iced_x86::DecoderError::NoMoreBytes && bytes.len() < MAX_LENGTH {
+            return Err(NeedMore);
+        }
+        Ok(instruction)
+    }
+}
+
+/// The instruction goes on beyond the bytes given.
+#[derive(Clone, Copy, Debug)]
+pub struct NeedMore;
+
+/// Runs an operation (for code that has one outside a block).
+#[inline]
+pub fn execute(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    cpu.rip = op.next;
+    cpu.ilen = op.len;
+    (op.exec)(cpu, op)
+}

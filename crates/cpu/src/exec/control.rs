@@ -1,0 +1,285 @@
+//! Near branches: jumps, calls, returns, loops.
+
+use crate::exec::sized;
+use crate::fault::{Exec, Flow};
+use crate::flags::Int;
+use crate::op::{Handler, Op, SEG_FLAT};
+use crate::state::{Cpu, reg, rights, seg};
+use crate::table::Row;
+use iced_x86::{Instruction, Mnemonic::*, OpKind};
+use ledger::{Class, Family, Kind};
+
+/// Rows of near branches.
+pub static ROWS: &[Row] = &[
+    Row::end(Jo, Class::Branch, jcc::<0>),
+    Row::end(Jno, Class::Branch, jcc::<1>),
+    Row::end(Jb, Class::Branch, jcc::<2>),
+    Row::end(Jae, Class::Branch, jcc::<3>),
+    Row::end(Je, Class::Branch, jcc::<4>),
+    Row::end(Jne, Class::Branch, jcc::<5>),
+    Row::end(Jbe, Class::Branch, jcc::<6>),
+    Row::end(Ja, Class::Branch, jcc::<7>),
+    Row::end(Js, Class::Branch, jcc::<8>),
+    Row::end(Jns, Class::Branch, jcc::<9>),
+    Row::end(Jp, Class::Branch, jcc::<10>),
+    Row::end(Jnp, Class::Branch, jcc::<11>),
+    Row::end(Jl, Class::Branch, jcc::<12>),
+    Row::end(Jge, Class::Branch, jcc::<13>),
+    Row::end(Jle, Class::Branch, jcc::<14>),
+    Row::end(Jg, Class::Branch, jcc::<15>),
+    Row::end(Jmp, Class::Jump, jmp),
+    Row::end(Call, Class::Call, call),
+    Row::end(Ret, Class::Return, ret),
+    Row::end(Loop, Class::Branch, |_, _| Some(looping::<0>)),
+    Row::end(Loope, Class::Branch, |_, _| Some(looping::<1>)),
+    Row::end(Loopne, Class::Branch, |_, _| Some(looping::<2>)),
+    Row::end(Jcxz, Class::Branch, |_, op| address_sized(op, 2)),
+    Row::end(Jecxz, Class::Branch, |_, op| address_sized(op, 4)),
+    Row::end(Jrcxz, Class::Branch, |_, op| address_sized(op, 8)),
+];
+
+/// Goes to `target`, which must be canonical in 64-bit mode and within the CS limit elsewhere.
+#[inline(always)]
+pub(crate) fn go(cpu: &mut Cpu, target: u64) -> Exec<Flow> {
+    if cpu.long64 {
+        if !cpu.canonical(target) {
+            return Err(cpu.gp(0));
+        }
+    } else if target > u64::from(cpu.seg[seg::CS as usize].limit) {
+        return Err(cpu.gp(0));
+    }
+    cpu.rip = target;
+    Ok(Flow::End)
+}
+
+fn jcc<const CC: u8>(_: &Instruction, op: &mut Op) -> Option<Handler> {
+    fn run<const CC: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+        if cpu.lazy.condition(CC) {
+            return go(cpu, op.imm);
+        }
+        Ok(Flow::End)
+    }
+    let _ = op;
+    Some(run::<CC>)
+}
+
+fn looping<const KIND: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    // The counter's width is the address size, which the binder cannot see in the operands: 67h shows in the length of
+    // neither form, so the decoder's code says it.
+    let width = counter_width(op);
+    let mask = crate::op::address_mask(width);
+    let count = cpu.gpr[usize::from(reg::RCX)].wrapping_sub(1) & mask;
+    let condition = match KIND {
+        0 => true,
+        1 => cpu.lazy.zf(),
+        _ => !cpu.lazy.zf(),
+    };
+    let flow = if count != 0 && condition { go(cpu, op.imm)? } else { Flow::End };
+    cpu.set_sized(reg::RCX, width, count);
+    Ok(flow)
+}
+
+fn counter_width(op: &Op) -> u8 {
+    use iced_x86::Code;
+    const CX: &[Code] = &[
+        Code::Loop_rel8_16_CX,
+        Code::Loop_rel8_32_CX,
+        Code::Loope_rel8_16_CX,
+        Code::Loope_rel8_32_CX,
+        Code::Loopne_rel8_16_CX,
+        Code::Loopne_rel8_32_CX,
+    ];
+    const RCX: &[Code] = &[
+        Code::Loop_rel8_16_RCX,
+        Code::Loop_rel8_64_RCX,
+        Code::Loope_rel8_16_RCX,
+        Code::Loope_rel8_64_RCX,
+        Code::Loopne_rel8_16_RCX,
+        Code::Loopne_rel8_64_RCX,
+    ];
+    let is = |list: &[Code]| list.iter().any(|c| *c as u16 == op.code);
+    if is(CX) {
+        2
+    } else if is(RCX) {
+        8
+    } else {
+        4
+    }
+}
+
+fn address_sized(op: &mut Op, width: u8) -> Option<Handler> {
+    op.asize = width;
+    Some(|cpu, op| {
+        if cpu.gpr[usize::from(reg::RCX)] & crate::op::address_mask(op.asize) == 0 {
+            return go(cpu, op.imm);
+        }
+        Ok(Flow::End)
+    })
+}
+
+fn jmp(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    match i.op0_kind() {
+        OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => Some(|cpu, op| go(cpu, op.imm)),
+        OpKind::FarBranch16 | OpKind::FarBranch32 => None,
+        kind => {
+            if i.is_jmp_far_indirect() {
+                return None;
+            }
+            op.class = Class::IndirectJump;
+            if kind == OpKind::Memory { sized!(op.size; jmp_memory<>) } else { sized!(op.size; jmp_register<>) }
+        }
+    }
+}
+
+#[inline(always)]
+fn indirect(cpu: &mut Cpu, op: &Op, target: u64) {
+    if !cpu.predictor.indirect(op.rip(), target) {
+        cpu.charge(Kind::new(Family::IndirectMiss, 0), 1);
+    }
+}
+
+fn jmp_register<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let target = cpu.get::<T>(op.r0).to_u64();
+    indirect(cpu, op, target);
+    go(cpu, target)
+}
+
+fn jmp_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let target = cpu.load::<T>(op)?.to_u64();
+    indirect(cpu, op, target);
+    go(cpu, target)
+}
+
+fn call(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    match i.op0_kind() {
+        OpKind::NearBranch16 => Some(call_direct::<u16>),
+        OpKind::NearBranch32 => Some(call_direct::<u32>),
+        OpKind::NearBranch64 => Some(call_direct::<u64>),
+        OpKind::FarBranch16 | OpKind::FarBranch32 => None,
+        kind => {
+            if i.is_call_far_indirect() {
+                return None;
+            }
+            op.class = Class::IndirectCall;
+            if kind == OpKind::Memory { sized!(op.size; call_memory<>) } else { sized!(op.size; call_register<>) }
+        }
+    }
+}
+
+fn call_direct<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let next = op.next;
+    call_to::<T>(cpu, op.imm, next)
+}
+
+fn call_register<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let target = cpu.get::<T>(op.r0).to_u64();
+    indirect(cpu, op, target);
+    call_to::<T>(cpu, target, op.next)
+}
+
+fn call_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let target = cpu.load::<T>(op)?.to_u64();
+    indirect(cpu, op, target);
+    call_to::<T>(cpu, target, op.next)
+}
+
+#[inline(always)]
+fn call_to<T: Int>(cpu: &mut Cpu, target: u64, next: u64) -> Exec<Flow> {
+    // The target is checked before anything is pushed.
+    let flow = go(cpu, target)?;
+    push(cpu, T::from_u64(next))?;
+    cpu.predictor.call(next);
+    Ok(flow)
+}
+
+fn ret(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    use iced_x86::Code::*;
+    let size = match i.code() {
+        Retnw | Retnw_imm16 => 2,
+        Retnd | Retnd_imm16 => 4,
+        _ => 8,
+    };
+    op.imm &= 0xffff;
+    sized!(size; ret_near<>)
+}
+
+fn ret_near<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let old = cpu.gpr[usize::from(reg::RSP)];
+    let target = pop::<T>(cpu)?.to_u64();
+    if !cpu.predictor.ret(target) {
+        cpu.charge(Kind::new(Family::ReturnMiss, 0), 1);
+    }
+    match go(cpu, target) {
+        Ok(flow) => {
+            if op.imm != 0 {
+                let sp = cpu.gpr[usize::from(reg::RSP)].wrapping_add(op.imm);
+                set_stack_pointer(cpu, sp);
+            }
+            Ok(flow)
+        }
+        Err(fault) => {
+            cpu.gpr[usize::from(reg::RSP)] = old;
+            Err(fault)
+        }
+    }
+}
+
+/// Width of the stack pointer in bytes: 8 in 64-bit mode, else by SS.B.
+#[inline(always)]
+pub(crate) fn stack_width(cpu: &Cpu) -> u8 {
+    if cpu.long64 {
+        8
+    } else if cpu.seg[seg::SS as usize].rights & rights::DB != 0 {
+        4
+    } else {
+        2
+    }
+}
+
+/// Writes the stack pointer at its width; narrower ones leave the rest of RSP.
+#[inline(always)]
+pub(crate) fn set_stack_pointer(cpu: &mut Cpu, value: u64) {
+    if cpu.long64 {
+        cpu.gpr[usize::from(reg::RSP)] = value;
+    } else {
+        cpu.set_sized(reg::RSP, stack_width(cpu), value);
+    }
+}
+
+/// Segment number of stack accesses.
+#[inline(always)]
+fn stack_segment(cpu: &Cpu) -> u8 {
+    if cpu.long64 { SEG_FLAT + 1 } else { seg::SS }
+}
+
+/// Pushes; RSP changes only if the write succeeds.
+#[inline(always)]
+pub(crate) fn push<T: Int>(cpu: &mut Cpu, value: T) -> Exec {
+    let sp = cpu.gpr[usize::from(reg::RSP)].wrapping_sub(u64::from(T::SIZE));
+    if cpu.long64 {
+        cpu.write_linear(sp, SEG_FLAT + 1, value)?;
+        cpu.gpr[usize::from(reg::RSP)] = sp;
+        return Ok(());
+    }
+    let sp = sp & crate::op::address_mask(stack_width(cpu));
+    cpu.write_seg(seg::SS, sp, value)?;
+    set_stack_pointer(cpu, sp);
+    Ok(())
+}
+
+/// Reads the top of the stack, `offset` bytes up, without moving RSP.
+#[inline(always)]
+pub(crate) fn peek<T: Int>(cpu: &mut Cpu, offset: u64) -> Exec<T> {
+    let sp = cpu.gpr[usize::from(reg::RSP)].wrapping_add(offset) & crate::op::address_mask(stack_width(cpu));
+    let segment = stack_segment(cpu);
+    cpu.read_seg(segment, sp)
+}
+
+/// Pops.
+#[inline(always)]
+pub(crate) fn pop<T: Int>(cpu: &mut Cpu) -> Exec<T> {
+    let value = peek::<T>(cpu, 0)?;
+    let sp = cpu.gpr[usize::from(reg::RSP)].wrapping_add(u64::from(T::SIZE));
+    set_stack_pointer(cpu, sp);
+    Ok(value)
+}

@@ -1,0 +1,68 @@
+//! What instructions do: one file per family, each with its rows of the instruction table.
+
+pub mod control;
+pub mod integer;
+pub mod interrupt;
+
+use crate::fault::{Exec, Flow};
+use crate::flags::Int;
+use crate::op::Op;
+use crate::state::Cpu;
+use ledger::{Family, Kind};
+
+/// An opcode that the processor does not have: #UD, counted by name.
+pub fn undefined(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    *cpu.undefined.entry(op.code).or_default() += 1;
+    cpu.charge(Kind::new(Family::Undefined, u32::from(op.code)), 1);
+    Err(cpu.ud())
+}
+
+/// Register operand 0, with AH, CH, DH and BH.
+#[inline(always)]
+pub(crate) fn get0<T: Int>(cpu: &Cpu, op: &Op) -> T {
+    let value = cpu.gpr[usize::from(op.r0 & 15)];
+    T::from_u64(if T::SIZE == 1 && op.has(Op::HIGH0) { value >> 8 } else { value })
+}
+
+/// Register operand 1, with AH, CH, DH and BH.
+#[inline(always)]
+pub(crate) fn get1<T: Int>(cpu: &Cpu, op: &Op) -> T {
+    let value = cpu.gpr[usize::from(op.r1 & 15)];
+    T::from_u64(if T::SIZE == 1 && op.has(Op::HIGH1) { value >> 8 } else { value })
+}
+
+/// Writes register operand 0, with AH, CH, DH and BH.
+#[inline(always)]
+pub(crate) fn set0<T: Int>(cpu: &mut Cpu, op: &Op, value: T) {
+    if T::SIZE == 1 && op.has(Op::HIGH0) {
+        let slot = &mut cpu.gpr[usize::from(op.r0 & 15)];
+        *slot = (*slot & !0xff00) | value.to_u64() << 8;
+    } else {
+        cpu.set(op.r0, value);
+    }
+}
+
+/// Writes register operand 1, with AH, CH, DH and BH.
+#[inline(always)]
+pub(crate) fn set1<T: Int>(cpu: &mut Cpu, op: &Op, value: T) {
+    if T::SIZE == 1 && op.has(Op::HIGH1) {
+        let slot = &mut cpu.gpr[usize::from(op.r1 & 15)];
+        *slot = (*slot & !0xff00) | value.to_u64() << 8;
+    } else {
+        cpu.set(op.r1, value);
+    }
+}
+
+/// Picks the instance of a generic handler for an operand size: `sized!(size; handler::<Op, _>)`.
+macro_rules! sized {
+    ($size:expr; $($path:ident)::+ < $($p:ty),* $(,)? >) => {
+        match $size {
+            1 => Some($($path)::+::<$($p,)* u8> as $crate::op::Handler),
+            2 => Some($($path)::+::<$($p,)* u16> as $crate::op::Handler),
+            4 => Some($($path)::+::<$($p,)* u32> as $crate::op::Handler),
+            8 => Some($($path)::+::<$($p,)* u64> as $crate::op::Handler),
+            _ => None,
+        }
+    };
+}
+pub(crate) use sized;

@@ -1,0 +1,484 @@
+//! The loop: find a block, charge it, run its operations; and what happens between blocks.
+
+use crate::bus::Ident;
+use crate::cache::{Block, BlockCache, MAX_BLOCK};
+use crate::decode::{MAX_LENGTH, execute, mode, operation};
+use crate::fault::{Cause, Exec, Flow};
+use crate::flags;
+use crate::op::Op;
+use crate::ram::PAGE;
+use crate::state::{Cpu, attention, seg};
+use crate::walk::Access;
+use iced_x86::Instruction;
+use ledger::{Class, Family, Kind, Shape, Ticks};
+
+/// DR6.BS: single step.
+const DR6_BS: u64 = 1 << 14;
+
+/// Why [`Cpu::run`] returned. VMX exits will join these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The deadline has come.
+    Deadline,
+    /// A device was accessed: timers and interrupt lines may have changed.
+    Bus,
+    /// HLT or MWAIT: nothing more to do until an interrupt.
+    Halt,
+    /// Triple fault.
+    Shutdown,
+}
+
+impl Cpu {
+    /// Runs until something concerns the board, or until `deadline`.
+    pub fn run(&mut self, cache: &mut BlockCache, deadline: Ticks) -> Exit {
+        self.deadline = deadline;
+        self.stop_at = if self.attention == 0 { deadline } else { 0 };
+        // Another processor may have made code pages meanwhile.
+        self.code_page_added();
+        loop {
+            if self.clock >= self.stop_at
+                && let Some(exit) = self.between_blocks(cache)
+            {
+                return exit;
+            }
+            let Some(index) = self.next_block(cache) else { continue };
+            self.run_block(cache, index);
+        }
+    }
+
+    /// Finds the block at RIP; `None` if fetching it faulted (the fault is delivered).
+    #[inline(always)]
+    fn next_block(&mut self, cache: &mut BlockCache) -> Option<u32> {
+        self.ilen = 0;
+        let mode = self.decode_mode();
+        let linear = if mode & 3 == mode::BITS64 {
+            self.rip
+        } else {
+            self.seg[seg::CS as usize].base.wrapping_add(self.rip) & 0xffff_ffff
+        };
+        if self.fetch.page != linear & !(PAGE - 1) && self.enter_page(linear).is_err() {
+            self.deliver_fault();
+            return None;
+        }
+        let physical = self.fetch.physical | (linear & (PAGE - 1));
+        if let Some(index) = cache.find(physical, self.rip, mode) {
+            let block = &cache.blocks[index as usize];
+            if mode & 3 == mode::BITS64 || (block.second == 0 && self.within_limit(u64::from(block.len))) {
+                if block.second == 0 {
+                    return Some(index);
+                }
+                return self.check_second(cache, index, linear);
+            }
+            if block.second != 0 {
+                return self.check_second(cache, index, linear);
+            }
+        }
+        self.build(cache, linear, physical, mode)
+    }
+
+    fn within_limit(&self, len: u64) -> bool {
+        self.rip + len - 1 <= u64::from(self.seg[seg::CS as usize].limit)
+    }
+
+    /// A block whose instruction crosses pages is only good while the second page is where it was.
+    #[cold]
+    fn check_second(&mut self, cache: &mut BlockCache, index: u32, linear: u64) -> Option<u32> {
+        let next_page = (linear & !(PAGE - 1)).wrapping_add(PAGE);
+        let next_page = if self.long64 { next_page } else { next_page & 0xffff_ffff };
+        let privilege = self.privilege();
+        let limit_ok = self.long64 || self.within_limit(u64::from(cache.blocks[index as usize].len));
+        let fetched = match limit_ok {
+            true => self.translate(next_page, Access::Fetch, privilege),
+            false => Err(self.gp(0)),
+        };
+        match fetched {
+            Ok((physical, _)) if physical == cache.blocks[index as usize].second => Some(index),
+            Ok(_) => {
+                let page = cache.blocks[index as usize].physical & !(PAGE - 1);
+                let line = 1 << 63;
+                let recorder = self.recorder.clone();
+                cache.invalidate(page, line, &self.ram, &mut recorder.borrow_mut());
+                None
+            }
+            Err(_) => {
+                self.deliver_fault();
+                None
+            }
+        }
+    }
+
+    /// Runs a block and charges it.
+    #[inline(always)]
+    fn run_block(&mut self, cache: &mut BlockCache, index: u32) {
+        let block = &mut cache.blocks[index as usize];
+        if block.origin != self.origin {
+            BlockCache::spill(block, &mut self.recorder.borrow_mut());
+            block.origin = self.origin;
+        }
+        block.runs += 1;
+        self.clock += block.cost;
+        let (first, count) = (block.first as usize, block.count as usize);
+        let ops = &cache.ops[first..first + count];
+        for (i, op) in ops.iter().enumerate() {
+            self.rip = op.next;
+            self.ilen = op.len;
+            match (op.exec)(self, op) {
+                Ok(Flow::Next) => {}
+                Ok(Flow::End) => {
+                    if i + 1 != count {
+                        self.uncharge(cache, index, i + 1);
+                    }
+                    return;
+                }
+                Err(_) => {
+                    self.rip = op.rip();
+                    self.uncharge(cache, index, i);
+                    self.after_fault(cache);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Replaces the charge of a whole block by that of its first `done` operations.
+    #[cold]
+    #[inline(never)]
+    fn uncharge(&mut self, cache: &mut BlockCache, index: u32, done: usize) {
+        let block = &mut cache.blocks[index as usize];
+        block.runs -= 1;
+        self.clock -= block.cost;
+        let (first, rip) = (block.first as usize, block.rip);
+        let mut recorder = self.recorder.borrow_mut();
+        for op in &cache.ops[first..first + done] {
+            let ticks = u64::from(self.model.costs.class[op.class as usize]);
+            self.clock += ticks;
+            recorder.add(self.origin, rip, Kind::new(Family::Instruction, op.class as u32), 1, ticks);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn after_fault(&mut self, cache: &mut BlockCache) {
+        if self.fault == Cause::CodeWrite {
+            self.fault = Cause::None;
+            self.code_write_allowed = true;
+            self.step(cache);
+            self.code_write_allowed = false;
+        } else {
+            self.ilen = 0;
+            self.deliver_fault();
+        }
+    }
+
+    /// Runs exactly one instruction, decoded for this purpose. Returns whether it completed without a fault.
+    pub fn step(&mut self, cache: &mut BlockCache) -> bool {
+        self.ilen = 0;
+        let mode = self.decode_mode();
+        let linear = self.code_linear();
+        let fetched = self.fetch_instruction(linear, mode);
+        let completed = match fetched {
+            Ok((instruction, ..)) => {
+                let (op, _) = operation(&instruction, mode);
+                let ticks = u64::from(self.model.costs.class[op.class as usize]);
+                let kind = Kind::new(Family::Instruction, op.class as u32);
+                match execute(self, &op) {
+                    Ok(_) => {
+                        self.clock += ticks;
+                        self.recorder.borrow_mut().add(self.origin, op.rip(), kind, 1, ticks);
+                        true
+                    }
+                    Err(_) => {
+                        self.rip = op.rip();
+                        false
+                    }
+                }
+            }
+            Err(_) => false,
+        };
+        if !completed {
+            if self.fault == Cause::CodeWrite {
+                // Only a step that did not allow it comes here: once more, allowing it.
+                self.fault = Cause::None;
+                self.code_write_allowed = true;
+                let completed = self.step(cache);
+                self.code_write_allowed = false;
+                return completed;
+            }
+            self.ilen = 0;
+            self.deliver_fault();
+        }
+        self.drop_written_code(cache);
+        completed
+    }
+
+    /// Linear address of the next instruction.
+    pub fn code_linear(&self) -> u64 {
+        if self.long64 { self.rip } else { self.seg[seg::CS as usize].base.wrapping_add(self.rip) & 0xffff_ffff }
+    }
+
+    fn drop_written_code(&mut self, cache: &mut BlockCache) {
+        self.attention &= !attention::CODE;
+        let recorder = self.recorder.clone();
+        for (page, written) in std::mem::take(&mut self.code_writes) {
+            cache.invalidate(page, written, &self.ram, &mut recorder.borrow_mut());
+        }
+    }
+
+    /// Fetches and decodes the instruction at `linear`. With it, the guest-physical page of its second part if it crosses
+    /// into another page, else 0.
+    fn fetch_instruction(&mut self, linear: u64, mode: u8) -> Exec<(Instruction, u64)> {
+        if self.fetch.page != linear & !(PAGE - 1) {
+            self.enter_page(linear)?;
+        }
+        let offset = linear & (PAGE - 1);
+        let mut bytes = [0u8; MAX_LENGTH];
+        let here = ((PAGE - offset) as usize).min(MAX_LENGTH);
+        self.fetch_bytes(self.fetch.physical | offset, &mut bytes[..here]);
+        let limit = u64::from(self.seg[seg::CS as usize].limit);
+        if mode & 3 != mode::BITS64 && self.rip > limit {
+            return Err(self.gp(0));
+        }
+        let (instruction, second) = match Self::decode_one(&bytes[..here], self.rip, mode) {
+            Ok(instruction) => (instruction, 0),
+            Err(_) => {
+                let next = (linear & !(PAGE - 1)).wrapping_add(PAGE);
+                let next = if self.long64 { next } else { next & 0xffff_ffff };
+                if self.long64 && !self.canonical(next) {
+                    return Err(self.gp(0));
+                }
+                let privilege = self.privilege();
+                let (physical, _) = self.translate(next, Access::Fetch, privilege)?;
+                self.fetch_bytes(physical, &mut bytes[here..]);
+                // All fifteen bytes are there now: this cannot ask for more.
+                let instruction = Self::decode_one(&bytes, self.rip, mode).unwrap_or_default();
+                (instruction, physical)
+            }
+        };
+        if mode & 3 != mode::BITS64 && self.rip + instruction.len().max(1) as u64 - 1 > limit {
+            return Err(self.gp(0));
+        }
+        if instruction.is_invalid() && instruction.len() >= MAX_LENGTH {
+            return Err(self.gp(0));
+        }
+        Ok((instruction, second))
+    }
+
+    /// Code bytes; where there is no RAM, what the bus gives.
+    fn fetch_bytes(&mut self, physical: u64, out: &mut [u8]) {
+        if !self.ram.read_bytes(physical, out) {
+            let who: Ident = self.ident();
+            let mut bus = self.bus.borrow_mut();
+            for (i, byte) in out.iter_mut().enumerate() {
+                *byte = bus.read(who, physical + i as u64, 1) as u8;
+            }
+        }
+    }
+
+    /// Decodes a block at the current instruction.
+    #[cold]
+    #[inline(never)]
+    fn build(&mut self, cache: &mut BlockCache, linear: u64, physical: u64, mode: u8) -> Option<u32> {
+        let start = self.rip;
+        let mut ops: Vec<Op> = Vec::with_capacity(MAX_BLOCK);
+        let mut at = linear;
+        let mut second = 0;
+        let mut len = 0u64;
+        loop {
+            let fetched = self.fetch_instruction(at, mode);
+            let (instruction, crosses) = match fetched {
+                Ok(found) => found,
+                // The block ends before an instruction that cannot be fetched; alone, it faults now.
+                Err(_) if ops.is_empty() => {
+                    self.rip = start;
+                    self.deliver_fault();
+                    return None;
+                }
+                Err(_) => {
+                    self.fault = Cause::None;
+                    break;
+                }
+            };
+            if crosses != 0 && !ops.is_empty() {
+                break;
+            }
+            let (op, ends) = operation(&instruction, mode);
+            len += u64::from(op.len);
+            ops.push(op);
+            self.rip = op.next;
+            at = self.code_linear();
+            second = crosses;
+            let page_end = at & !(PAGE - 1) != linear & !(PAGE - 1);
+            if ends || page_end || ops.len() == MAX_BLOCK {
+                break;
+            }
+        }
+        self.rip = start;
+        // Fetching ahead may have moved on to another page.
+        self.fetch.leave();
+        if self.enter_page(linear).is_err() {
+            self.deliver_fault();
+            return None;
+        }
+        let mut shape: Shape = Vec::new();
+        for op in &ops {
+            match shape.iter_mut().find(|(class, _)| *class == op.class) {
+                Some((_, n)) => *n += 1,
+                None => shape.push((op.class, 1)),
+            }
+        }
+        shape.sort_unstable();
+        let cost = ops.iter().map(|op| u64::from(self.model.costs.class[op.class as usize])).sum();
+        let recorder = self.recorder.clone();
+        let mut recorder = recorder.borrow_mut();
+        let block = Block {
+            physical,
+            rip: start,
+            second,
+            runs: 0,
+            cost,
+            first: 0,
+            count: 0,
+            shape: recorder.shape(&shape),
+            origin: self.origin,
+            mode,
+            len: len.min(PAGE) as u16,
+        };
+        if self.ram.page(physical).is_none() {
+            // Code outside RAM is not cached: nothing would tell when it changes.
+            drop(recorder);
+            let mut local = BlockCache::new();
+            let index = local.insert(block, &ops[..1], &self.ram, &mut self.recorder.clone().borrow_mut());
+            local.blocks[index as usize].cost = u64::from(self.model.costs.class[ops[0].class as usize]);
+            self.step(&mut local);
+            return None;
+        }
+        let index = cache.insert(block, &ops, &self.ram, &mut recorder);
+        self.code_page_added();
+        Some(index)
+    }
+
+    /// What is due before the next block: traps, interrupts, invalidations, leaving.
+    #[cold]
+    #[inline(never)]
+    fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
+        self.ilen = 0;
+        if self.attention & attention::CODE != 0 {
+            self.drop_written_code(cache);
+        }
+        if self.attention & attention::SHUTDOWN != 0 {
+            self.attention &= !attention::SHUTDOWN;
+            return Some(Exit::Shutdown);
+        }
+        if self.attention & attention::BUS != 0 {
+            self.attention &= !attention::BUS;
+            return Some(Exit::Bus);
+        }
+        let shadow = self.attention & (attention::STI_SHADOW | attention::SS_SHADOW);
+        if self.attention & attention::DEBUG != 0 && shadow & attention::SS_SHADOW == 0 {
+            self.attention &= !attention::DEBUG;
+            let dr6 = std::mem::take(&mut self.pending_dr6);
+            self.debug_trap(dr6);
+            self.deliver_fault();
+            return None;
+        }
+        if self.attention & attention::HALT != 0 {
+            self.attention &= !(attention::HALT | shadow);
+            return Some(Exit::Halt);
+        }
+        if shadow == 0 {
+            if self.attention & attention::NMI != 0 && !self.nmi_blocked {
+                self.attention &= !attention::NMI;
+                self.deliver_nmi();
+                return None;
+            }
+            if self.attention & attention::INTR != 0 && self.flags & flags::IF != 0 {
+                let who = self.ident();
+                let acknowledged = self.bus.borrow_mut().acknowledge(who);
+                match acknowledged {
+                    Some(vector) => {
+                        self.deliver_interrupt(vector);
+                        self.attend(attention::BUS);
+                        return None;
+                    }
+                    None => self.attention &= !attention::INTR,
+                }
+            }
+        }
+        if self.clock >= self.deadline {
+            return Some(Exit::Deadline);
+        }
+        if self.attention & attention::STEP != 0 || shadow != 0 {
+            self.step_attended(cache, shadow);
+            return None;
+        }
+        let waiting = attention::NMI | attention::INTR;
+        self.stop_at = if self.attention & !waiting != 0 { 0 } else { self.deadline };
+        None
+    }
+
+    /// Runs one instruction on its own because of an interrupt shadow, TF, RF or an instruction breakpoint.
+    fn step_attended(&mut self, cache: &mut BlockCache, shadow: u32) {
+        let traced = self.flags & flags::TF != 0;
+        let resume = self.flags & flags::RF != 0;
+        if !resume && shadow & attention::SS_SHADOW == 0 {
+            let hit = self.instruction_breakpoint();
+            if hit != 0 {
+                self.debug_trap(hit);
+                self.deliver_fault();
+                return;
+            }
+        }
+        self.attention &= !shadow;
+        let completed = self.step(cache);
+        if completed {
+            if resume {
+                self.flags &= !flags::RF;
+            }
+            if traced {
+                self.pending_dr6 |= DR6_BS;
+                self.attend(attention::DEBUG);
+            }
+        }
+        if self.flags & (flags::TF | flags::RF) == 0 && !self.instruction_breakpoints_enabled() {
+            self.attention &= !attention::STEP;
+        }
+        self.stop_at = 0;
+    }
+
+    /// Whether DR7 enables any instruction breakpoint.
+    pub fn instruction_breakpoints_enabled(&self) -> bool {
+        (0..4).any(|i| self.dr[7] >> (2 * i) & 3 != 0 && self.dr[7] >> (16 + 4 * i) & 3 == 0)
+    }
+
+    /// DR6 bits of the instruction breakpoints at the next instruction.
+    fn instruction_breakpoint(&self) -> u64 {
+        let linear = self.code_linear();
+        (0..4)
+            .filter(|i| {
+                let enabled = self.dr[7] >> (2 * i) & 3 != 0;
+                enabled && self.dr[7] >> (16 + 4 * i) & 3 == 0 && self.dr[*i as usize] == linear
+            })
+            .fold(0, |bits, i| bits | 1 << i)
+    }
+
+    /// Delivers what [`Cpu::fault`] holds.
+    pub fn deliver_fault(&mut self) {
+        match std::mem::take(&mut self.fault) {
+            Cause::Exception(vector, code) => self.deliver_exception(vector, code),
+            Cause::Shutdown => self.attend(attention::SHUTDOWN),
+            Cause::None | Cause::CodeWrite => debug_assert!(false, "no fault to deliver"),
+        }
+    }
+
+    /// Hands what blocks have counted to the recorder; the totals are complete after this.
+    pub fn settle(&mut self, cache: &mut BlockCache) {
+        cache.spill_all(&mut self.recorder.clone().borrow_mut());
+    }
+
+    /// Charges one more instruction of a class that the block did not know of (iterations of string instructions).
+    #[inline]
+    pub fn charge_class(&mut self, class: Class, count: u64) {
+        let ticks = u64::from(self.model.costs.class[class as usize]) * count;
+        self.charge_ticks(Kind::new(Family::Instruction, class as u32), count, ticks);
+    }
+}

@@ -1,0 +1,57 @@
+//! The instruction table: one row per mnemonic that the processor executes.
+//!
+//! It drives decoding (a mnemonic without a row is #UD, counted by name), execution (a row's `bind` picks the handler for
+//! the operands at hand) and the list of supported instructions in the documentation. Rows live beside the handlers, one file
+//! per family, and are put together here.
+
+use crate::exec;
+use crate::op::{Handler, Op};
+use iced_x86::{Instruction, Mnemonic};
+use ledger::Class;
+use std::sync::OnceLock;
+
+/// Picks the handler for an instruction whose operands are already in `op`; may change `op` (its class, `imm`, ...). `None`:
+/// this form does not exist, #UD.
+pub type Bind = fn(&Instruction, &mut Op) -> Option<Handler>;
+
+/// One mnemonic.
+pub struct Row {
+    /// The mnemonic.
+    pub mnemonic: Mnemonic,
+    /// Picks the handler.
+    pub bind: Bind,
+    /// What it is charged as; [`Class::Alu`] with a memory operand becomes Load, Store or ReadModifyWrite.
+    pub class: Class,
+    /// Always the last of its block: branches, and what changes mode, mappings, interrupt state or reads time.
+    pub ends: bool,
+}
+
+impl Row {
+    /// A row of an instruction that goes on to the next.
+    pub const fn new(mnemonic: Mnemonic, class: Class, bind: Bind) -> Self {
+        Self { mnemonic, bind, class, ends: false }
+    }
+
+    /// A row of an instruction that ends its block.
+    pub const fn end(mnemonic: Mnemonic, class: Class, bind: Bind) -> Self {
+        Self { mnemonic, bind, class, ends: true }
+    }
+}
+
+/// The families, by name.
+pub static FAMILIES: &[(&str, &[Row])] = &[("integer", exec::integer::ROWS), ("control", exec::control::ROWS)];
+
+/// The row of a mnemonic.
+pub fn row(mnemonic: Mnemonic) -> Option<&'static Row> {
+    static INDEX: OnceLock<Vec<Option<&'static Row>>> = OnceLock::new();
+    let index = INDEX.get_or_init(|| {
+        let mut index = vec![None; Mnemonic::values().len()];
+        for row in FAMILIES.iter().flat_map(|(_, rows)| rows.iter()) {
+            let slot = &mut index[row.mnemonic as usize];
+            assert!(slot.is_none(), "two rows for {:?}", row.mnemonic);
+            *slot = Some(row);
+        }
+        index
+    });
+    index[mnemonic as usize]
+}
