@@ -18,6 +18,7 @@ pub mod ram;
 pub mod run;
 pub mod state;
 pub mod table;
+pub mod testing;
 pub mod tlb;
 pub mod walk;
 
