@@ -1,0 +1,179 @@
+/* Process 1 of the guest image. As /init of an initramfs it may load modules and move to a root disk (root=/dev/vda);
+   as /sbin/init, or with no root= given, it runs the workload that the kernel command line names (tollgate.run=) and
+   powers the machine off. */
+#define _GNU_SOURCE
+#include "tools.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { DISK_WAIT_MS = 10000, DISK_POLL_MS = 5 };
+
+_Noreturn static void power_off(void) {
+    sync();
+    reboot(RB_POWER_OFF);
+    for (;;)
+        pause();
+}
+
+_Noreturn static void give_up(const char *what) {
+    say("%s: %s", what, strerror(errno));
+    power_off();
+}
+
+static void mount_kernel_file_systems(void) {
+    static const struct {
+        const char *type, *at;
+    } systems[] = {{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"}, {"tmpfs", "/tmp"}};
+    for (size_t i = 0; i < sizeof systems / sizeof *systems; i++) {
+        mkdir(systems[i].at, 0755);
+        /* EBUSY: the kernel, or the stage before this one, has mounted it already. */
+        if (mount(systems[i].type, systems[i].at, systems[i].type, 0, NULL) && errno != EBUSY)
+            say("mount %s: %s", systems[i].at, strerror(errno));
+    }
+}
+
+/* The kernel opens /dev/console for us if it finds one; an image without that file gets it from devtmpfs. */
+static void open_console(void) {
+    if (fcntl(0, F_GETFD) >= 0)
+        return;
+    int console = open("/dev/console", O_RDWR);
+    if (console < 0)
+        return;
+    for (int fd = 0; fd < 3; fd++)
+        dup2(console, fd);
+    if (console > 2)
+        close(console);
+}
+
+/* The value of a word of the kernel command line; quotes around the value keep its spaces. The result is overwritten by
+   the next call. */
+static const char *kernel_argument(const char *key) {
+    static char line[4096];
+    int file = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? 0 : read(file, line, sizeof line - 1);
+    if (file >= 0)
+        close(file);
+    if (length < 0)
+        length = 0;
+    line[length] = 0;
+    size_t key_length = strlen(key);
+    for (char *word = line; *word;) {
+        char *end = word;
+        for (int quoted = 0; *end && *end != '\n' && (quoted || *end != ' '); end++)
+            if (*end == '"')
+                quoted = !quoted;
+        char *next = *end ? end + 1 : end;
+        *end = 0;
+        /* Loaders and shells quote either the value or the whole word. */
+        if (*word == '"')
+            word++;
+        if (!strncmp(word, key, key_length) && word[key_length] == '=') {
+            char *value = word + key_length + 1;
+            if (*value == '"')
+                value++;
+            size_t left = strlen(value);
+            if (left && value[left - 1] == '"')
+                value[left - 1] = 0;
+            return value;
+        }
+        word = next;
+    }
+    return NULL;
+}
+
+/* Modules in the order in which the image's maker put them: each after what it depends on. */
+static void load_modules(void) {
+    FILE *order = fopen("/modules/order", "r");
+    if (!order)
+        return;
+    char path[256] = "/modules/";
+    size_t base = strlen(path);
+    while (fgets(path + base, (int)(sizeof path - base), order)) {
+        path[strcspn(path, "\n")] = 0;
+        int file = open(path, O_RDONLY | O_CLOEXEC);
+        if (file < 0 || (syscall(SYS_finit_module, file, "", 0) && errno != EEXIST && errno != ENODEV))
+            say("module %s: %s", path + base, strerror(errno));
+        if (file >= 0)
+            close(file);
+    }
+    fclose(order);
+}
+
+_Noreturn static void enter_disk(const char *device) {
+    for (int waited = 0; access(device, F_OK); waited += DISK_POLL_MS) {
+        if (waited >= DISK_WAIT_MS)
+            give_up(device);
+        usleep(DISK_POLL_MS * 1000);
+    }
+    mkdir("/disk", 0755);
+    if (mount(device, "/disk", "ext4", 0, NULL))
+        give_up(device);
+    if (mount("/dev", "/disk/dev", NULL, MS_MOVE, NULL) || chdir("/disk") || mount(".", "/", NULL, MS_MOVE, NULL) ||
+        chroot(".") || chdir("/"))
+        give_up("changing to the root disk");
+    execl("/sbin/init", "/sbin/init", (char *)NULL);
+    give_up("/sbin/init");
+}
+
+static int run_workload(const char *workload) {
+    char path[300];
+    snprintf(path, sizeof path, "/workloads/%s", workload);
+    int named = !strchr(workload, '/') && !access(path, R_OK);
+    pid_t child = fork();
+    if (!child) {
+        if (named)
+            execl("/bin/sh", "sh", path, (char *)NULL);
+        else
+            execl("/bin/sh", "sh", "-c", workload, (char *)NULL);
+        say("/bin/sh: %s", strerror(errno));
+        _exit(127);
+    }
+    int status = 127 << 8;
+    for (;;) {
+        int reaped_status;
+        pid_t reaped = wait(&reaped_status);
+        if (reaped == child)
+            status = reaped_status;
+        if (reaped == child || (reaped < 0 && errno == ECHILD))
+            break;
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int init_main(int argc, char **argv) {
+    (void)argc;
+    if (getpid() != 1) {
+        fputs("init: only as process 1\n", stderr);
+        return 2;
+    }
+    mount_kernel_file_systems();
+    open_console();
+    setenv("PATH", "/bin:/sbin:/usr/bin:/usr/sbin", 1);
+    setenv("HOME", "/", 1);
+    int from_initramfs = !strcmp(argv[0], "/init");
+    if (from_initramfs)
+        load_modules();
+    const char *root = from_initramfs ? kernel_argument("root") : NULL;
+    if (root)
+        enter_disk(root);
+
+    struct utsname kernel;
+    uname(&kernel);
+    say("Linux %s, %ld processors, up %.6f s", kernel.release, sysconf(_SC_NPROCESSORS_ONLN), now());
+    const char *argument = kernel_argument("tollgate.run");
+    char *workload = strdup(argument ? argument : "demo");
+    int status = workload ? run_workload(workload) : 1;
+    say("workload %s: status %d, up %.6f s", workload ? workload : "", status, now());
+    power_off();
+}

@@ -1,0 +1,23 @@
+/* The tools of the guest image; main.c dispatches to them by name. */
+#ifndef TOOLS_H
+#define TOOLS_H
+
+/* As process 1: mounts, loads modules, changes to the root disk if told to, runs the workload, powers off. */
+int init_main(int argc, char **argv);
+/* region NAME COMMAND...: runs the command between markers and prints how long it took in guest time. */
+int region_main(int argc, char **argv);
+/* marker begin|end NAME: for scripts that mark a region themselves. */
+int marker_main(int argc, char **argv);
+/* A processor-bound program: sieve, hash, sort, floating-point sum. */
+int compute_main(int argc, char **argv);
+/* spawn COUNT COMMAND...: fork, exec and wait, COUNT times. */
+int spawn_main(int argc, char **argv);
+
+/* One line on the console, with the prefix by which host tools find it. */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Guest time in seconds. */
+double now(void);
+/* Tells the machine, where it has a marker port, that a region begins or ends; elsewhere this does nothing. */
+void mark(int begin, const char *name);
+
+#endif
