@@ -21,6 +21,7 @@ enum { DISK_WAIT_MS = 10000, DISK_POLL_MS = 5 };
 
 _Noreturn static void power_off(void) {
     sync();
+    mount(NULL, "/", NULL, MS_REMOUNT | MS_RDONLY, NULL);
     reboot(RB_POWER_OFF);
     for (;;)
         pause();
@@ -170,7 +171,7 @@ int init_main(int argc, char **argv) {
 
     struct utsname kernel;
     uname(&kernel);
-    say("Linux %s, %ld processors, up %.6f s", kernel.release, sysconf(_SC_NPROCESSORS_ONLN), now());
+    say("Linux %s, processors: %ld, up %.6f s", kernel.release, sysconf(_SC_NPROCESSORS_ONLN), now());
     const char *argument = kernel_argument("tollgate.run");
     char *workload = strdup(argument ? argument : "demo");
     int status = workload ? run_workload(workload) : 1;
