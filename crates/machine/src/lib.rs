@@ -1,3 +1,4 @@
 //! The board: guest memory, devices, interrupt controllers, firmware tables, loaders and the loop that drives processors.
 
+pub mod loader;
 pub mod memory;

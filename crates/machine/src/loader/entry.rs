@@ -1,0 +1,166 @@
+//! The processor's state at the entry of an image.
+
+use super::LoadError;
+use super::bytes::put;
+use super::space::Space;
+
+/// Mode in which an image is entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// 32-bit protected mode, paging off.
+    Protected32,
+    /// 64-bit mode with the first 4 GiB mapped one to one.
+    Long64,
+}
+
+/// A segment register with its hidden part; rights in the format of a VMCS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntrySegment {
+    /// Visible selector.
+    pub selector: u16,
+    /// Base.
+    pub base: u64,
+    /// Limit in bytes.
+    pub limit: u32,
+    /// Access rights.
+    pub rights: u32,
+}
+
+/// GDTR or IDTR.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntryTable {
+    /// Linear base.
+    pub base: u64,
+    /// Limit.
+    pub limit: u16,
+}
+
+/// The first processor's state at the entry of the image. Everything that is not here is as after reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Mode that the control registers and CS below amount to.
+    pub mode: Mode,
+    /// Entry point.
+    pub rip: u64,
+    /// RAX: the multiboot magic, or 0.
+    pub rax: u64,
+    /// RBX: the multiboot or PVH information, or 0.
+    pub rbx: u64,
+    /// RSI: the zero page of Linux, or 0.
+    pub rsi: u64,
+    /// RFLAGS.
+    pub rflags: u64,
+    /// CR0.
+    pub cr0: u64,
+    /// CR3.
+    pub cr3: u64,
+    /// CR4.
+    pub cr4: u64,
+    /// IA32_EFER.
+    pub efer: u64,
+    /// GDTR.
+    pub gdt: EntryTable,
+    /// IDTR.
+    pub idt: EntryTable,
+    /// CS.
+    pub cs: EntrySegment,
+    /// DS, ES, FS, GS and SS.
+    pub data: EntrySegment,
+    /// TR.
+    pub tr: EntrySegment,
+}
+
+const CR0_PE: u64 = 1;
+const CR0_ET: u64 = 1 << 4;
+const CR0_PG: u64 = 1 << 31;
+const CR4_PAE: u64 = 1 << 5;
+const EFER_LME: u64 = 1 << 8;
+const EFER_LMA: u64 = 1 << 10;
+
+/// Selectors as Linux's boot protocol fixes them.
+const BOOT_CS: u16 = 0x10;
+const BOOT_DS: u16 = 0x18;
+const BOOT_TSS: u16 = 0x20;
+
+/// Descriptors, accessed already, so that the processor need not write to the table.
+const CODE32: u64 = 0x00cf_9b00_0000_ffff;
+const CODE64: u64 = 0x00af_9b00_0000_ffff;
+const DATA: u64 = 0x00cf_9300_0000_ffff;
+const TSS: u64 = 0x0000_8b00_0000_0067;
+
+const RIGHTS_CODE32: u32 = 0xc09b;
+const RIGHTS_CODE64: u32 = 0xa09b;
+const RIGHTS_DATA: u32 = 0xc093;
+const RIGHTS_TSS: u32 = 0x008b;
+
+/// Enters flat 32-bit protected mode at `eip`.
+pub(super) fn protected32(space: &mut Space, eip: u32) -> Result<Entry, LoadError> {
+    let flat = |selector, rights| EntrySegment { selector, base: 0, limit: u32::MAX, rights };
+    Ok(Entry {
+        mode: Mode::Protected32,
+        rip: u64::from(eip),
+        rax: 0,
+        rbx: 0,
+        rsi: 0,
+        rflags: 2,
+        cr0: CR0_PE | CR0_ET,
+        cr3: 0,
+        cr4: 0,
+        efer: 0,
+        gdt: place_gdt(space, CODE32)?,
+        idt: EntryTable::default(),
+        cs: flat(BOOT_CS, RIGHTS_CODE32),
+        data: flat(BOOT_DS, RIGHTS_DATA),
+        tr: EntrySegment { selector: BOOT_TSS, base: 0, limit: 0x67, rights: RIGHTS_TSS },
+    })
+}
+
+/// Enters 64-bit mode at `rip`, with the first 4 GiB mapped one to one by 2 MiB pages.
+pub(super) fn long64(space: &mut Space, rip: u64) -> Result<Entry, LoadError> {
+    let cr3 = place_identity_map(space)?;
+    let flat = |selector, rights| EntrySegment { selector, base: 0, limit: u32::MAX, rights };
+    Ok(Entry {
+        mode: Mode::Long64,
+        rip,
+        rax: 0,
+        rbx: 0,
+        rsi: 0,
+        rflags: 2,
+        cr0: CR0_PE | CR0_ET | CR0_PG,
+        cr3,
+        cr4: CR4_PAE,
+        efer: EFER_LME | EFER_LMA,
+        gdt: place_gdt(space, CODE64)?,
+        idt: EntryTable::default(),
+        cs: flat(BOOT_CS, RIGHTS_CODE64),
+        data: flat(BOOT_DS, RIGHTS_DATA),
+        tr: EntrySegment { selector: BOOT_TSS, base: 0, limit: 0x67, rights: RIGHTS_TSS },
+    })
+}
+
+fn place_gdt(space: &mut Space, code: u64) -> Result<EntryTable, LoadError> {
+    // The last quadword is the upper half of the TSS descriptor in 64-bit mode.
+    let descriptors = [0, CODE32, code, DATA, TSS, 0];
+    let bytes: Vec<u8> = descriptors.iter().flat_map(|d| d.to_le_bytes()).collect();
+    let base = space.place_low(&bytes, 8)?;
+    Ok(EntryTable { base, limit: bytes.len() as u16 - 1 })
+}
+
+fn place_identity_map(space: &mut Space) -> Result<u64, LoadError> {
+    const PAGE: u64 = 4096;
+    const TABLE: u64 = 0x3;
+    const LARGE_PAGE: u64 = 0x83;
+    const GIGABYTES: u64 = 4;
+    let root = space.low((2 + GIGABYTES) * PAGE, PAGE)?;
+    let mut block = vec![0; ((2 + GIGABYTES) * PAGE) as usize];
+    put(&mut block, 0, &((root + PAGE) | TABLE).to_le_bytes());
+    for gigabyte in 0..GIGABYTES {
+        let directory = root + (2 + gigabyte) * PAGE;
+        put(&mut block, (PAGE + 8 * gigabyte) as usize, &(directory | TABLE).to_le_bytes());
+    }
+    for (index, slot) in block[2 * PAGE as usize..].chunks_exact_mut(8).enumerate() {
+        slot.copy_from_slice(&(((index as u64) << 21) | LARGE_PAGE).to_le_bytes());
+    }
+    space.fill(root, &block, "page tables")?;
+    Ok(root)
+}

@@ -1,0 +1,124 @@
+//! Puts a guest image into memory and says in which state the processor enters it.
+//!
+//! What an image is is decided by its content: a Linux bzImage (64-bit or 32-bit boot protocol), an ELF file with a PVH
+//! entry note, a multiboot 1 image (ELF or with addresses in its header), or a bare 64-bit ELF `vmlinux`. Nothing in an
+//! image is trusted: every offset is checked against the file, every address against usable memory and against what
+//! has been placed already.
+
+mod bytes;
+mod elf;
+mod entry;
+mod error;
+mod linux;
+mod multiboot;
+mod pvh;
+mod realmode;
+mod space;
+#[cfg(test)]
+mod tests;
+
+pub use entry::{Entry, EntrySegment, EntryTable, Mode};
+pub use error::LoadError;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::memory::GuestRam;
+use bytes::Image;
+use space::Space;
+
+/// Longest command line that is handed to an image which doesn't state its own limit.
+const MAX_COMMAND_LINE: usize = 4095;
+
+/// What goes with an image.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// Name of the image: the first word of a multiboot command line.
+    pub name: &'a str,
+    /// Command line.
+    pub cmdline: &'a str,
+    /// Initial RAM disk, or the one module of a multiboot image.
+    pub initrd: Option<&'a [u8]>,
+    /// Name of the initrd: the command line of a multiboot or PVH module.
+    pub initrd_name: &'a str,
+    /// Address of the ACPI root pointer, if there is one.
+    pub rsdp: Option<u64>,
+}
+
+/// Reads a whole file that is about to be loaded.
+pub fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let failed = |cause| LoadError::Read { path: path.to_path_buf(), cause };
+    let mut file = File::open(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(LoadError::NotAFile(path.to_path_buf()));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}
+
+/// Loads `image` into `ram`, which must be fresh: parts of the image that are to be zero are not written.
+pub fn load(ram: &GuestRam, image: &[u8], options: &Options) -> Result<Entry, LoadError> {
+    if image.is_empty() {
+        return Err(LoadError::Empty("kernel"));
+    }
+    if options.initrd.is_some_and(<[u8]>::is_empty) {
+        return Err(LoadError::Empty("initrd"));
+    }
+    if options.cmdline.contains('\0') {
+        return Err(LoadError::CommandLineNul);
+    }
+    let image = Image(image);
+    let space = &mut Space::new(ram);
+    if linux::is_bzimage(&image) {
+        return linux::load_bzimage(space, image, options);
+    }
+    if options.cmdline.len() > MAX_COMMAND_LINE {
+        return Err(LoadError::CommandLineTooLong { len: options.cmdline.len(), max: MAX_COMMAND_LINE });
+    }
+    let header = multiboot::find(&image);
+    if !elf::is_elf(&image) {
+        return match header? {
+            Some(header) => multiboot::load_flat(space, image, header, options),
+            None => Err(LoadError::NotAKernel(guess(image.0))),
+        };
+    }
+    let file = elf::parse(image)?;
+    if let Some(entry) = file.pvh_entry {
+        return pvh::load(space, &file, entry, options);
+    }
+    match header? {
+        Some(header) if header.has_addresses() => multiboot::load_flat(space, image, header, options),
+        Some(_) => multiboot::load_elf(space, &file, options),
+        None if file.wide => linux::load_vmlinux(space, &file, options),
+        None => Err(LoadError::NotAKernel("a 32-bit ELF file without a multiboot header or a PVH entry")),
+    }
+}
+
+/// First bytes of what people pass by mistake.
+const SIGNATURES: [(&[u8], &str); 14] = [
+    (b"\xff\xd8\xff", "a JPEG picture"),
+    (b"\x89PNG", "a PNG picture"),
+    (b"GIF8", "a GIF picture"),
+    (b"%PDF", "a PDF document"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"!<arch>", "an ar archive (a Debian package, or a library)"),
+    (b"\x1f\x8b", "gzip data (an initrd, or a compressed kernel that must be unpacked first)"),
+    (b"\xfd7zXZ", "xz data (an initrd, or a compressed kernel that must be unpacked first)"),
+    (b"\x28\xb5\x2f\xfd", "zstd data (an initrd, or a compressed kernel that must be unpacked first)"),
+    (b"0707", "a cpio archive (an initrd)"),
+    (b"QFI\xfb", "a qcow2 disk image"),
+    (b"#!", "a script"),
+    (b"ELF", "an ELF file whose first byte is missing"),
+    (b"MZ", "a Windows or EFI program without a Linux boot header"),
+];
+
+fn guess(image: &[u8]) -> &'static str {
+    let known = SIGNATURES.iter().find(|(signature, _)| image.starts_with(signature));
+    match known {
+        Some((_, what)) => what,
+        None if image.iter().all(|&b| b == 0) => "all zeroes",
+        None => "not in a format that is recognized",
+    }
+}

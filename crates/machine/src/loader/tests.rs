@@ -1,0 +1,382 @@
+//! Loads synthetic images of each kind, and broken ones.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::memory::layout;
+
+const MIB: u64 = 1 << 20;
+const KERNEL_AT: u64 = 16 * MIB;
+
+fn put(image: &mut [u8], offset: usize, value: &[u8]) {
+    image[offset..offset + value.len()].copy_from_slice(value);
+}
+
+/// A bzImage that wants 1 MiB at 16 MiB.
+fn bzimage() -> Vec<u8> {
+    let mut image = vec![0; 5 * 512 + 0x400];
+    put(&mut image, 0x1f1, &[4]);
+    put(&mut image, 0x1f4, &(0x400u32 / 16).to_le_bytes());
+    put(&mut image, 0x1fe, &[0x55, 0xaa, 0xeb, 0x66]);
+    put(&mut image, 0x202, b"HdrS");
+    put(&mut image, 0x206, &[0x0f, 0x02]);
+    put(&mut image, 0x211, &[1]);
+    put(&mut image, 0x22c, &0x7fff_ffffu32.to_le_bytes());
+    put(&mut image, 0x230, &0x20_0000u32.to_le_bytes());
+    put(&mut image, 0x234, &[1, 21, 3, 0]);
+    put(&mut image, 0x238, &2047u32.to_le_bytes());
+    put(&mut image, 0x258, &KERNEL_AT.to_le_bytes());
+    put(&mut image, 0x260, &(MIB as u32).to_le_bytes());
+    image[5 * 512..].fill(0x90);
+    image
+}
+
+/// An ELF64 file with one segment of 0x100 bytes (0x2000 in memory), its entry 16 bytes into it.
+fn elf64(address: u64) -> Vec<u8> {
+    let mut image = vec![0; 0x300];
+    put(&mut image, 0, b"\x7fELF\x02\x01\x01");
+    put(&mut image, 16, &[2, 0, 62, 0, 1]);
+    put(&mut image, 24, &(address + 16).to_le_bytes());
+    put(&mut image, 32, &64u64.to_le_bytes());
+    put(&mut image, 54, &[56, 0, 2, 0]);
+    put(&mut image, 64, &[1, 0, 0, 0, 7]);
+    put(&mut image, 64 + 8, &0x200u64.to_le_bytes());
+    put(&mut image, 64 + 24, &address.to_le_bytes());
+    put(&mut image, 64 + 32, &0x100u64.to_le_bytes());
+    put(&mut image, 64 + 40, &0x2000u64.to_le_bytes());
+    image[0x200..].fill(0xcc);
+    image
+}
+
+/// As [`elf64`], with a PVH note whose entry is 32 bytes into the segment.
+fn pvh(address: u64) -> Vec<u8> {
+    let mut image = elf64(address);
+    put(&mut image, 120, &[4, 0, 0, 0, 4]);
+    put(&mut image, 120 + 8, &0x180u64.to_le_bytes());
+    put(&mut image, 120 + 32, &20u64.to_le_bytes());
+    put(&mut image, 120 + 48, &4u64.to_le_bytes());
+    put(&mut image, 0x180, &[4, 0, 0, 0, 4, 0, 0, 0, 18, 0, 0, 0]);
+    put(&mut image, 0x18c, b"Xen\0");
+    put(&mut image, 0x190, &(address as u32 + 32).to_le_bytes());
+    image
+}
+
+/// An ELF32 file with a multiboot header and one segment.
+fn multiboot(address: u32) -> Vec<u8> {
+    let mut image = vec![0; 0x300];
+    put(&mut image, 0, b"\x7fELF\x01\x01\x01");
+    put(&mut image, 16, &[2, 0, 3, 0, 1]);
+    put(&mut image, 24, &(address + 16).to_le_bytes());
+    put(&mut image, 28, &52u32.to_le_bytes());
+    put(&mut image, 42, &[32, 0, 1, 0]);
+    put(&mut image, 52, &1u32.to_le_bytes());
+    put(&mut image, 56, &0x200u32.to_le_bytes());
+    put(&mut image, 64, &address.to_le_bytes());
+    put(&mut image, 68, &0x100u32.to_le_bytes());
+    put(&mut image, 72, &0x2000u32.to_le_bytes());
+    put(&mut image, 0xb0, &header(0));
+    image[0x200..].fill(0xcc);
+    image
+}
+
+fn header(flags: u32) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    put(&mut bytes, 0, &0x1bad_b002u32.to_le_bytes());
+    put(&mut bytes, 4, &flags.to_le_bytes());
+    put(&mut bytes, 8, &0u32.wrapping_sub(0x1bad_b002u32.wrapping_add(flags)).to_le_bytes());
+    bytes
+}
+
+/// A file that is not ELF, with addresses in its multiboot header at byte 16, which is at 0x100010.
+fn flat(load_end: u32, bss_end: u32) -> Vec<u8> {
+    let mut image = vec![0xcc; 0x200];
+    put(&mut image, 16, &header(1 << 16));
+    let fields = [0x10_0010, 0x10_0000, load_end, bss_end, 0x10_0040u32];
+    for (index, field) in fields.iter().enumerate() {
+        put(&mut image, 28 + 4 * index, &field.to_le_bytes());
+    }
+    image
+}
+
+fn ram(mib: u64) -> GuestRam {
+    GuestRam::new(mib * MIB).unwrap()
+}
+
+fn options() -> Options<'static> {
+    Options { name: "kernel", cmdline: "console=ttyS0", initrd: None, initrd_name: "initrd", rsdp: Some(0xe0000) }
+}
+
+fn read<const N: usize>(ram: &GuestRam, address: u64) -> [u8; N] {
+    let mut bytes = [0; N];
+    assert!(ram.read(address, &mut bytes), "{address:#x}");
+    bytes
+}
+
+fn read32(ram: &GuestRam, address: u64) -> u64 {
+    u32::from_le_bytes(read(ram, address)).into()
+}
+
+fn read64(ram: &GuestRam, address: u64) -> u64 {
+    u64::from_le_bytes(read(ram, address))
+}
+
+fn text(ram: &GuestRam, address: u64) -> String {
+    (address..).map(|a| read::<1>(ram, a)[0]).take_while(|&b| b != 0).map(char::from).collect()
+}
+
+fn fails(mib: u64, image: &[u8]) -> LoadError {
+    load(&ram(mib), image, &options()).unwrap_err()
+}
+
+/// Follows the page tables that the entry state points to.
+fn translate(ram: &GuestRam, cr3: u64, address: u64) -> u64 {
+    let pointer = read64(ram, cr3 + 8 * (address >> 39)) & !0xfff;
+    let directory = read64(ram, pointer + 8 * (address >> 30 & 511)) & !0xfff;
+    let page = read64(ram, directory + 8 * (address >> 21 & 511));
+    assert_eq!(page & 0xfff, 0x83);
+    (page & !0xfff) + (address & 0x1f_ffff)
+}
+
+#[test]
+fn a_bzimage_is_entered_in_long_mode() {
+    let ram = ram(64);
+    let initrd = [7; 5000];
+    let entry = load(&ram, &bzimage(), &Options { initrd: Some(&initrd), ..options() }).unwrap();
+    assert_eq!((entry.mode, entry.rip), (Mode::Long64, KERNEL_AT + 0x200));
+    assert_eq!(read::<4>(&ram, KERNEL_AT), [0x90; 4]);
+    for address in [0, 0x1234_5678, 0xffff_ffff] {
+        assert_eq!(translate(&ram, entry.cr3, address), address);
+    }
+    let zero = entry.rsi;
+    assert_eq!(read::<4>(&ram, zero + 0x202), *b"HdrS");
+    assert_eq!(read::<1>(&ram, zero + 0x210), [0xff]);
+    assert_eq!(read64(&ram, zero + 0x70), 0xe0000);
+    assert_eq!(text(&ram, read32(&ram, zero + 0x228)), "console=ttyS0");
+    let start = read32(&ram, zero + 0x218);
+    assert_eq!(start, 64 * MIB - 8192);
+    assert_eq!(read32(&ram, zero + 0x21c), 5000);
+    assert_eq!(read::<1>(&ram, start + 4999), [7]);
+    assert_eq!(read::<1>(&ram, zero + 0x1e8), [ram.e820().len() as u8]);
+    assert_eq!(read64(&ram, zero + 0x2d0 + 40 + 8), 63 * MIB);
+    let cs = read64(&ram, entry.gdt.base + u64::from(entry.cs.selector));
+    assert_eq!(cs, 0x00af_9b00_0000_ffff);
+}
+
+#[test]
+fn a_32_bit_bzimage_is_entered_in_protected_mode() {
+    let mut image = bzimage();
+    image[0x236] = 0;
+    let entry = load(&ram(64), &image, &options()).unwrap();
+    assert_eq!((entry.mode, entry.rip), (Mode::Protected32, KERNEL_AT));
+    assert_ne!(entry.rsi, 0);
+}
+
+#[test]
+fn an_initrd_respects_its_limit_unless_the_kernel_takes_it_anywhere() {
+    let mut image = bzimage();
+    put(&mut image, 0x22c, &(32 * MIB as u32 - 1).to_le_bytes());
+    let big = vec![1; 20 * MIB as usize];
+    let small = [1; 100];
+    let ram = ram(64);
+    let entry = load(&ram, &image, &Options { initrd: Some(&small), ..options() }).unwrap();
+    assert_eq!(read32(&ram, entry.rsi + 0x218), 32 * MIB - 4096);
+    let ram = self::ram(64);
+    let entry = load(&ram, &image, &Options { initrd: Some(&big), ..options() }).unwrap();
+    assert_eq!(read32(&ram, entry.rsi + 0x218), 44 * MIB);
+    image[0x236] = 1;
+    let refused = load(&self::ram(64), &image, &Options { initrd: Some(&big), ..options() });
+    assert!(matches!(refused, Err(LoadError::InitrdTooBig { .. })), "{refused:?}");
+}
+
+#[test]
+fn broken_bzimages_are_refused() {
+    let whole = bzimage();
+    let change = |offset: usize, value: &[u8]| {
+        let mut image = whole.clone();
+        put(&mut image, offset, value);
+        image
+    };
+    assert!(matches!(fails(1, &whole), LoadError::TooLittleMemory { .. }));
+    assert!(matches!(fails(16, &whole), LoadError::TooLittleMemory { .. }));
+    assert!(matches!(fails(64, &change(0x206, &[9, 2])), LoadError::OldProtocol { major: 2, minor: 9 }));
+    assert!(matches!(fails(64, &change(0x1fe, &[0])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(0x211, &[0])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(0x201, &[0xff])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(0x1f4, &[0xff; 4])), LoadError::Truncated { .. }));
+    assert!(matches!(fails(64, &change(0x1f4, &[0; 4])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(0x258, &[0; 8])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(0x258, &[0xff; 8])), LoadError::Outside { .. }));
+    let long = "x".repeat(2048);
+    let refused = load(&ram(64), &whole, &Options { cmdline: &long, ..options() });
+    assert!(matches!(refused, Err(LoadError::CommandLineTooLong { len: 2048, max: 2047 })));
+}
+
+#[test]
+fn a_vmlinux_is_entered_at_its_entry_point_with_a_zero_page() {
+    let ram = ram(64);
+    let entry = load(&ram, &elf64(KERNEL_AT), &options()).unwrap();
+    assert_eq!((entry.mode, entry.rip), (Mode::Long64, KERNEL_AT + 16));
+    assert_eq!(read::<2>(&ram, KERNEL_AT + 0xff), [0xcc, 0]);
+    assert_eq!(read::<4>(&ram, entry.rsi + 0x202), *b"HdrS");
+    assert_eq!(text(&ram, read32(&ram, entry.rsi + 0x228)), "console=ttyS0");
+}
+
+#[test]
+fn a_pvh_image_gets_its_start_info() {
+    let ram = ram(64);
+    let entry = load(&ram, &pvh(KERNEL_AT), &Options { initrd: Some(&[9; 3]), ..options() }).unwrap();
+    assert_eq!((entry.mode, entry.rip, entry.cr0), (Mode::Protected32, KERNEL_AT + 32, 0x11));
+    let info = entry.rbx;
+    assert_eq!(read32(&ram, info), 0x336e_c578);
+    assert_eq!((read32(&ram, info + 4), read32(&ram, info + 12)), (1, 1));
+    let module = read64(&ram, info + 16);
+    assert_eq!((read64(&ram, module), read64(&ram, module + 8)), (64 * MIB - 4096, 3));
+    assert_eq!(text(&ram, read64(&ram, module + 16)), "initrd");
+    assert_eq!(text(&ram, read64(&ram, info + 24)), "console=ttyS0");
+    assert_eq!(read64(&ram, info + 32), 0xe0000);
+    let map = read64(&ram, info + 40);
+    assert_eq!(read32(&ram, info + 48), ram.e820().len() as u64);
+    assert_eq!((read64(&ram, map + 48), read64(&ram, map + 56), read32(&ram, map + 64)), (MIB, 63 * MIB, 1));
+}
+
+#[test]
+fn a_multiboot_image_gets_its_information() {
+    for address in [0x8000, 4 * MIB as u32] {
+        let ram = ram(64);
+        let entry = load(&ram, &multiboot(address), &Options { initrd: Some(b"A=1\n"), ..options() }).unwrap();
+        assert_eq!((entry.mode, entry.rip), (Mode::Protected32, u64::from(address) + 16));
+        assert_eq!(entry.rax, 0x2bad_b002);
+        let info = entry.rbx;
+        assert_eq!(read32(&ram, info), 0x24d);
+        assert_eq!((read32(&ram, info + 4), read32(&ram, info + 8)), (639, 63 * 1024));
+        assert_eq!(text(&ram, read32(&ram, info + 16)), "kernel console=ttyS0");
+        let module = read32(&ram, info + 24);
+        assert_eq!(read32(&ram, info + 20), 1);
+        let (start, end) = (read32(&ram, module), read32(&ram, module + 4));
+        assert_eq!(end - start, 4);
+        assert_eq!(read::<4>(&ram, start), *b"A=1\n");
+        assert_eq!(text(&ram, read32(&ram, module + 8)), "initrd");
+        let map = read32(&ram, info + 48);
+        assert_eq!(read32(&ram, info + 44), 24 * ram.e820().len() as u64);
+        assert_eq!((read32(&ram, map + 48), read64(&ram, map + 52), read64(&ram, map + 60)), (20, MIB, 63 * MIB));
+        assert_eq!(text(&ram, read32(&ram, info + 64)), "tollgate");
+        assert_eq!(read32(&ram, 4 * 0x73), 0xf000_ff10);
+    }
+}
+
+#[test]
+fn a_multiboot_header_can_give_the_addresses() {
+    for (load_end, bss_end) in [(0, 0), (0x10_0100, 0), (0x10_0200, 0x10_1000)] {
+        let ram = ram(2);
+        let entry = load(&ram, &flat(load_end, bss_end), &options()).unwrap();
+        assert_eq!(entry.rip, 0x10_0040);
+        assert_eq!(read::<1>(&ram, 0x10_0040), [0xcc]);
+    }
+    assert!(matches!(fails(2, &flat(0x10_0400, 0)), LoadError::Truncated { .. }));
+    assert!(matches!(fails(2, &flat(0x0f_0000, 0)), LoadError::Malformed(_)));
+    assert!(matches!(fails(2, &flat(0x10_0100, 0x10_0080)), LoadError::Malformed(_)));
+    assert!(matches!(fails(2, &flat(0, 0xffff_ffff)), LoadError::Outside { .. }));
+}
+
+#[test]
+fn broken_multiboot_headers_are_refused() {
+    let mut image = multiboot(MIB as u32);
+    image[0xb8] ^= 1;
+    assert!(matches!(fails(16, &image), LoadError::MultibootChecksum(0xb0)));
+    put(&mut image, 0xb0, &header(4));
+    assert!(matches!(fails(16, &image), LoadError::MultibootFlags(4)));
+    put(&mut image, 0xb0, &[0; 12]);
+    assert!(matches!(fails(16, &image), LoadError::NotAKernel(_)));
+}
+
+#[test]
+fn broken_elf_files_are_refused() {
+    let whole = elf64(KERNEL_AT);
+    let change = |offset: usize, value: &[u8]| {
+        let mut image = whole.clone();
+        put(&mut image, offset, value);
+        image
+    };
+    assert!(matches!(fails(64, &change(18, &[183])), LoadError::WrongMachine(183)));
+    assert!(matches!(fails(64, &change(4, &[3])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(5, &[2])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(16, &[1])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(54, &[55])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(64, &[3])), LoadError::NotAKernel(_)));
+    assert!(matches!(fails(64, &change(64, &[0])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(32, &[0xff; 8])), LoadError::Truncated { .. }));
+    assert!(matches!(fails(64, &change(64 + 8, &[0xff; 8])), LoadError::Truncated { .. }));
+    assert!(matches!(fails(64, &change(64 + 40, &[0x10, 0])), LoadError::Malformed(_)));
+    assert!(matches!(fails(64, &change(64 + 40, &[0xff; 8])), LoadError::Outside { .. }));
+    assert!(matches!(fails(64, &change(64 + 24, &0xa0000u64.to_le_bytes())), LoadError::Outside { .. }));
+    assert!(matches!(fails(64, &change(24, &[0; 8])), LoadError::EntryOutside(0)));
+    assert!(matches!(fails(8, &whole), LoadError::TooLittleMemory { .. }));
+    let mut twice = whole.clone();
+    twice.copy_within(64..120, 120);
+    assert!(matches!(fails(64, &twice), LoadError::Overlap { .. }));
+}
+
+#[test]
+fn what_is_not_a_kernel_is_named() {
+    for (bytes, word) in [
+        (&b"\xff\xd8\xff\xe0\0\x10JFIF"[..], "JPEG"),
+        (b"MZ\x90\0 some program", "EFI"),
+        (b"\x1f\x8b\x08", "gzip"),
+        (&[0; 4096], "zeroes"),
+        (b"hello, world", "not in a format"),
+    ] {
+        let message = fails(16, bytes).to_string();
+        assert!(message.contains(word) && !message.contains('\n'), "{message}");
+    }
+    assert!(matches!(fails(16, b""), LoadError::Empty("kernel")));
+    let empty = load(&ram(64), &bzimage(), &Options { initrd: Some(&[]), ..options() });
+    assert!(matches!(empty, Err(LoadError::Empty("initrd"))));
+    let nul = load(&ram(64), &bzimage(), &Options { cmdline: "a\0b", ..options() });
+    assert!(matches!(nul, Err(LoadError::CommandLineNul)));
+    assert!(matches!(read_file(Path::new("/nonexistent")), Err(LoadError::Read { .. })));
+    assert!(matches!(read_file(Path::new("/")), Err(LoadError::NotAFile(_))));
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    for image in [bzimage(), elf64(KERNEL_AT), pvh(KERNEL_AT), multiboot(MIB as u32)] {
+        let ram = ram(64);
+        for len in 0..image.len() {
+            assert!(load(&ram, &image[..len], &options()).is_err(), "{len} of {}", image.len());
+        }
+    }
+}
+
+#[test]
+fn an_image_that_fills_conventional_memory_leaves_no_room() {
+    let mut image = multiboot(0x1000);
+    put(&mut image, 72, &((layout::CONVENTIONAL_END - 0x1000) as u32).to_le_bytes());
+    assert!(matches!(fails(16, &image), LoadError::NoLowMemory(_)));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+
+    #[test]
+    fn mutations_never_panic(
+        which in 0usize..5,
+        changes in prop::collection::vec((0usize..0x300, prop_oneof![any::<u8>(), Just(0), Just(0xff), Just(0x7f)]), 1..12),
+        initrd in prop::option::of(prop::collection::vec(any::<u8>(), 0..100)),
+    ) {
+        let mut image = match which {
+            0 => bzimage(),
+            1 => elf64(MIB),
+            2 => pvh(MIB),
+            3 => multiboot(MIB as u32),
+            _ => flat(0, 0),
+        };
+        for (offset, value) in changes {
+            let offset = offset % image.len();
+            image[offset] = value;
+        }
+        let ram = ram(18);
+        if let Err(error) = load(&ram, &image, &Options { initrd: initrd.as_deref(), ..options() }) {
+            prop_assert!(!error.to_string().contains('\n'));
+        }
+    }
+}
