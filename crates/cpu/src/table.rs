@@ -39,7 +39,16 @@ impl Row {
 }
 
 /// The families, by name.
-pub static FAMILIES: &[(&str, &[Row])] = &[("integer", exec::integer::ROWS), ("control", exec::control::ROWS)];
+pub static FAMILIES: &[(&str, &[Row])] = &[
+    ("integer", exec::integer::ROWS),
+    ("shift", exec::shift::ROWS),
+    ("multiply and divide", exec::muldiv::ROWS),
+    ("bits", exec::bits::ROWS),
+    ("string", exec::string::ROWS),
+    ("stack", exec::stack::ROWS),
+    ("control", exec::control::ROWS),
+    ("miscellaneous", exec::misc::ROWS),
+];
 
 /// The row of a mnemonic.
 pub fn row(mnemonic: Mnemonic) -> Option<&'static Row> {

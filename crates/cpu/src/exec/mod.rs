@@ -1,8 +1,14 @@
 //! What instructions do: one file per family, each with its rows of the instruction table.
 
+pub mod bits;
 pub mod control;
 pub mod integer;
 pub mod interrupt;
+pub mod misc;
+pub mod muldiv;
+pub mod shift;
+pub mod stack;
+pub mod string;
 
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;

@@ -1,0 +1,237 @@
+//! Shifts and rotates.
+//!
+//! Flags the manual leaves undefined (AF; OF for counts other than 1) are set as Intel processors set them: AF clear, OF as
+//! if the last step had been a shift by one.
+
+use crate::exec::{get0, get1, set0, sized};
+use crate::fault::{Exec, Flow};
+use crate::flags::Int;
+use crate::op::{Handler, Op};
+use crate::state::{Cpu, reg};
+use crate::table::Row;
+use iced_x86::{Instruction, Mnemonic::*, OpKind, Register};
+use ledger::Class;
+
+/// Rows of shifts and rotates.
+pub static ROWS: &[Row] = &[
+    Row::new(Shl, Class::Alu, shift::<Left>),
+    Row::new(Sal, Class::Alu, shift::<Left>),
+    Row::new(Shr, Class::Alu, shift::<Right>),
+    Row::new(Sar, Class::Alu, shift::<Arithmetic>),
+    Row::new(Rol, Class::Alu, shift::<RotateLeft>),
+    Row::new(Ror, Class::Alu, shift::<RotateRight>),
+    Row::new(Rcl, Class::Alu, shift::<CarryLeft>),
+    Row::new(Rcr, Class::Alu, shift::<CarryRight>),
+    Row::new(Shld, Class::Alu, double::<true>),
+    Row::new(Shrd, Class::Alu, double::<false>),
+];
+
+/// A shift or rotate by `count`, already masked to 5 or 6 bits and not zero.
+trait Shift {
+    fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T;
+}
+
+struct Left;
+struct Right;
+struct Arithmetic;
+struct RotateLeft;
+struct RotateRight;
+struct CarryLeft;
+struct CarryRight;
+
+#[inline(always)]
+fn top<T: Int>(value: u64) -> bool {
+    value >> (T::BITS - 1) & 1 != 0
+}
+
+impl Shift for Left {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
+        let v = u128::from(value.to_u64()) << count;
+        let r = T::from_u64(v as u64);
+        let cf = v >> T::BITS & 1 != 0;
+        cpu.lazy.set_result(r, cf, top::<T>(r.to_u64()) ^ cf, false);
+        r
+    }
+}
+
+impl Shift for Right {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
+        let v = value.to_u64();
+        let before = v >> (count - 1);
+        let r = T::from_u64(before >> 1);
+        // OF is the bit that was on top before the last step.
+        cpu.lazy.set_result(r, before & 1 != 0, top::<T>(before), false);
+        r
+    }
+}
+
+impl Shift for Arithmetic {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
+        let before = value.to_i64() >> (count - 1);
+        let r = T::from_u64((before >> 1) as u64);
+        cpu.lazy.set_result(r, before & 1 != 0, false, false);
+        r
+    }
+}
+
+impl Shift for RotateLeft {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
+        let n = count % T::BITS;
+        let v = value.to_u64();
+        let r = if n == 0 { v } else { (v << n | v >> (T::BITS - n)) & T::MASK };
+        let cf = r & 1 != 0;
+        cpu.lazy.set_cf_of(cf, top::<T>(r) ^ cf);
+        T::from_u64(r)
+    }
+}
+
+impl Shift for RotateRight {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
+        let n = count % T::BITS;
+        let v = value.to_u64();
+        let r = if n == 0 { v } else { (v >> n | v << (T::BITS - n)) & T::MASK };
+        let cf = top::<T>(r);
+        cpu.lazy.set_cf_of(cf, cf ^ (r >> (T::BITS - 2) & 1 != 0));
+        T::from_u64(r)
+    }
+}
+
+impl Shift for CarryLeft {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
+        let n = count % (T::BITS + 1);
+        let width = T::BITS + 1;
+        let v = u128::from(cpu.lazy.cf()) << T::BITS | u128::from(value.to_u64());
+        let r = if n == 0 { v } else { v << n | v >> (width - n) };
+        let cf = r >> T::BITS & 1 != 0;
+        let r = r as u64 & T::MASK;
+        cpu.lazy.set_cf_of(cf, top::<T>(r) ^ cf);
+        T::from_u64(r)
+    }
+}
+
+impl Shift for CarryRight {
+    #[inline(always)]
+    fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
+        let n = count % (T::BITS + 1);
+        let width = T::BITS + 1;
+        let v = u128::from(cpu.lazy.cf()) << T::BITS | u128::from(value.to_u64());
+        let r = if n == 0 { v } else { v >> n | v << (width - n) };
+        let cf = r >> T::BITS & 1 != 0;
+        let r = r as u64 & T::MASK;
+        cpu.lazy.set_cf_of(cf, top::<T>(r) ^ (r >> (T::BITS - 2) & 1 != 0));
+        T::from_u64(r)
+    }
+}
+
+#[inline(always)]
+fn count_mask<T: Int>() -> u32 {
+    if T::SIZE == 8 { 63 } else { 31 }
+}
+
+fn shift<S: Shift>(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    let memory = i.op0_kind() == OpKind::Memory;
+    let by_cl = i.op1_kind() == OpKind::Register && i.op1_register() == Register::CL;
+    match (memory, by_cl) {
+        (false, false) => sized!(op.size; register_by_immediate<S>),
+        (false, true) => sized!(op.size; register_by_cl<S>),
+        (true, false) => sized!(op.size; memory_by_immediate<S>),
+        (true, true) => sized!(op.size; memory_by_cl<S>),
+    }
+}
+
+#[inline(always)]
+fn register<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op, count: u32) -> Exec<Flow> {
+    let value = get0::<T>(cpu, op);
+    // A 32-bit register is zero-extended even when the count is zero.
+    let r = if count == 0 { value } else { S::apply(cpu, value, count) };
+    set0(cpu, op, r);
+    Ok(Flow::Next)
+}
+
+fn register_by_immediate<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    register::<S, T>(cpu, op, op.imm as u32 & count_mask::<T>())
+}
+
+fn register_by_cl<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let count = cpu.gpr[usize::from(reg::RCX)] as u32 & count_mask::<T>();
+    register::<S, T>(cpu, op, count)
+}
+
+#[inline(always)]
+fn memory<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op, count: u32) -> Exec<Flow> {
+    cpu.modify::<T>(op, |cpu, value| if count == 0 { value } else { S::apply(cpu, value, count) })?;
+    Ok(Flow::Next)
+}
+
+fn memory_by_immediate<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    memory::<S, T>(cpu, op, op.imm as u32 & count_mask::<T>())
+}
+
+fn memory_by_cl<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let count = cpu.gpr[usize::from(reg::RCX)] as u32 & count_mask::<T>();
+    memory::<S, T>(cpu, op, count)
+}
+
+fn double<const LEFT: bool>(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    fn pick<const LEFT: bool, const CL: bool, const MEMORY: bool>(size: u8) -> Option<Handler> {
+        match size {
+            2 => Some(double_sized::<LEFT, CL, MEMORY, u16>),
+            4 => Some(double_sized::<LEFT, CL, MEMORY, u32>),
+            8 => Some(double_sized::<LEFT, CL, MEMORY, u64>),
+            _ => None,
+        }
+    }
+    match (i.op2_kind() == OpKind::Register, i.op0_kind() == OpKind::Memory) {
+        (true, true) => pick::<LEFT, true, true>(op.size),
+        (true, false) => pick::<LEFT, true, false>(op.size),
+        (false, true) => pick::<LEFT, false, true>(op.size),
+        (false, false) => pick::<LEFT, false, false>(op.size),
+    }
+}
+
+fn double_sized<const LEFT: bool, const CL: bool, const MEMORY: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let count = if CL { cpu.gpr[usize::from(reg::RCX)] as u32 } else { op.imm as u32 } & count_mask::<T>();
+    let fill = get1::<T>(cpu, op);
+    if MEMORY {
+        cpu.modify::<T>(op, |cpu, value| double_shift::<LEFT, T>(cpu, value, fill, count))?;
+    } else {
+        let r = double_shift::<LEFT, T>(cpu, get0(cpu, op), fill, count);
+        cpu.set(op.r0, r);
+    }
+    Ok(Flow::Next)
+}
+
+#[inline(always)]
+fn double_shift<const LEFT: bool, T: Int>(cpu: &mut Cpu, value: T, fill: T, count: u32) -> T {
+    if count == 0 {
+        return value;
+    }
+    let bits = T::BITS;
+    let (v, f) = (u128::from(value.to_u64()), u128::from(fill.to_u64()));
+    // Counts above the operand size (16-bit only; undefined) go on into a second copy of the destination, as on Intel.
+    let (r, cf) = if LEFT {
+        let wide = (v << bits | f) << bits | v;
+        let all = if bits == 64 { (v << 64 | f) << count } else { wide << count };
+        if bits == 64 {
+            ((all >> 64) as u64, v >> (64 - count) & 1 != 0)
+        } else {
+            ((all >> (2 * bits)) as u64 & T::MASK, all >> (3 * bits) & 1 != 0)
+        }
+    } else if bits == 64 {
+        let all = f << 64 | v;
+        ((all >> count) as u64, v >> (count - 1) & 1 != 0)
+    } else {
+        let wide = (v << bits | f) << bits | v;
+        ((wide >> count) as u64 & T::MASK, wide >> (count - 1) & 1 != 0)
+    };
+    let result = T::from_u64(r);
+    let of = if LEFT { top::<T>(r) ^ cf } else { top::<T>(r) ^ (r >> (bits - 2) & 1 != 0) };
+    cpu.lazy.set_result(result, cf, of, false);
+    result
+}

@@ -1,0 +1,294 @@
+//! String instructions: MOVS, STOS, LODS, CMPS, SCAS.
+//!
+//! A repeated instruction is interruptible between iterations: it stops at the first one after the deadline with its
+//! registers as far as it got, and RIP on itself. Forward runs inside pages that the fast path knows are done at once; they
+//! charge what the single iterations would.
+
+use crate::exec::sized;
+use crate::fault::{Exec, Flow};
+use crate::flags::{self, Int};
+use crate::op::{Handler, Op, SEG_FLAT, address_mask};
+use crate::ram::PAGE;
+use crate::state::{Cpu, reg, seg};
+use crate::table::Row;
+use iced_x86::{Instruction, Mnemonic::*};
+use ledger::Class;
+
+/// Rows of string instructions.
+pub static ROWS: &[Row] = &[
+    Row::new(Movsb, Class::String, string::<Move>),
+    Row::new(Movsw, Class::String, string::<Move>),
+    Row::new(Movsd, Class::String, movsd),
+    Row::new(Movsq, Class::String, string::<Move>),
+    Row::new(Stosb, Class::String, string::<Store>),
+    Row::new(Stosw, Class::String, string::<Store>),
+    Row::new(Stosd, Class::String, string::<Store>),
+    Row::new(Stosq, Class::String, string::<Store>),
+    Row::new(Lodsb, Class::String, string::<Load>),
+    Row::new(Lodsw, Class::String, string::<Load>),
+    Row::new(Lodsd, Class::String, string::<Load>),
+    Row::new(Lodsq, Class::String, string::<Load>),
+    Row::new(Cmpsb, Class::String, string::<Compare>),
+    Row::new(Cmpsw, Class::String, string::<Compare>),
+    Row::new(Cmpsd, Class::String, cmpsd),
+    Row::new(Cmpsq, Class::String, string::<Compare>),
+    Row::new(Scasb, Class::String, string::<Scan>),
+    Row::new(Scasw, Class::String, string::<Scan>),
+    Row::new(Scasd, Class::String, string::<Scan>),
+    Row::new(Scasq, Class::String, string::<Scan>),
+];
+
+/// What one iteration does.
+trait Step {
+    /// Whether REPE and REPNE also look at ZF.
+    const COMPARES: bool;
+    const USES_SI: bool;
+    const USES_DI: bool;
+
+    fn once<T: Int>(cpu: &mut Cpu, op: &Op, si: u64, di: u64) -> Exec;
+
+    /// Does up to `count` forward iterations at once where it can; returns how many.
+    fn many<T: Int>(_cpu: &mut Cpu, _op: &Op, _si: u64, _di: u64, _count: u64) -> u64 {
+        0
+    }
+}
+
+struct Move;
+struct Store;
+struct Load;
+struct Compare;
+struct Scan;
+
+/// The segment of the destination: ES, or flat in 64-bit mode.
+#[inline(always)]
+fn destination(cpu: &Cpu) -> u8 {
+    if cpu.long64 { SEG_FLAT } else { seg::ES }
+}
+
+/// How many whole elements fit between linear addresses and the ends of their pages.
+fn whole(size: u64, count: u64, linear: &[u64]) -> u64 {
+    linear.iter().map(|l| (PAGE - (l & (PAGE - 1))) / size).fold(count, u64::min)
+}
+
+/// Linear address for a bulk operation: only in segments without limits to watch.
+fn bulk_linear(cpu: &Cpu, segment: u8, offset: u64) -> Option<u64> {
+    if segment >= SEG_FLAT {
+        return Some(offset);
+    }
+    let s = &cpu.seg[usize::from(segment & 7)];
+    cpu.long64.then(|| s.base.wrapping_add(offset))
+}
+
+impl Step for Move {
+    const COMPARES: bool = false;
+    const USES_SI: bool = true;
+    const USES_DI: bool = true;
+
+    #[inline(always)]
+    fn once<T: Int>(cpu: &mut Cpu, op: &Op, si: u64, di: u64) -> Exec {
+        let value = cpu.read_seg::<T>(op.seg, si)?;
+        let segment = destination(cpu);
+        cpu.write_seg(segment, di, value)
+    }
+
+    fn many<T: Int>(cpu: &mut Cpu, op: &Op, si: u64, di: u64, count: u64) -> u64 {
+        let (Some(from), Some(to)) = (bulk_linear(cpu, op.seg, si), bulk_linear(cpu, destination(cpu), di)) else {
+            return 0;
+        };
+        let size = u64::from(T::SIZE);
+        let n = whole(size, count, &[from, to]);
+        let bytes = n * size;
+        if n < 2 {
+            return 0;
+        }
+        let (Some(source), Some(target)) = (cpu.front_read(from, bytes), cpu.front_write(to, bytes)) else { return 0 };
+        let distance = (target as usize).wrapping_sub(source as usize);
+        if distance != 0 && distance < bytes as usize {
+            // The destination runs ahead inside the source: later elements read what earlier ones wrote.
+            return 0;
+        }
+        // SAFETY: both ranges are RAM inside one page each, as the fast path vouches; `copy` allows overlap.
+        unsafe { std::ptr::copy(source, target, bytes as usize) };
+        n
+    }
+}
+
+impl Step for Store {
+    const COMPARES: bool = false;
+    const USES_SI: bool = false;
+    const USES_DI: bool = true;
+
+    #[inline(always)]
+    fn once<T: Int>(cpu: &mut Cpu, _: &Op, _: u64, di: u64) -> Exec {
+        let value = cpu.get::<T>(reg::RAX);
+        let segment = destination(cpu);
+        cpu.write_seg(segment, di, value)
+    }
+
+    fn many<T: Int>(cpu: &mut Cpu, _: &Op, _: u64, di: u64, count: u64) -> u64 {
+        let Some(to) = bulk_linear(cpu, destination(cpu), di) else { return 0 };
+        let size = u64::from(T::SIZE);
+        let n = whole(size, count, &[to]);
+        let Some(target) = cpu.front_write(to, n * size) else { return 0 };
+        let value = cpu.get::<T>(reg::RAX);
+        for i in 0..n as usize {
+            // SAFETY: element `i` of `n` lies inside the range the fast path vouches for.
+            unsafe { target.cast::<T>().add(i).write_unaligned(value) };
+        }
+        n
+    }
+}
+
+impl Step for Load {
+    const COMPARES: bool = false;
+    const USES_SI: bool = true;
+    const USES_DI: bool = false;
+
+    #[inline(always)]
+    fn once<T: Int>(cpu: &mut Cpu, op: &Op, si: u64, _: u64) -> Exec {
+        let value = cpu.read_seg::<T>(op.seg, si)?;
+        cpu.set(reg::RAX, value);
+        Ok(())
+    }
+}
+
+impl Step for Compare {
+    const COMPARES: bool = true;
+    const USES_SI: bool = true;
+    const USES_DI: bool = true;
+
+    #[inline(always)]
+    fn once<T: Int>(cpu: &mut Cpu, op: &Op, si: u64, di: u64) -> Exec {
+        let a = cpu.read_seg::<T>(op.seg, si)?;
+        let segment = destination(cpu);
+        let b = cpu.read_seg::<T>(segment, di)?;
+        cpu.lazy.set_sub(a, b, T::from_u64(a.to_u64().wrapping_sub(b.to_u64())));
+        Ok(())
+    }
+}
+
+impl Step for Scan {
+    const COMPARES: bool = true;
+    const USES_SI: bool = false;
+    const USES_DI: bool = true;
+
+    #[inline(always)]
+    fn once<T: Int>(cpu: &mut Cpu, _: &Op, _: u64, di: u64) -> Exec {
+        let a = cpu.get::<T>(reg::RAX);
+        let segment = destination(cpu);
+        let b = cpu.read_seg::<T>(segment, di)?;
+        cpu.lazy.set_sub(a, b, T::from_u64(a.to_u64().wrapping_sub(b.to_u64())));
+        Ok(())
+    }
+}
+
+/// Element size in bytes, by mnemonic.
+fn element(i: &Instruction) -> u8 {
+    match i.mnemonic() {
+        Movsb | Stosb | Lodsb | Cmpsb | Scasb => 1,
+        Movsw | Stosw | Lodsw | Cmpsw | Scasw => 2,
+        Movsd | Stosd | Lodsd | Cmpsd | Scasd => 4,
+        _ => 8,
+    }
+}
+
+fn string<S: Step>(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    op.size = element(i);
+    if op.has(Op::REPE) || op.has(Op::REPNE) { sized!(op.size; repeated<S>) } else { sized!(op.size; single<S>) }
+}
+
+/// MOVSD is also an SSE2 instruction, and one mnemonic has one row.
+fn movsd(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    match i.code() {
+        iced_x86::Code::Movsd_m32_m32 => string::<Move>(i, op),
+        _ => None,
+    }
+}
+
+/// Likewise CMPSD.
+fn cmpsd(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    match i.code() {
+        iced_x86::Code::Cmpsd_m32_m32 => string::<Compare>(i, op),
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn advance(cpu: &mut Cpu, op: &Op, register: u8, elements: u64) {
+    let bytes = elements.wrapping_mul(u64::from(op.size));
+    let delta = if cpu.flags & flags::DF != 0 { bytes.wrapping_neg() } else { bytes };
+    let value = cpu.gpr[usize::from(register)].wrapping_add(delta);
+    cpu.set_sized(register, op.asize, value);
+}
+
+#[inline(always)]
+fn pointers(cpu: &Cpu, op: &Op) -> (u64, u64) {
+    let mask = address_mask(op.asize);
+    (cpu.gpr[usize::from(reg::RSI)] & mask, cpu.gpr[usize::from(reg::RDI)] & mask)
+}
+
+#[inline(always)]
+fn step<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec {
+    let (si, di) = pointers(cpu, op);
+    S::once::<T>(cpu, op, si, di)?;
+    moved::<S>(cpu, op, 1);
+    Ok(())
+}
+
+#[inline(always)]
+fn moved<S: Step>(cpu: &mut Cpu, op: &Op, elements: u64) {
+    if S::USES_SI {
+        advance(cpu, op, reg::RSI, elements);
+    }
+    if S::USES_DI {
+        advance(cpu, op, reg::RDI, elements);
+    }
+}
+
+fn single<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    step::<S, T>(cpu, op)?;
+    Ok(Flow::Next)
+}
+
+fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let mask = address_mask(op.asize);
+    let per_step = u64::from(cpu.model.costs.class[Class::StringStep as usize]).max(1);
+    let mut done = 0;
+    let result = loop {
+        let count = cpu.gpr[usize::from(reg::RCX)] & mask;
+        if count == 0 {
+            break Ok(Flow::Next);
+        }
+        // Interrupts come between iterations, not before the first.
+        let due = cpu.stop_at.saturating_sub(cpu.clock) / per_step;
+        if done != 0 && done >= due {
+            cpu.rip = op.rip();
+            break Ok(Flow::End);
+        }
+        let forward = cpu.flags & flags::DF == 0;
+        let many = if forward && !S::COMPARES && op.asize == 8 {
+            let (si, di) = pointers(cpu, op);
+            S::many::<T>(cpu, op, si, di, count.min(due.saturating_sub(done).max(1)))
+        } else {
+            0
+        };
+        if many != 0 {
+            moved::<S>(cpu, op, many);
+            cpu.set_sized(reg::RCX, op.asize, count - many);
+            done += many;
+            continue;
+        }
+        if let Err(fault) = step::<S, T>(cpu, op) {
+            break Err(fault);
+        }
+        cpu.set_sized(reg::RCX, op.asize, count - 1);
+        done += 1;
+        if S::COMPARES && cpu.lazy.zf() != op.has(Op::REPE) {
+            break Ok(Flow::Next);
+        }
+    };
+    if done != 0 {
+        cpu.charge_class(Class::StringStep, done);
+    }
+    result
+}
