@@ -146,7 +146,7 @@ pub enum Family {
     Invlpg,
     /// INVPCID; parameter: type.
     Invpcid,
-    /// CPUID; parameter: leaf (EAX).
+    /// CPUID; parameter: leaf (EAX), for leaf 0xD with its sub-leaf, see [`Kind::cpuid`].
     Cpuid,
     /// RDMSR; parameter: index.
     Rdmsr,
@@ -180,6 +180,47 @@ pub enum Family {
     Undefined,
 }
 
+impl Family {
+    /// Every family, in the order of its discriminant.
+    pub const ALL: [Family; crate::costs::FAMILIES] = [
+        Family::Instruction,
+        Family::Syscall,
+        Family::Sysret,
+        Family::Exception,
+        Family::Interrupt,
+        Family::Nmi,
+        Family::SoftwareInterrupt,
+        Family::Iret,
+        Family::FarTransfer,
+        Family::TaskSwitch,
+        Family::ControlRegister,
+        Family::DebugRegister,
+        Family::TlbFlush,
+        Family::StlbHitData,
+        Family::StlbHitCode,
+        Family::TlbMissData,
+        Family::TlbMissCode,
+        Family::Invlpg,
+        Family::Invpcid,
+        Family::Cpuid,
+        Family::Rdmsr,
+        Family::Wrmsr,
+        Family::PortIn,
+        Family::PortOut,
+        Family::MmioRead,
+        Family::MmioWrite,
+        Family::Halt,
+        Family::IndirectMiss,
+        Family::ReturnMiss,
+        Family::CacheFlush,
+        Family::DescriptorTable,
+        Family::Swapgs,
+        Family::Xsetbv,
+        Family::Wrpkru,
+        Family::Undefined,
+    ];
+}
+
 /// One kind of event: a family and its parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind {
@@ -194,4 +235,16 @@ impl Kind {
     pub const fn new(family: Family, param: u32) -> Self {
         Self { family, param }
     }
+
+    /// The kind of a CPUID execution. Sub-leaves of leaf 0xD cost differently and are told apart: the sub-leaf, at most
+    /// [`Kind::CPUID_SUBLEAVES`] - 1, is kept in bits 8 to 23 of the parameter, which no leaf in use needs.
+    pub const fn cpuid(leaf: u32, subleaf: u32) -> Self {
+        let last = Self::CPUID_SUBLEAVES - 1;
+        let subleaf = if subleaf > last { last } else { subleaf };
+        let param = if leaf == 0xd { leaf | subleaf << 8 } else { leaf };
+        Self { family: Family::Cpuid, param }
+    }
+
+    /// How many sub-leaves of CPUID leaf 0xD are told apart: one per bit of XCR0 and IA32_XSS.
+    pub const CPUID_SUBLEAVES: u32 = 64;
 }

@@ -5,10 +5,13 @@
 
 pub mod costs;
 pub mod event;
+pub mod names;
+pub mod profile;
 pub mod recorder;
 
 pub use costs::{Costs, Geometry, Sets};
 pub use event::{Class, Family, Kind};
+pub use profile::Profile;
 pub use recorder::{Origin, OriginId, Recorder, Shape, ShapeId};
 
 /// Thousandths of a core cycle: the unit of the virtual clock.

@@ -1,0 +1,351 @@
+//! What classes, families and kinds are called: in profiles (identifiers) and in reports (prose).
+
+use crate::event::{Class, Family, Kind};
+
+impl Class {
+    /// The identifier used in profiles and in machine-readable output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Class::Alu => "alu",
+            Class::Load => "load",
+            Class::Store => "store",
+            Class::ReadModifyWrite => "read_modify_write",
+            Class::Locked => "locked",
+            Class::Mul => "mul",
+            Class::Div => "div",
+            Class::Branch => "branch",
+            Class::Jump => "jump",
+            Class::Call => "call",
+            Class::Return => "return",
+            Class::IndirectJump => "indirect_jump",
+            Class::IndirectCall => "indirect_call",
+            Class::String => "string",
+            Class::StringStep => "string_step",
+            Class::Nop => "nop",
+            Class::Pause => "pause",
+            Class::Fence => "fence",
+            Class::CacheLine => "cache_line",
+            Class::Vector => "vector",
+            Class::VectorFp => "vector_fp",
+            Class::VectorDiv => "vector_div",
+            Class::X87 => "x87",
+            Class::X87Slow => "x87_slow",
+            Class::Crypto => "crypto",
+            Class::StateSave => "state_save",
+            Class::Microcode => "microcode",
+            Class::ReadTsc => "read_tsc",
+            Class::Random => "random",
+            Class::System => "system",
+        }
+    }
+
+    /// The class with that number.
+    pub fn from_index(index: usize) -> Option<Self> {
+        Self::ALL.get(index).copied()
+    }
+
+    /// The class with that identifier.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.name() == name)
+    }
+}
+
+impl Family {
+    /// The identifier used in profiles and in machine-readable output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Family::Instruction => "instruction",
+            Family::Syscall => "syscall",
+            Family::Sysret => "sysret",
+            Family::Exception => "exception",
+            Family::Interrupt => "interrupt",
+            Family::Nmi => "nmi",
+            Family::SoftwareInterrupt => "software_interrupt",
+            Family::Iret => "iret",
+            Family::FarTransfer => "far_transfer",
+            Family::TaskSwitch => "task_switch",
+            Family::ControlRegister => "control_register",
+            Family::DebugRegister => "debug_register",
+            Family::TlbFlush => "tlb_flush",
+            Family::StlbHitData => "stlb_hit_data",
+            Family::StlbHitCode => "stlb_hit_code",
+            Family::TlbMissData => "tlb_miss_data",
+            Family::TlbMissCode => "tlb_miss_code",
+            Family::Invlpg => "invlpg",
+            Family::Invpcid => "invpcid",
+            Family::Cpuid => "cpuid",
+            Family::Rdmsr => "rdmsr",
+            Family::Wrmsr => "wrmsr",
+            Family::PortIn => "port_in",
+            Family::PortOut => "port_out",
+            Family::MmioRead => "mmio_read",
+            Family::MmioWrite => "mmio_write",
+            Family::Halt => "halt",
+            Family::IndirectMiss => "indirect_miss",
+            Family::ReturnMiss => "return_miss",
+            Family::CacheFlush => "cache_flush",
+            Family::DescriptorTable => "descriptor_table",
+            Family::Swapgs => "swapgs",
+            Family::Xsetbv => "xsetbv",
+            Family::Wrpkru => "wrpkru",
+            Family::Undefined => "undefined",
+        }
+    }
+
+    /// What a report calls the family as a whole.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Family::Instruction => "instructions",
+            Family::Syscall => "system calls",
+            Family::Sysret => "system call returns",
+            Family::Exception => "exceptions",
+            Family::Interrupt => "interrupts",
+            Family::Nmi => "NMIs",
+            Family::SoftwareInterrupt => "software interrupts",
+            Family::Iret => "IRET",
+            Family::FarTransfer => "far transfers",
+            Family::TaskSwitch => "task switches",
+            Family::ControlRegister => "control register writes",
+            Family::DebugRegister => "debug register moves",
+            Family::TlbFlush => "TLB flushes",
+            Family::StlbHitData => "second-level TLB hits, data",
+            Family::StlbHitCode => "second-level TLB hits, code",
+            Family::TlbMissData => "TLB misses, data",
+            Family::TlbMissCode => "TLB misses, code",
+            Family::Invlpg => "INVLPG",
+            Family::Invpcid => "INVPCID",
+            Family::Cpuid => "CPUID",
+            Family::Rdmsr => "RDMSR",
+            Family::Wrmsr => "WRMSR",
+            Family::PortIn => "port reads",
+            Family::PortOut => "port writes",
+            Family::MmioRead => "memory-mapped reads",
+            Family::MmioWrite => "memory-mapped writes",
+            Family::Halt => "halts",
+            Family::IndirectMiss => "mispredicted indirect branches",
+            Family::ReturnMiss => "mispredicted returns",
+            Family::CacheFlush => "cache flushes",
+            Family::DescriptorTable => "descriptor table instructions",
+            Family::Swapgs => "SWAPGS",
+            Family::Xsetbv => "XSETBV",
+            Family::Wrpkru => "WRPKRU",
+            Family::Undefined => "undefined opcodes",
+        }
+    }
+
+    /// Whether events of the family cross a boundary, as opposed to stalls inside the processor and ordinary instructions.
+    pub const fn is_crossing(self) -> bool {
+        !matches!(self, Family::Instruction | Family::Halt) && !self.is_tlb_miss() && !self.is_mispredict()
+    }
+
+    /// Whether events of the family are misses in some level of the TLB.
+    pub const fn is_tlb_miss(self) -> bool {
+        matches!(self, Family::StlbHitData | Family::StlbHitCode | Family::TlbMissData | Family::TlbMissCode)
+    }
+
+    /// Whether events of the family are branch mispredictions.
+    pub const fn is_mispredict(self) -> bool {
+        matches!(self, Family::IndirectMiss | Family::ReturnMiss)
+    }
+
+    /// Whether events of the family are accesses to devices.
+    pub const fn is_device(self) -> bool {
+        matches!(self, Family::PortIn | Family::PortOut | Family::MmioRead | Family::MmioWrite)
+    }
+
+    /// The family with that number.
+    pub fn from_index(index: usize) -> Option<Self> {
+        Self::ALL.get(index).copied()
+    }
+
+    /// The family with that identifier.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|family| family.name() == name)
+    }
+}
+
+impl Kind {
+    /// What a report calls the kind. `name` is what the ledger's table of names says of it (a device, an opcode).
+    pub fn describe(self, name: Option<&str>) -> String {
+        let p = self.param;
+        let named = |prefix: &str| match name {
+            Some(name) => format!("{prefix} {name}"),
+            None => format!("{prefix} {p:#x}"),
+        };
+        match self.family {
+            Family::Instruction => match Class::from_index(p as usize) {
+                Some(class) => format!("instructions: {}", class.name()),
+                None => format!("instructions: class {p}"),
+            },
+            Family::Syscall => if p == 0 { "SYSCALL" } else { "SYSENTER" }.to_owned(),
+            Family::Sysret => if p == 0 { "SYSRET" } else { "SYSEXIT" }.to_owned(),
+            Family::Exception => match exception_mnemonic(p) {
+                Some(mnemonic) => format!("exception {mnemonic}"),
+                None => format!("exception {p}"),
+            },
+            Family::Interrupt => named("interrupt"),
+            Family::Nmi => "NMI".to_owned(),
+            Family::SoftwareInterrupt => format!("INT {p:#x}"),
+            Family::ControlRegister => match p {
+                0x13 => "MOV CR3 (no flush)".to_owned(),
+                _ => format!("MOV CR{p}"),
+            },
+            Family::DebugRegister => format!("MOV DR{p}"),
+            Family::TlbFlush => match p {
+                0 => "TLB flush, non-global".to_owned(),
+                1 => "TLB flush, all".to_owned(),
+                2 => "TLB flush, one PCID".to_owned(),
+                _ => format!("TLB flush {p}"),
+            },
+            Family::StlbHitData => "second-level TLB hit, data".to_owned(),
+            Family::StlbHitCode => "second-level TLB hit, code".to_owned(),
+            Family::TlbMissData => format!("TLB miss, data, {p} references"),
+            Family::TlbMissCode => format!("TLB miss, code, {p} references"),
+            Family::Invpcid => format!("INVPCID type {p}"),
+            Family::Cpuid => match (p & 0xff, p >> 8) {
+                (0xd, subleaf) if subleaf < Kind::CPUID_SUBLEAVES => format!("CPUID 0xd.{subleaf}"),
+                _ => format!("CPUID {p:#x}"),
+            },
+            Family::Rdmsr | Family::Wrmsr => {
+                let op = if self.family == Family::Rdmsr { "RDMSR" } else { "WRMSR" };
+                match name.or_else(|| msr_name(p)) {
+                    Some(name) => format!("{op} {name}"),
+                    None => format!("{op} {p:#x}"),
+                }
+            }
+            Family::PortIn => port("IN", p, name),
+            Family::PortOut => port("OUT", p, name),
+            Family::MmioRead => named("read of device"),
+            Family::MmioWrite => named("write to device"),
+            Family::DescriptorTable => {
+                if p == 0 { "SGDT, SIDT, SLDT, STR" } else { "LGDT, LIDT, LLDT, LTR" }.to_owned()
+            }
+            Family::Undefined => named("undefined opcode"),
+            family => family.title().to_owned(),
+        }
+    }
+}
+
+fn port(op: &str, port: u32, name: Option<&str>) -> String {
+    match name {
+        Some(name) => format!("{op} {port:#x} {name}"),
+        None => format!("{op} {port:#x}"),
+    }
+}
+
+/// The mnemonic of an exception vector.
+pub const fn exception_mnemonic(vector: u32) -> Option<&'static str> {
+    Some(match vector {
+        0 => "#DE",
+        1 => "#DB",
+        2 => "NMI",
+        3 => "#BP",
+        4 => "#OF",
+        5 => "#BR",
+        6 => "#UD",
+        7 => "#NM",
+        8 => "#DF",
+        10 => "#TS",
+        11 => "#NP",
+        12 => "#SS",
+        13 => "#GP",
+        14 => "#PF",
+        16 => "#MF",
+        17 => "#AC",
+        18 => "#MC",
+        19 => "#XM",
+        20 => "#VE",
+        21 => "#CP",
+        _ => return None,
+    })
+}
+
+/// Names of the MSRs that systems touch often, by index.
+const MSRS: &[(u32, &str)] = &[
+    (0x10, "IA32_TIME_STAMP_COUNTER"),
+    (0x1b, "IA32_APIC_BASE"),
+    (0x3a, "IA32_FEATURE_CONTROL"),
+    (0x3b, "IA32_TSC_ADJUST"),
+    (0x48, "IA32_SPEC_CTRL"),
+    (0x49, "IA32_PRED_CMD"),
+    (0x8b, "IA32_BIOS_SIGN_ID"),
+    (0x10a, "IA32_ARCH_CAPABILITIES"),
+    (0x10b, "IA32_FLUSH_CMD"),
+    (0x174, "IA32_SYSENTER_CS"),
+    (0x175, "IA32_SYSENTER_ESP"),
+    (0x176, "IA32_SYSENTER_EIP"),
+    (0x1a0, "IA32_MISC_ENABLE"),
+    (0x1d9, "IA32_DEBUGCTL"),
+    (0x277, "IA32_PAT"),
+    (0x2ff, "IA32_MTRR_DEF_TYPE"),
+    (0x6e0, "IA32_TSC_DEADLINE"),
+    (0x6e1, "IA32_PKRS"),
+    (0x802, "IA32_X2APIC_APICID"),
+    (0x808, "IA32_X2APIC_TPR"),
+    (0x80b, "IA32_X2APIC_EOI"),
+    (0x80d, "IA32_X2APIC_LDR"),
+    (0x80f, "IA32_X2APIC_SIVR"),
+    (0x828, "IA32_X2APIC_ESR"),
+    (0x830, "IA32_X2APIC_ICR"),
+    (0x832, "IA32_X2APIC_LVT_TIMER"),
+    (0x838, "IA32_X2APIC_INIT_COUNT"),
+    (0x839, "IA32_X2APIC_CUR_COUNT"),
+    (0x83e, "IA32_X2APIC_DIV_CONF"),
+    (0x83f, "IA32_X2APIC_SELF_IPI"),
+    (0xda0, "IA32_XSS"),
+    (0xc000_0080, "IA32_EFER"),
+    (0xc000_0081, "IA32_STAR"),
+    (0xc000_0082, "IA32_LSTAR"),
+    (0xc000_0083, "IA32_CSTAR"),
+    (0xc000_0084, "IA32_FMASK"),
+    (0xc000_0100, "IA32_FS_BASE"),
+    (0xc000_0101, "IA32_GS_BASE"),
+    (0xc000_0102, "IA32_KERNEL_GS_BASE"),
+    (0xc000_0103, "IA32_TSC_AUX"),
+];
+
+/// The name of an MSR, where it is a common one.
+pub fn msr_name(index: u32) -> Option<&'static str> {
+    MSRS.binary_search_by_key(&index, |entry| entry.0).ok().map(|at| MSRS[at].1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn enumerations_list_every_variant_in_order() {
+        assert!(Class::ALL.iter().enumerate().all(|(i, class)| *class as usize == i));
+        assert!(Family::ALL.iter().enumerate().all(|(i, family)| *family as usize == i));
+    }
+
+    #[test]
+    fn identifiers_are_unique_and_found_again() {
+        assert!(Class::ALL.into_iter().all(|class| Class::from_name(class.name()) == Some(class)));
+        assert!(Family::ALL.into_iter().all(|family| Family::from_name(family.name()) == Some(family)));
+    }
+
+    #[test]
+    fn msr_names_are_sorted_for_the_search() {
+        assert!(MSRS.is_sorted_by_key(|entry| entry.0));
+        assert_eq!(msr_name(0x6e0), Some("IA32_TSC_DEADLINE"));
+        assert_eq!(msr_name(0x6e2), None);
+    }
+
+    #[test]
+    fn kinds_are_described() {
+        for (kind, text) in [
+            (Kind::new(Family::Exception, 14), "exception #PF"),
+            (Kind::new(Family::ControlRegister, 0x13), "MOV CR3 (no flush)"),
+            (Kind::cpuid(0xd, 2), "CPUID 0xd.2"),
+            (Kind::cpuid(0xd, 1000), "CPUID 0xd.63"),
+            (Kind::cpuid(0x8000_0008, 5), "CPUID 0x80000008"),
+            (Kind::new(Family::Wrmsr, 0x6e0), "WRMSR IA32_TSC_DEADLINE"),
+            (Kind::new(Family::PortOut, 0x80), "OUT 0x80"),
+            (Kind::new(Family::Iret, 0), "IRET"),
+        ] {
+            assert_eq!(kind.describe(None), text);
+        }
+        assert_eq!(Kind::new(Family::PortOut, 0x80).describe(Some("POST")), "OUT 0x80 POST");
+    }
+}

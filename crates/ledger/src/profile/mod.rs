@@ -1,0 +1,267 @@
+//! Cost profiles: what a processor is, what everything costs on it, and where each figure comes from.
+//!
+//! A profile is a TOML file. Those of `profiles/` are built in ([`Profile::named`]); any other can be loaded
+//! ([`Profile::load`]). Reading one never panics: whatever is wrong is reported with the file, the key and the reason.
+//!
+//! The model is additive: a run of instructions costs the sum over their classes, plus the events that they cause. Data
+//! caches and the overlap of long latencies are not modelled.
+
+mod cpuid;
+mod parse;
+
+pub use cpuid::CpuidLeaf;
+
+use crate::costs::FAMILIES;
+use crate::{Class, Costs, Family, Geometry, Kind, Sets, Ticks};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// How far a figure can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Confidence {
+    /// Read in a primary measured source.
+    High,
+    /// A secondary source, or a neighbouring processor, or raw logs that were never published.
+    Medium,
+    /// Known from the literature, the text itself was not checked.
+    Low,
+    /// Not published: reasoned from other figures, as its source says.
+    Estimate,
+}
+
+impl Confidence {
+    /// The word used in profiles.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Confidence::High => "H",
+            Confidence::Medium => "M",
+            Confidence::Low => "L",
+            Confidence::Estimate => "estimate",
+        }
+    }
+}
+
+/// Where a figure comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provenance {
+    /// The publication, or the reasoning of an estimate.
+    pub source: String,
+    /// How far it can be trusted.
+    pub confidence: Confidence,
+}
+
+/// A value with its provenance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sourced<T> {
+    /// The value.
+    pub value: T,
+    /// Where it comes from.
+    pub from: Provenance,
+}
+
+/// Who made the processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vendor {
+    /// Intel.
+    Intel,
+    /// AMD.
+    Amd,
+}
+
+/// Sizes of the modelled structures, each with its provenance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// TLBs, in the order of the fields of [`Geometry`]: name, size.
+    pub tlb: [(&'static str, Sourced<Sets>); 7],
+    /// Entries of the indirect target cache.
+    pub target_cache: Sourced<u16>,
+    /// Depth of the return stack.
+    pub return_stack: Sourced<u16>,
+}
+
+/// A processor: costs, sizes, identification.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Short name, as given on the command line.
+    pub name: String,
+    /// The processor in full.
+    pub title: String,
+    /// Whether it is a made-up processor.
+    pub synthetic: bool,
+    /// What a reader of its figures must know.
+    pub notes: String,
+    /// Who made it.
+    pub vendor: Vendor,
+    /// Frequency of the core and of the TSC, in hertz.
+    pub tsc_hz: Sourced<u64>,
+    /// MAXPHYADDR.
+    pub physical_bits: Sourced<u8>,
+    /// Contents of IA32_ARCH_CAPABILITIES, if the processor has it.
+    pub arch_capabilities: Option<Sourced<u64>>,
+    /// Sizes of TLBs and predictors.
+    pub sizes: Sizes,
+    /// Ticks per instruction, by class in the order of [`Class::ALL`].
+    pub classes: Vec<Sourced<Ticks>>,
+    /// Ticks per event, by family in the order of [`Family::ALL`]; `None` for [`Family::Instruction`] only.
+    pub families: Vec<Option<Sourced<Ticks>>>,
+    /// Ticks of kinds that differ from their family.
+    pub kinds: BTreeMap<Kind, Sourced<Ticks>>,
+    /// Where the CPUID contents come from.
+    pub cpuid_from: Provenance,
+    /// CPUID as the real processor answers: (leaf, sub-leaf, registers).
+    raw_cpuid: Vec<[u32; 6]>,
+}
+
+/// Why a profile can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// There is no built-in profile of that name.
+    #[error("there is no processor profile '{name}'; there are: {known}, or give the path of a .toml file")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The file can't be read.
+    #[error("profile {file} can't be read")]
+    Read {
+        /// The file.
+        file: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not TOML.
+    #[error("profile {file}: {reason}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// Where and why.
+        reason: String,
+    },
+    /// A value is missing or unusable.
+    #[error("profile {file}: {key}: {reason}")]
+    Value {
+        /// The file.
+        file: String,
+        /// The key, with the tables it is in.
+        key: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The profiles that are built in, by name.
+const BUILT_IN: &[(&str, &str)] = &[
+    ("core2", include_str!("../../../../profiles/core2.toml")),
+    ("emr", include_str!("../../../../profiles/emr.toml")),
+    ("icx", include_str!("../../../../profiles/icx.toml")),
+    ("max", include_str!("../../../../profiles/max.toml")),
+    ("skx", include_str!("../../../../profiles/skx.toml")),
+    ("zen3", include_str!("../../../../profiles/zen3.toml")),
+];
+
+/// Files larger than this are not profiles.
+const LARGEST_FILE: u64 = 1 << 20;
+
+impl Profile {
+    /// Names of the built-in profiles, sorted.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|entry| entry.0)
+    }
+
+    /// A built-in profile.
+    pub fn named(name: &str) -> Result<Self, ProfileError> {
+        parse::profile(&format!("{name}.toml (built in)"), built_in(name)?)
+    }
+
+    /// The profile in a file.
+    pub fn load(path: &Path) -> Result<Self, ProfileError> {
+        let file = path.display().to_string();
+        let read = |source| ProfileError::Read { file: file.clone(), source };
+        let size = std::fs::metadata(path).map_err(read)?.len();
+        if size > LARGEST_FILE {
+            return Err(ProfileError::Syntax { file, reason: format!("{size} bytes are too many for a profile") });
+        }
+        let bytes = std::fs::read(path).map_err(read)?;
+        match String::from_utf8(bytes) {
+            Ok(text) => parse::profile(&file, &text),
+            Err(_) => Err(ProfileError::Syntax { file, reason: "is not UTF-8 text".to_owned() }),
+        }
+    }
+
+    /// The profile a user means: a built-in name, or the path of a file if it ends in `.toml` or has a directory.
+    pub fn find(name_or_path: &str) -> Result<Self, ProfileError> {
+        if name_or_path.ends_with(".toml") || name_or_path.contains('/') {
+            Self::load(Path::new(name_or_path))
+        } else {
+            Self::named(name_or_path)
+        }
+    }
+
+    /// A profile from the text of a file called `file`.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ProfileError> {
+        parse::profile(file, text)
+    }
+
+    /// Prices as the processor wants them.
+    pub fn costs(&self) -> Costs {
+        let mut costs = Costs::free();
+        for (class, figure) in Class::ALL.into_iter().zip(&self.classes) {
+            costs.class[class as usize] = figure.value as u32;
+        }
+        for (price, figure) in costs.by_family.iter_mut().zip(&self.families) {
+            *price = figure.as_ref().map_or(0, |figure| figure.value);
+        }
+        if let Some(leaf) = self.kinds.get(&Kind::cpuid(0xd, 0)) {
+            for subleaf in 0..Kind::CPUID_SUBLEAVES {
+                costs.by_kind.insert(Kind::cpuid(0xd, subleaf), leaf.value);
+            }
+        }
+        costs.by_kind.extend(self.kinds.iter().map(|(kind, figure)| (*kind, figure.value)));
+        costs
+    }
+
+    /// Sizes as the processor wants them.
+    pub fn geometry(&self) -> Geometry {
+        let [dtlb_4k, dtlb_2m, dtlb_1g, itlb_4k, itlb_2m, stlb, stlb_1g] =
+            std::array::from_fn(|i| self.sizes.tlb[i].1.value);
+        Geometry {
+            dtlb_4k,
+            dtlb_2m,
+            dtlb_1g,
+            itlb_4k,
+            itlb_2m,
+            stlb,
+            stlb_1g,
+            target_cache: self.sizes.target_cache.value,
+            return_stack: self.sizes.return_stack.value,
+        }
+    }
+
+    /// CPUID as guests see it: what the real processor has, limited to what the modelled one executes. Bits that depend on
+    /// state (OSXSAVE, OSPKE, APIC ids, counts of cores, sizes for the current XCR0) are 0 and are up to the processor.
+    pub fn cpuid(&self) -> Vec<CpuidLeaf> {
+        cpuid::visible(&self.raw_cpuid, self.vendor, self.physical_bits.value)
+    }
+
+    /// The price of an event with its provenance; `None` for instructions.
+    pub fn figure(&self, kind: Kind) -> Option<&Sourced<Ticks>> {
+        self.kinds.get(&kind).or_else(|| self.families[kind.family as usize].as_ref())
+    }
+}
+
+fn built_in(name: &str) -> Result<&'static str, ProfileError> {
+    match BUILT_IN.iter().find(|entry| entry.0 == name) {
+        Some(entry) => Ok(entry.1),
+        None => {
+            let known = Profile::names().collect::<Vec<_>>().join(", ");
+            Err(ProfileError::Unknown { name: name.chars().take(80).collect(), known })
+        }
+    }
+}
+
+const _: () = assert!(FAMILIES == Family::ALL.len());
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+//! Reads a profile's TOML, key by key, so that whatever is wrong can be named.
+
+use super::{Confidence, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, built_in};
+use crate::{Class, Family, Kind, Sets, TICKS_PER_CYCLE, Ticks};
+use std::collections::BTreeMap;
+use toml::{Table, Value};
+
+/// The version of the file's layout.
+const FORMAT: i64 = 1;
+/// The most figures by parameter, and the most CPUID leaves.
+const MOST_ENTRIES: usize = 4096;
+/// The longest text.
+const LONGEST_TEXT: usize = 2000;
+/// The most cycles one thing may cost: a second or so, and far from overflow in any sum.
+const MOST_CYCLES: f64 = 4e9;
+/// The most cycles an instruction of a class may cost: a class's price has 32 bits.
+const MOST_CLASS_CYCLES: f64 = 4e6;
+/// The widest physical address the machine can have.
+const MOST_PHYSICAL_BITS: u8 = 46;
+
+const TLBS: [&str; 7] = ["dtlb_4k", "dtlb_2m", "dtlb_1g", "itlb_4k", "itlb_2m", "stlb", "stlb_1g"];
+
+/// A table with the way to it.
+struct At<'a> {
+    file: &'a str,
+    path: String,
+    table: &'a Table,
+}
+
+impl<'a> At<'a> {
+    fn key(&self, key: &str) -> String {
+        let key: String = key.chars().take(64).collect();
+        if self.path.is_empty() { key } else { format!("{}.{key}", self.path) }
+    }
+
+    fn error(&self, key: &str, reason: impl Into<String>) -> ProfileError {
+        ProfileError::Value { file: self.file.to_owned(), key: self.key(key), reason: reason.into() }
+    }
+
+    fn get(&self, key: &str) -> Result<&'a Value, ProfileError> {
+        self.table.get(key).ok_or_else(|| self.error(key, "is missing"))
+    }
+
+    fn table(&self, key: &str) -> Result<At<'a>, ProfileError> {
+        match self.get(key)? {
+            Value::Table(table) => Ok(At { file: self.file, path: self.key(key), table }),
+            other => Err(self.error(key, format!("should be a table, is {}", a(other)))),
+        }
+    }
+
+    fn text(&self, key: &str) -> Result<String, ProfileError> {
+        match self.get(key)? {
+            Value::String(text) if text.trim().is_empty() => Err(self.error(key, "is empty")),
+            Value::String(text) if text.len() > LONGEST_TEXT => Err(self.error(key, "is too long")),
+            Value::String(text) => Ok(text.split_whitespace().collect::<Vec<_>>().join(" ")),
+            other => Err(self.error(key, format!("should be a string, is {}", a(other)))),
+        }
+    }
+
+    fn integer(&self, key: &str, least: i64, most: i64) -> Result<i64, ProfileError> {
+        match self.get(key)? {
+            Value::Integer(n) if (least..=most).contains(n) => Ok(*n),
+            Value::Integer(n) => Err(self.error(key, format!("{n} is not between {least} and {most}"))),
+            other => Err(self.error(key, format!("should be an integer, is {}", a(other)))),
+        }
+    }
+
+    fn ticks(&self, key: &str, most_cycles: f64) -> Result<Ticks, ProfileError> {
+        let cycles = match self.get(key)? {
+            Value::Integer(n) => *n as f64,
+            Value::Float(x) => *x,
+            other => return Err(self.error(key, format!("should be a number, is {}", a(other)))),
+        };
+        if !(0.0..=most_cycles).contains(&cycles) {
+            return Err(self.error(key, format!("{cycles} is not between 0 and {most_cycles}")));
+        }
+        let ticks = (cycles * TICKS_PER_CYCLE as f64).round();
+        if (ticks - cycles * TICKS_PER_CYCLE as f64).abs() > 1e-6 * ticks.max(1.0) {
+            return Err(self.error(key, format!("{cycles} is finer than a thousandth")));
+        }
+        Ok(ticks as Ticks)
+    }
+
+    fn from(&self) -> Result<Provenance, ProfileError> {
+        let confidence = match self.text("confidence")?.as_str() {
+            "H" => Confidence::High,
+            "M" => Confidence::Medium,
+            "L" => Confidence::Low,
+            "estimate" => Confidence::Estimate,
+            _ => return Err(self.error("confidence", "should be one of H, M, L, estimate")),
+        };
+        Ok(Provenance { source: self.text("source")?, confidence })
+    }
+
+    /// Refuses keys that mean nothing: they are most likely misspelt.
+    fn only(&self, known: &[&str]) -> Result<(), ProfileError> {
+        match self.table.keys().find(|key| !known.contains(&key.as_str())) {
+            Some(key) => Err(self.error(key, "is not a key of a profile")),
+            None => Ok(()),
+        }
+    }
+
+    fn figure(&self, key: &str, most_cycles: f64) -> Result<Sourced<Ticks>, ProfileError> {
+        let at = self.table(key)?;
+        at.only(&["cycles", "source", "confidence"])?;
+        Ok(Sourced { value: at.ticks("cycles", most_cycles)?, from: at.from()? })
+    }
+}
+
+fn a(value: &Value) -> &'static str {
+    match value {
+        Value::String(_) => "a string",
+        Value::Integer(_) => "an integer",
+        Value::Float(_) => "a float",
+        Value::Boolean(_) => "a boolean",
+        Value::Datetime(_) => "a date",
+        Value::Array(_) => "an array",
+        Value::Table(_) => "a table",
+    }
+}
+
+fn table_of(file: &str, text: &str) -> Result<Table, ProfileError> {
+    text.parse::<Table>().map_err(|error| {
+        let line =
+            error.span().map_or(0, |span| text.as_bytes()[..span.start.min(text.len())].split(|b| *b == b'\n').count());
+        ProfileError::Syntax { file: file.to_owned(), reason: format!("line {line}: {}", error.message()) }
+    })
+}
+
+/// Adds to `table` what only `base` has, in tables within tables too. A figure is taken as a whole.
+fn inherit(table: &mut Table, base: &Table) {
+    for (key, value) in base {
+        match (table.get_mut(key), value) {
+            (Some(Value::Table(mine)), Value::Table(theirs)) if !theirs.contains_key("source") => inherit(mine, theirs),
+            (Some(_), _) => {}
+            (None, _) => {
+                table.insert(key.clone(), value.clone());
+            }
+        }
+    }
+}
+
+pub(super) fn profile(file: &str, text: &str) -> Result<Profile, ProfileError> {
+    let mut table = table_of(file, text)?;
+    if let Some(base) = table.remove("base") {
+        let error = |reason: String| ProfileError::Value { file: file.to_owned(), key: "base".to_owned(), reason };
+        let Value::String(name) = base else { return Err(error("should be a string".to_owned())) };
+        let base = table_of(&name, built_in(&name).map_err(|e| error(e.to_string()))?)?;
+        if base.contains_key("base") {
+            return Err(error(format!("{name} has a base itself")));
+        }
+        inherit(&mut table, &base);
+    }
+    read(&At { file, path: String::new(), table: &table })
+}
+
+fn read(top: &At) -> Result<Profile, ProfileError> {
+    top.only(&[
+        "format",
+        "name",
+        "title",
+        "notes",
+        "synthetic",
+        "frequency",
+        "physical_address",
+        "arch_capabilities",
+        "tlb",
+        "predictor",
+        "class",
+        "event",
+        "event_by_parameter",
+        "cpuid",
+    ])?;
+    top.integer("format", FORMAT, FORMAT)?;
+    let name = top.text("name")?;
+    if name.len() > 32 || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
+        return Err(top.error("name", "should be at most 32 lower-case letters, digits and hyphens"));
+    }
+    let synthetic = match top.table.get("synthetic") {
+        None => false,
+        Some(Value::Boolean(b)) => *b,
+        Some(other) => return Err(top.error("synthetic", format!("should be a boolean, is {}", a(other)))),
+    };
+    let (raw_cpuid, cpuid_from, vendor) = cpuid(&top.table("cpuid")?)?;
+    Ok(Profile {
+        name,
+        title: top.text("title")?,
+        synthetic,
+        notes: top.text("notes")?,
+        vendor,
+        tsc_hz: sized(top, "frequency", "hz", 1_000_000, 100_000_000_000)?.map(|n| n as u64),
+        physical_bits: sized(top, "physical_address", "bits", 32, i64::from(MOST_PHYSICAL_BITS))?.map(|n| n as u8),
+        arch_capabilities: match top.table.contains_key("arch_capabilities") {
+            true => Some(sized(top, "arch_capabilities", "value", 0, i64::MAX)?.map(|n| n as u64)),
+            false => None,
+        },
+        sizes: sizes(top)?,
+        classes: classes(&top.table("class")?)?,
+        families: families(&top.table("event")?)?,
+        kinds: kinds(&top.table("event_by_parameter")?)?,
+        cpuid_from,
+        raw_cpuid,
+    })
+}
+
+impl<T> Sourced<T> {
+    fn map<U>(self, f: impl FnOnce(T) -> U) -> Sourced<U> {
+        Sourced { value: f(self.value), from: self.from }
+    }
+}
+
+fn sized(top: &At, key: &str, value: &str, least: i64, most: i64) -> Result<Sourced<i64>, ProfileError> {
+    let at = top.table(key)?;
+    at.only(&[value, "source", "confidence"])?;
+    Ok(Sourced { value: at.integer(value, least, most)?, from: at.from()? })
+}
+
+fn sizes(top: &At) -> Result<Sizes, ProfileError> {
+    let tlb = top.table("tlb")?;
+    tlb.only(&TLBS)?;
+    let mut sizes = Vec::with_capacity(TLBS.len());
+    for name in TLBS {
+        let at = tlb.table(name)?;
+        at.only(&["entries", "ways", "source", "confidence"])?;
+        let entries = at.integer("entries", 0, 16384)? as u16;
+        let ways = at.integer("ways", 0, i64::from(entries))? as u16;
+        if entries != 0 && (ways == 0 || entries % ways != 0) {
+            return Err(at.error("ways", format!("{ways} does not divide {entries} entries")));
+        }
+        sizes.push((name, Sourced { value: Sets { entries, ways }, from: at.from()? }));
+    }
+    let predictor = top.table("predictor")?;
+    predictor.only(&["target_cache", "return_stack"])?;
+    Ok(Sizes {
+        tlb: sizes.try_into().map_err(|_| top.error("tlb", "is incomplete"))?,
+        target_cache: sized(&predictor, "target_cache", "entries", 1, 32768)?.map(|n| n as u16),
+        return_stack: sized(&predictor, "return_stack", "entries", 1, 1024)?.map(|n| n as u16),
+    })
+}
+
+fn classes(at: &At) -> Result<Vec<Sourced<Ticks>>, ProfileError> {
+    at.only(&Class::ALL.map(Class::name))?;
+    Class::ALL.into_iter().map(|class| at.figure(class.name(), MOST_CLASS_CYCLES)).collect()
+}
+
+fn families(at: &At) -> Result<Vec<Option<Sourced<Ticks>>>, ProfileError> {
+    let charged = |family: &Family| *family != Family::Instruction;
+    at.only(&Family::ALL.into_iter().filter(charged).map(Family::name).collect::<Vec<_>>())?;
+    Family::ALL
+        .into_iter()
+        .map(|family| if charged(&family) { at.figure(family.name(), MOST_CYCLES).map(Some) } else { Ok(None) })
+        .collect()
+}
+
+fn kinds(at: &At) -> Result<BTreeMap<Kind, Sourced<Ticks>>, ProfileError> {
+    let mut kinds = BTreeMap::new();
+    for family_name in at.table.keys() {
+        let family = match Family::from_name(family_name) {
+            Some(family) if family != Family::Instruction => family,
+            _ => return Err(at.error(family_name, "is not a family of events")),
+        };
+        let figures = at.table(family_name)?;
+        for key in figures.table.keys() {
+            let kind = kind(family, key).ok_or_else(|| figures.error(key, "is not a parameter of the family"))?;
+            if kinds.insert(kind, figures.figure(key, MOST_CYCLES)?).is_some() {
+                return Err(figures.error(key, "is given twice"));
+            }
+            if kinds.len() > MOST_ENTRIES {
+                return Err(figures.error(key, "is one too many"));
+            }
+        }
+    }
+    Ok(kinds)
+}
+
+/// A parameter as profiles write it: decimal or with 0x; for CPUID also `0xd:7`, sub-leaf 7 of leaf 0xD.
+fn kind(family: Family, text: &str) -> Option<Kind> {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    match (family, text.split_once(':')) {
+        (Family::Cpuid, Some((leaf, subleaf))) => {
+            let (leaf, subleaf) = (number(leaf)?, number(subleaf)?);
+            (leaf == 0xd && subleaf < Kind::CPUID_SUBLEAVES).then(|| Kind::cpuid(leaf, subleaf))
+        }
+        (Family::Cpuid, None) => Some(Kind::cpuid(number(text)?, 0)),
+        (_, Some(_)) => None,
+        (_, None) => Some(Kind::new(family, number(text)?)),
+    }
+}
+
+type Cpuid = (Vec<[u32; 6]>, Provenance, Vendor);
+
+fn cpuid(at: &At) -> Result<Cpuid, ProfileError> {
+    at.only(&["source", "confidence", "leaves"])?;
+    let Value::Array(leaves) = at.get("leaves")? else { return Err(at.error("leaves", "should be an array")) };
+    if leaves.len() > MOST_ENTRIES {
+        return Err(at.error("leaves", "are too many"));
+    }
+    let mut raw = Vec::with_capacity(leaves.len());
+    for (i, leaf) in leaves.iter().enumerate() {
+        let numbers: Option<Vec<u32>> = leaf
+            .as_array()
+            .filter(|array| array.len() == 6)
+            .and_then(|array| array.iter().map(|v| v.as_integer().and_then(|n| u32::try_from(n).ok())).collect());
+        let Some(Ok(entry)) = numbers.map(<[u32; 6]>::try_from) else {
+            let reason = "should be [leaf, sub-leaf, EAX, EBX, ECX, EDX], each of 32 bits";
+            return Err(at.error(&format!("leaves[{i}]"), reason));
+        };
+        raw.push(entry);
+    }
+    raw.sort_unstable();
+    if let Some(twice) = raw.windows(2).find(|pair| pair[0][..2] == pair[1][..2]) {
+        return Err(at.error("leaves", format!("leaf {:#x} sub-leaf {:#x} is there twice", twice[0][0], twice[0][1])));
+    }
+    let vendor = match raw.first() {
+        Some([0, 0, _, 0x756e_6547, 0x6c65_746e, 0x4965_6e69]) => Vendor::Intel,
+        Some([0, 0, _, 0x6874_7541, 0x444d_4163, 0x6974_6e65]) => Vendor::Amd,
+        _ => return Err(at.error("leaves", "leaf 0 should name GenuineIntel or AuthenticAMD")),
+    };
+    Ok((raw, at.from()?, vendor))
+}

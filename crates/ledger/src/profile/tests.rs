@@ -1,0 +1,145 @@
+use super::*;
+use proptest::prelude::*;
+
+fn leaf(profile: &Profile, leaf: u32, subleaf: Option<u32>) -> CpuidLeaf {
+    *profile.cpuid().iter().find(|l| l.leaf == leaf && l.subleaf == subleaf).expect("the leaf is there")
+}
+
+#[test]
+fn every_built_in_profile_reads() {
+    for name in Profile::names() {
+        let profile = Profile::named(name).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(profile.name, name);
+        let costs = profile.costs();
+        assert!(costs.class.iter().all(|ticks| *ticks < 1_000_000_000));
+        assert!(costs.of(Kind::new(Family::Syscall, 0)) > 0);
+        assert!(profile.geometry().dtlb_4k.entries > 0);
+    }
+}
+
+#[test]
+fn names_are_sorted() {
+    assert!(Profile::names().is_sorted());
+}
+
+#[test]
+fn costs_by_parameter_come_before_those_of_the_family() {
+    let costs = Profile::named("emr").unwrap().costs();
+    assert_eq!(costs.of(Kind::cpuid(0xd, 2)), 1_138_000);
+    assert_eq!(costs.of(Kind::cpuid(0xd, 13)), 1_700_000);
+    assert_eq!(costs.of(Kind::cpuid(0xd, 40)), 750_000);
+    assert_eq!(costs.of(Kind::cpuid(0x8000_0008, 0)), 730_000);
+    let skx = Profile::named("skx").unwrap().costs();
+    assert_eq!(skx.of(Kind::new(Family::ControlRegister, 0x13)), 100_000);
+    assert_eq!(skx.of(Kind::new(Family::ControlRegister, 3)), 191_000);
+}
+
+#[test]
+fn a_longer_walk_costs_more() {
+    for name in Profile::names() {
+        let costs = Profile::named(name).unwrap().costs();
+        for family in [Family::TlbMissData, Family::TlbMissCode] {
+            let prices = [1, 2, 3, 4, 5, 24, 35].map(|references| costs.of(Kind::new(family, references)));
+            assert!(prices.is_sorted(), "{name}: {prices:?}");
+        }
+    }
+}
+
+#[test]
+fn guests_see_what_is_executed_and_nothing_else() {
+    let skx = Profile::named("skx").unwrap();
+    assert_eq!(leaf(&skx, 1, None).eax, 0x50654);
+    // AVX-512, MPX, RTM, HLE and VMX are not executed; SMAP, PKU and INVPCID are.
+    let features = leaf(&skx, 7, Some(0));
+    assert_eq!(features.ebx & (1 << 16 | 1 << 14 | 1 << 11 | 1 << 4), 0);
+    assert_eq!(features.ebx & (1 << 20 | 1 << 10), 1 << 20 | 1 << 10);
+    assert_eq!(leaf(&skx, 1, None).ecx & (1 << 5), 0);
+    // No FPU state beyond x87, SSE, AVX and PKRU, and the size that belongs to it.
+    let area = leaf(&skx, 0xd, Some(0));
+    assert_eq!((area.eax, area.ecx), (0x207, 0xa88));
+    assert!(skx.cpuid().iter().all(|l| l.leaf != 0xd || matches!(l.subleaf, Some(0 | 1 | 2 | 9))));
+}
+
+#[test]
+fn real_differences_between_processors_remain() {
+    let [core2, skx, icx, zen3, max] = ["core2", "skx", "icx", "zen3", "max"].map(|n| Profile::named(n).unwrap());
+    assert!(core2.cpuid().iter().all(|l| l.leaf != 0xd), "no XSAVE on Core 2");
+    assert_eq!(core2.physical_bits.value, 36);
+    let la57 = |p: &Profile| leaf(p, 7, Some(0)).ecx >> 16 & 1;
+    assert_eq!([la57(&skx), la57(&icx), la57(&zen3), la57(&max)], [0, 1, 0, 1]);
+    assert_eq!(leaf(&icx, 0x8000_0008, None).eax, 0x392e);
+    assert_eq!(leaf(&skx, 0x8000_0008, None).eax, 0x302e);
+    assert_eq!((skx.vendor, zen3.vendor), (Vendor::Intel, Vendor::Amd));
+    assert_eq!(leaf(&zen3, 0x8000_0001, None).edx & 1, 1, "AMD repeats the bits of leaf 1");
+    assert_eq!(leaf(&zen3, 0x8000_0001, None).ecx & 4, 0, "no SVM");
+    assert_eq!(leaf(&max, 7, Some(0)).ecx >> 31, 1, "PKS");
+    assert!(max.synthetic && !skx.synthetic);
+    assert_eq!(max.costs().class, skx.costs().class);
+}
+
+/// The text of a built-in profile with one thing replaced.
+fn broken(from: &str, to: &str) -> String {
+    let text = built_in("skx").unwrap();
+    assert!(text.contains(from), "{from}");
+    Profile::parse("x.toml", &text.replacen(from, to, 1)).expect_err("is wrong").to_string()
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    assert_eq!(broken("format = 1", "format = 2"), "profile x.toml: format: 2 is not between 1 and 1");
+    assert_eq!(
+        broken("[frequency]\nhz = 2100000000", "[frequency]\nhz = 0"),
+        "profile x.toml: frequency.hz: 0 is not between 1000000 and 100000000000"
+    );
+    assert_eq!(
+        broken("load = { cycles = 2.25", "load = { cycles = -1"),
+        "profile x.toml: class.load.cycles: -1 is not between 0 and 4000000"
+    );
+    assert_eq!(
+        broken("load = { cycles = 2.25", "load = { cycles = nan"),
+        "profile x.toml: class.load.cycles: NaN is not between 0 and 4000000"
+    );
+    assert_eq!(
+        broken("load = { cycles = 2.25", "load = { cycles = 2.2501"),
+        "profile x.toml: class.load.cycles: 2.2501 is finer than a thousandth"
+    );
+    assert_eq!(broken("load = {", "lode = {"), "profile x.toml: class.lode: is not a key of a profile");
+    assert_eq!(broken("ways = 12,", "ways = 7,"), "profile x.toml: tlb.stlb.ways: 7 does not divide 1536 entries");
+    assert_eq!(
+        broken("\"0xd:2\"", "\"0xe:2\""),
+        "profile x.toml: event_by_parameter.cpuid.0xe:2: is not a parameter of the family"
+    );
+    assert_eq!(
+        broken("0x756e6547", "0x756e6548"),
+        "profile x.toml: cpuid.leaves: leaf 0 should name GenuineIntel or AuthenticAMD"
+    );
+    assert_eq!(
+        broken("[0x0, 0,", "[-1, 0,"),
+        "profile x.toml: cpuid.leaves[0]: should be [leaf, sub-leaf, EAX, EBX, ECX, EDX], each of 32 bits"
+    );
+    assert_eq!(broken("format = 1", "base = \"max\""), "profile x.toml: base: max has a base itself");
+    assert!(broken("format = 1", "format = ").starts_with("profile x.toml: line 3: "));
+    let unknown = Profile::named("i486").expect_err("there is none").to_string();
+    assert!(unknown.contains("core2, emr, icx, max, skx, zen3"), "{unknown}");
+    let absent = Profile::find("/nonexistent/x.toml").expect_err("there is none").to_string();
+    assert_eq!(absent, "profile /nonexistent/x.toml can't be read");
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "\\PC{0,400}") {
+        let _ = Profile::parse("x.toml", &text);
+    }
+
+    #[test]
+    fn no_change_of_a_profile_makes_it_panic(at in 0usize..20_000, with in "[ -~\\n]{0,8}", drop in 0usize..64) {
+        let text = built_in("skx").unwrap();
+        let mut bytes = text.as_bytes().to_vec();
+        let at = at.min(bytes.len());
+        let end = (at + drop).min(bytes.len());
+        bytes.splice(at..end, with.bytes());
+        if let Ok(profile) = Profile::parse("x.toml", &String::from_utf8_lossy(&bytes)) {
+            let _ = (profile.costs(), profile.geometry(), profile.cpuid());
+        }
+    }
+}
