@@ -1,4 +1,5 @@
 //! The board: guest memory, devices, interrupt controllers, firmware tables, loaders and the loop that drives processors.
 
+pub mod devices;
 pub mod loader;
 pub mod memory;

@@ -1,0 +1,185 @@
+//! The devices of the board: registers, time and interrupt lines, each without knowledge of where the board puts it.
+//!
+//! Every device follows the same three rules, so that the board can drive them from one table:
+//!
+//! * **Registers.** `read`/`write` take the register (a port or an offset) and, where time matters, `now`. Devices with
+//!   8-bit registers are accessed byte by byte ([`read_bytes`], [`write_bytes`] split wider accesses).
+//! * **Time.** `next_event()` is the absolute time at which something will happen by itself; the board calls
+//!   `advance(now)` once it is due. Between events a device computes what it shows from `now`: nothing ticks.
+//! * **Interrupts.** A device with an interrupt output owns a [`Line`]. After any call the board drains it and passes the
+//!   levels on to the interrupt controllers. Controllers work the other way round: `set_irq` takes levels, and
+//!   messages for local APICs are taken out one by one.
+//!
+//! No sequence of guest accesses makes a device panic, and none depends on anything but its arguments.
+
+use ledger::{TICKS_PER_CYCLE, Ticks};
+
+pub mod ioapic;
+pub mod pic;
+pub mod pit;
+
+/// Nanoseconds in a second.
+pub const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Relation of the virtual clock to real units. The TSC counts core cycles of the profiled processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clock {
+    tsc_hz: u64,
+}
+
+impl Clock {
+    /// A clock whose TSC runs at `tsc_hz` (at least 1).
+    pub const fn new(tsc_hz: u64) -> Self {
+        Self { tsc_hz: if tsc_hz == 0 { 1 } else { tsc_hz } }
+    }
+
+    /// TSC frequency.
+    pub const fn tsc_hz(self) -> u64 {
+        self.tsc_hz
+    }
+
+    /// Ticks in one second.
+    pub const fn ticks_per_second(self) -> u128 {
+        self.tsc_hz as u128 * TICKS_PER_CYCLE as u128
+    }
+
+    /// Whole periods of a signal of `hz` that fit in `ticks`.
+    pub fn count(self, ticks: Ticks, hz: u64) -> u64 {
+        saturate(u128::from(ticks) * u128::from(hz) / self.ticks_per_second())
+    }
+
+    /// The shortest time in which `count` periods of a signal of `hz` fit: the inverse of [`Clock::count`].
+    pub fn ticks(self, count: u64, hz: u64) -> Ticks {
+        let scaled = u128::from(count).saturating_mul(self.ticks_per_second());
+        saturate(scaled.div_ceil(u128::from(hz.max(1))))
+    }
+
+    /// Nanoseconds in `ticks`, rounded down.
+    pub fn to_ns(self, ticks: Ticks) -> u64 {
+        self.count(ticks, NS_PER_SECOND)
+    }
+
+    /// Ticks in `ns` nanoseconds, rounded up.
+    pub fn from_ns(self, ns: u64) -> Ticks {
+        self.ticks(ns, NS_PER_SECOND)
+    }
+}
+
+/// The value, or the largest `u64`: times that far away never come.
+fn saturate(value: u128) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}
+
+/// An interrupt output of a device: its level, and what the board has not been told yet.
+///
+/// Several pulses between two drains collapse into one, as they would in an interrupt controller that nobody served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    level: bool,
+    told: bool,
+    rose: bool,
+}
+
+impl Line {
+    /// Drives the line.
+    pub fn set(&mut self, level: bool) {
+        self.rose |= level && !self.level;
+        self.level = level;
+    }
+
+    /// Takes the line low and high again, leaving it high.
+    pub fn strobe(&mut self) {
+        self.set(false);
+        self.set(true);
+    }
+
+    /// The level now.
+    pub fn level(&self) -> bool {
+        self.level
+    }
+
+    /// Calls `sink` with each level to pass on, in order; at most three times.
+    pub fn drain(&mut self, mut sink: impl FnMut(bool)) {
+        if self.rose {
+            if self.told {
+                sink(false);
+            }
+            sink(true);
+            if !self.level {
+                sink(false);
+            }
+        } else if self.told != self.level {
+            sink(self.level);
+        }
+        self.told = self.level;
+        self.rose = false;
+    }
+}
+
+/// Composes a little-endian read of `size` bytes (at most 4) from single registers.
+pub fn read_bytes(port: u16, size: u8, mut byte: impl FnMut(u16) -> u8) -> u32 {
+    (0..u16::from(size.min(4))).fold(0, |value, i| value | u32::from(byte(port.wrapping_add(i))) << (8 * i))
+}
+
+/// Splits a little-endian write of `size` bytes (at most 4) into single registers.
+pub fn write_bytes(port: u16, size: u8, value: u32, mut byte: impl FnMut(u16, u8)) {
+    for i in 0..u16::from(size.min(4)) {
+        byte(port.wrapping_add(i), (value >> (8 * i)) as u8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clock_conversions_are_exact_inverses() {
+        for tsc_hz in [1, 999_999_937, 2_100_000_000, 3_600_000_000] {
+            let clock = Clock::new(tsc_hz);
+            for hz in [1, 32_768, 1_193_182, 3_579_545, NS_PER_SECOND] {
+                for count in [1, 2, 3, 1000, 65_536, 123_456_789] {
+                    let ticks = clock.ticks(count, hz);
+                    if ticks == u64::MAX {
+                        continue;
+                    }
+                    assert!(clock.count(ticks, hz) >= count, "{tsc_hz} {hz} {count}");
+                    assert!(clock.count(ticks - 1, hz) < count, "{tsc_hz} {hz} {count}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn clock_saturates_far_away() {
+        assert_eq!(Clock::new(u64::MAX).ticks(u64::MAX, 1), u64::MAX);
+        assert_eq!(Clock::new(0).count(u64::MAX, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn line_tells_each_change_once() {
+        // (what the device did, what the board hears)
+        let table: [(&[bool], &[bool]); 6] = [
+            (&[true], &[true]),
+            (&[true], &[]),
+            (&[false, true], &[false, true]),
+            (&[false], &[false]),
+            (&[true, false], &[true, false]),
+            (&[true, false, true, false], &[true, false]),
+        ];
+        let mut line = Line::default();
+        for (levels, heard) in table {
+            levels.iter().for_each(|&level| line.set(level));
+            let mut out = Vec::new();
+            line.drain(|level| out.push(level));
+            assert_eq!(out, heard, "{levels:?}");
+        }
+    }
+
+    #[test]
+    fn wide_accesses_are_little_endian() {
+        let mut out = Vec::new();
+        write_bytes(0xffff, 4, 0x0403_0201, |port, value| out.push((port, value)));
+        assert_eq!(out, [(0xffff, 1), (0, 2), (1, 3), (2, 4)]);
+        assert_eq!(read_bytes(0x10, 2, |port| port as u8), 0x1110);
+    }
+}

@@ -1,0 +1,586 @@
+//! The 8254 interval timer and port 0x61, which gates and shows its channel 2.
+//!
+//! A channel is a function of time: it remembers when it was loaded and with what, and computes its count and output
+//! when asked. Only channel 0 has an interrupt line (IRQ 0), so only its rising edges are events.
+
+use ledger::Ticks;
+
+use super::{Clock, Line};
+
+/// Input clock of the three channels.
+pub const PIT_HZ: u64 = 1_193_182;
+
+/// The channels, the control word and the system control port.
+pub const PORTS: [u16; 5] = [0x40, 0x41, 0x42, 0x43, 0x61];
+
+/// Refresh requests toggle bit 4 of port 0x61; a PC makes one every 18 input clocks (15 µs).
+const REFRESH_CLOCKS: u64 = 18;
+
+/// Which bytes of a count are transferred.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Access {
+    Low,
+    High,
+    #[default]
+    Both,
+}
+
+impl Access {
+    fn bits(self) -> u8 {
+        match self {
+            Access::Low => 1,
+            Access::High => 2,
+            Access::Both => 3,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Channel {
+    mode: u8,
+    bcd: bool,
+    access: Access,
+    /// Initial count; 0 stands for the maximum.
+    reload: u16,
+    /// Input clock at which counting (re)started; nothing runs until a count was written.
+    start: Option<u64>,
+    /// In modes 1 and 5: a count is there, but no trigger came since the mode was set.
+    untriggered: bool,
+    /// Clocks counted before the gate closed (modes 0 and 4).
+    held: u64,
+    gate: bool,
+    /// First byte of a two-byte count.
+    pending_low: Option<u8>,
+    read_high: bool,
+    latched: Option<u16>,
+    latched_status: Option<u8>,
+    /// A control word came, and no count after it.
+    null_count: bool,
+}
+
+impl Channel {
+    fn new(gate: bool) -> Self {
+        Self {
+            mode: 0,
+            bcd: false,
+            access: Access::Both,
+            reload: 0,
+            start: None,
+            untriggered: false,
+            held: 0,
+            gate,
+            pending_low: None,
+            read_high: false,
+            latched: None,
+            latched_status: None,
+            null_count: true,
+        }
+    }
+
+    /// Clocks from the initial count to zero.
+    fn period(&self) -> u64 {
+        let modulus = self.modulus();
+        let count = if self.bcd { from_bcd(self.reload) } else { u64::from(self.reload) };
+        match count % modulus {
+            0 => modulus,
+            count => count,
+        }
+    }
+
+    fn modulus(&self) -> u64 {
+        if self.bcd { 10_000 } else { 0x1_0000 }
+    }
+
+    fn stops_without_gate(&self) -> bool {
+        matches!(self.mode, 0 | 2 | 3 | 4)
+    }
+
+    /// Clocks counted at input clock `clock`; `None` while nothing was started.
+    fn elapsed(&self, clock: u64) -> Option<u64> {
+        let start = self.start?;
+        if self.untriggered {
+            return None;
+        }
+        if self.stops_without_gate() && !self.gate {
+            return Some(self.held);
+        }
+        Some(clock.saturating_sub(start).saturating_add(self.held))
+    }
+
+    fn count(&self, clock: u64) -> u16 {
+        let Some(elapsed) = self.elapsed(clock) else { return self.reload };
+        let period = self.period();
+        let modulus = self.modulus();
+        let value = match self.mode {
+            2 => period - elapsed % period,
+            3 => {
+                // Counts down by two, twice per period; an odd period spends its extra clock in the high half.
+                let phase = elapsed % period;
+                let half = period.div_ceil(2);
+                let within = if phase < half { phase } else { phase - half };
+                (period & !1).saturating_sub(2 * within)
+            }
+            _ => (period % modulus + modulus - elapsed % modulus) % modulus,
+        };
+        let value = value % modulus;
+        if self.bcd { to_bcd(value) } else { value as u16 }
+    }
+
+    fn output(&self, clock: u64) -> bool {
+        let Some(elapsed) = self.elapsed(clock) else { return self.mode != 0 };
+        let period = self.period();
+        match self.mode {
+            0 | 1 => elapsed >= period,
+            2 => !self.gate || elapsed % period != period - 1 || period == 1,
+            3 => !self.gate || elapsed % period < period.div_ceil(2),
+            _ => elapsed != period,
+        }
+    }
+
+    /// How many times the output has risen since the channel started.
+    fn rises(&self, clock: u64) -> u64 {
+        let Some(elapsed) = self.elapsed(clock) else { return 0 };
+        match self.mode {
+            0 | 1 => u64::from(elapsed >= self.period()),
+            2 | 3 => elapsed / self.period(),
+            _ => u64::from(elapsed > self.period()),
+        }
+    }
+
+    /// Input clock of the rising edge that follows the first `passed` ones.
+    fn next_rise(&self, passed: u64) -> Option<u64> {
+        let start = self.start?;
+        if self.untriggered || self.stops_without_gate() && !self.gate {
+            return None;
+        }
+        let elapsed = match self.mode {
+            2 | 3 => passed.saturating_add(1).saturating_mul(self.period()),
+            _ if passed > 0 => return None,
+            0 | 1 => self.period(),
+            _ => self.period() + 1,
+        };
+        Some(start.saturating_add(elapsed.saturating_sub(self.held)))
+    }
+
+    /// Starts counting at the next input clock.
+    fn restart(&mut self, clock: u64) {
+        self.start = Some(clock.saturating_add(1));
+        self.held = 0;
+        self.null_count = false;
+    }
+
+    fn control(&mut self, value: u8) {
+        self.access = match value >> 4 & 3 {
+            1 => Access::Low,
+            2 => Access::High,
+            _ => Access::Both,
+        };
+        // Modes 6 and 7 are 2 and 3.
+        self.mode = match value >> 1 & 7 {
+            mode @ 6.. => mode - 4,
+            mode => mode,
+        };
+        self.bcd = value & 1 != 0;
+        self.start = None;
+        self.untriggered = false;
+        self.held = 0;
+        self.pending_low = None;
+        self.read_high = false;
+        self.latched = None;
+        self.null_count = true;
+    }
+
+    fn write(&mut self, value: u8, clock: u64) {
+        let count = match (self.access, self.pending_low) {
+            (Access::Low, _) => u16::from(value),
+            (Access::High, _) => u16::from(value) << 8,
+            (Access::Both, None) => {
+                self.pending_low = Some(value);
+                // In mode 0 the first byte stops the count.
+                if self.mode == 0 && self.start.is_some() {
+                    self.start = None;
+                }
+                return;
+            }
+            (Access::Both, Some(low)) => u16::from_le_bytes([low, value]),
+        };
+        self.pending_low = None;
+        self.load(count, clock);
+    }
+
+    fn load(&mut self, count: u16, clock: u64) {
+        match self.mode {
+            // The gate starts these; a new count waits for the next trigger.
+            1 | 5 => {
+                if self.start.is_none() {
+                    self.untriggered = true;
+                    self.start = Some(clock);
+                }
+                if self.untriggered || self.elapsed(clock) >= Some(self.period()) {
+                    self.untriggered = true;
+                    self.null_count = false;
+                }
+                self.reload = count;
+            }
+            _ => {
+                self.reload = count;
+                self.restart(clock);
+            }
+        }
+    }
+
+    fn set_gate(&mut self, gate: bool, clock: u64) {
+        if gate == self.gate {
+            return;
+        }
+        if gate {
+            self.gate = true;
+            match (self.mode, self.start) {
+                (_, None) => {}
+                (0 | 4, Some(_)) => self.start = Some(clock),
+                _ => {
+                    self.untriggered = false;
+                    self.restart(clock);
+                }
+            }
+        } else {
+            if self.stops_without_gate() {
+                self.held = self.elapsed(clock).unwrap_or(0);
+            }
+            self.gate = false;
+        }
+    }
+
+    fn latch(&mut self, clock: u64) {
+        if self.latched.is_none() {
+            self.latched = Some(self.count(clock));
+            self.read_high = false;
+        }
+    }
+
+    fn latch_status(&mut self, clock: u64) {
+        let status = u8::from(self.output(clock)) << 7
+            | u8::from(self.null_count) << 6
+            | self.access.bits() << 4
+            | self.mode << 1
+            | u8::from(self.bcd);
+        self.latched_status.get_or_insert(status);
+    }
+
+    fn read(&mut self, clock: u64) -> u8 {
+        if let Some(status) = self.latched_status.take() {
+            return status;
+        }
+        let [low, high] = self.latched.unwrap_or_else(|| self.count(clock)).to_le_bytes();
+        let (value, last) = match (self.access, self.read_high) {
+            (Access::Low, _) => (low, true),
+            (Access::High, _) => (high, true),
+            (Access::Both, false) => (low, false),
+            (Access::Both, true) => (high, true),
+        };
+        self.read_high = !last;
+        if last {
+            self.latched = None;
+        }
+        value
+    }
+}
+
+/// Reads decimal digits; digits above 9 count as their binary value, as the chip's counter would.
+fn from_bcd(value: u16) -> u64 {
+    (0..4).rev().fold(0, |sum, digit| sum * 10 + u64::from(value >> (4 * digit) & 0xf))
+}
+
+fn to_bcd(value: u64) -> u16 {
+    (0..4).fold(0, |bcd, digit| bcd | ((value / 10u64.pow(digit) % 10) as u16) << (4 * digit))
+}
+
+/// The timer.
+#[derive(Clone, Debug)]
+pub struct Pit {
+    clock: Clock,
+    channels: [Channel; 3],
+    speaker: bool,
+    /// Rising edges of channel 0 that were passed on.
+    rises: u64,
+    /// IRQ 0.
+    pub irq: Line,
+}
+
+impl Pit {
+    /// After power-on: channel 2 gated off, nothing counting.
+    pub fn new(clock: Clock) -> Self {
+        let channels = [Channel::new(true), Channel::new(true), Channel::new(false)];
+        Self { clock, channels, speaker: false, rises: 0, irq: Line::default() }
+    }
+
+    /// As a PC BIOS leaves it: channel 0 in mode 2 with the longest period (18.2 Hz), channel 1 refreshing memory.
+    pub fn as_firmware_leaves(clock: Clock, now: Ticks) -> Self {
+        let mut pit = Self::new(clock);
+        for (port, value) in [(0x43, 0x34), (0x40, 0), (0x40, 0), (0x43, 0x54), (0x41, REFRESH_CLOCKS as u8)] {
+            pit.write(port, value, now);
+        }
+        pit
+    }
+
+    fn input_clock(&self, now: Ticks) -> u64 {
+        self.clock.count(now, PIT_HZ)
+    }
+
+    /// When channel 0 raises IRQ 0 next.
+    pub fn next_event(&self) -> Option<Ticks> {
+        self.channels[0].next_rise(self.rises).map(|clock| self.clock.ticks(clock, PIT_HZ))
+    }
+
+    /// Lets time pass.
+    pub fn advance(&mut self, now: Ticks) {
+        let clock = self.input_clock(now);
+        let channel = &self.channels[0];
+        let rises = channel.rises(clock);
+        if rises > self.rises {
+            self.irq.strobe();
+        }
+        self.rises = rises;
+        self.irq.set(channel.output(clock));
+    }
+
+    /// Applies `change` to a channel and brings the interrupt line up to date.
+    fn change(&mut self, index: usize, now: Ticks, change: impl FnOnce(&mut Channel, u64)) {
+        let clock = self.input_clock(now);
+        change(&mut self.channels[index], clock);
+        if index == 0 {
+            let channel = &self.channels[0];
+            self.rises = channel.rises(clock);
+            self.irq.set(channel.output(clock));
+        }
+    }
+
+    /// Reads one of [`PORTS`].
+    pub fn read(&mut self, port: u16, now: Ticks) -> u8 {
+        self.advance(now);
+        let clock = self.input_clock(now);
+        match port {
+            0x40..=0x42 => self.channels[usize::from(port - 0x40)].read(clock),
+            0x61 => {
+                let channel = &self.channels[2];
+                u8::from(channel.gate)
+                    | u8::from(self.speaker) << 1
+                    | u8::from(clock / REFRESH_CLOCKS & 1 != 0) << 4
+                    | u8::from(channel.output(clock)) << 5
+            }
+            _ => 0xff,
+        }
+    }
+
+    /// Writes one of [`PORTS`].
+    pub fn write(&mut self, port: u16, value: u8, now: Ticks) {
+        self.advance(now);
+        match port {
+            0x40..=0x42 => self.change(usize::from(port - 0x40), now, |channel, clock| channel.write(value, clock)),
+            0x43 => self.control(value, now),
+            0x61 => {
+                self.speaker = value & 2 != 0;
+                self.change(2, now, |channel, clock| channel.set_gate(value & 1 != 0, clock));
+            }
+            _ => {}
+        }
+    }
+
+    fn control(&mut self, value: u8, now: Ticks) {
+        if value >> 6 < 3 {
+            let index = usize::from(value >> 6);
+            if value & 0x30 == 0 {
+                self.change(index, now, |channel, clock| channel.latch(clock));
+            } else {
+                self.change(index, now, |channel, _| channel.control(value));
+            }
+            return;
+        }
+        for index in (0..3).filter(|index| value & 2 << index != 0) {
+            self.change(index, now, |channel, clock| {
+                if value & 0x20 == 0 {
+                    channel.latch(clock);
+                }
+                if value & 0x10 == 0 {
+                    channel.latch_status(clock);
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CLOCK: Clock = Clock::new(2_100_000_000);
+
+    fn at(clock: u64) -> Ticks {
+        CLOCK.ticks(clock, PIT_HZ)
+    }
+
+    /// Loads a channel at time 0, so that it counts from input clock 1.
+    fn loaded(channel: u16, mode: u8, count: u16) -> Pit {
+        let mut pit = Pit::new(CLOCK);
+        pit.write(0x61, 1, 0);
+        pit.write(0x43, (channel as u8) << 6 | 0x30 | mode << 1, 0);
+        let [low, high] = count.to_le_bytes();
+        pit.write(0x40 + channel, low, 0);
+        pit.write(0x40 + channel, high, 0);
+        pit
+    }
+
+    /// The times, in input clocks, at which IRQ 0 rises.
+    fn edges(pit: &mut Pit, limit: usize) -> Vec<u64> {
+        let mut out = Vec::new();
+        for _ in 0..limit {
+            let Some(now) = pit.next_event() else { break };
+            pit.advance(now);
+            pit.irq.drain(|level| {
+                if level {
+                    out.push(CLOCK.count(now, PIT_HZ));
+                }
+            });
+        }
+        out
+    }
+
+    #[test]
+    fn channel_0_rises_as_its_mode_says() {
+        let table: [(u8, &[u64]); 4] =
+            [(0, &[101]), (2, &[101, 201, 301, 401]), (3, &[101, 201, 301, 401]), (4, &[102])];
+        for (mode, expected) in table {
+            let mut pit = loaded(0, mode, 100);
+            pit.irq.drain(|_| ());
+            assert_eq!(edges(&mut pit, 4), expected, "mode {mode}");
+        }
+    }
+
+    #[test]
+    fn thousand_hertz_does_not_drift() {
+        let mut pit = loaded(0, 2, 1193);
+        pit.irq.drain(|_| ());
+        let edges = edges(&mut pit, 5000);
+        assert_eq!(edges.len(), 5000);
+        assert_eq!(edges.last(), Some(&(1 + 1193 * 5000)));
+    }
+
+    #[test]
+    fn late_advance_gives_one_edge() {
+        let mut pit = loaded(0, 2, 100);
+        pit.irq.drain(|_| ());
+        pit.advance(at(1011));
+        let mut levels = Vec::new();
+        pit.irq.drain(|level| levels.push(level));
+        assert_eq!(levels, [false, true]);
+        assert_eq!(pit.next_event(), Some(at(1101)));
+    }
+
+    #[test]
+    fn latched_count_stays_until_read() {
+        let mut pit = loaded(2, 0, 1000);
+        pit.write(0x43, 0x80, at(101));
+        pit.write(0x43, 0x80, at(301));
+        let value = u16::from_le_bytes([pit.read(0x42, at(400)), pit.read(0x42, at(500))]);
+        assert_eq!(value, 900);
+        let value = u16::from_le_bytes([pit.read(0x42, at(601)), pit.read(0x42, at(601))]);
+        assert_eq!(value, 400);
+    }
+
+    #[test]
+    fn channel_2_output_shows_in_port_0x61() {
+        // Mode 0 as Linux calibrates the TSC with it.
+        let mut pit = Pit::new(CLOCK);
+        pit.write(0x61, 1, 0);
+        for (port, value) in [(0x43, 0xb0), (0x42, 0x9b), (0x42, 0x2e)] {
+            pit.write(port, value, 0);
+        }
+        assert_eq!(pit.read(0x61, at(1 + 0x2e9a)) & 0x20, 0);
+        assert_eq!(pit.read(0x61, at(1 + 0x2e9b)) & 0x20, 0x20);
+    }
+
+    #[test]
+    fn closed_gate_holds_mode_0() {
+        let mut pit = loaded(2, 0, 1000);
+        pit.write(0x61, 0, at(101));
+        assert_eq!(pit.read(0x42, at(5000)), 900u16.to_le_bytes()[0]);
+        pit.read(0x42, at(5000));
+        pit.write(0x61, 1, at(6000));
+        assert_eq!(pit.read(0x61, at(6899)) & 0x20, 0);
+        assert_eq!(pit.read(0x61, at(6900)) & 0x20, 0x20);
+    }
+
+    #[test]
+    fn gate_triggers_modes_1_and_5() {
+        for (mode, before, during, at_end) in [(1, 0x20, 0, 0x20), (5, 0x20, 0x20, 0)] {
+            let mut pit = Pit::new(CLOCK);
+            for (port, value) in [(0x43, 0xb0 | mode << 1), (0x42, 100), (0x42, 0)] {
+                pit.write(port, value, 0);
+            }
+            assert_eq!(pit.read(0x61, at(500)) & 0x20, before, "mode {mode} waits");
+            pit.write(0x61, 1, at(1000));
+            assert_eq!(pit.read(0x61, at(1050)) & 0x20, during, "mode {mode} counts");
+            assert_eq!(pit.read(0x61, at(1101)) & 0x20, at_end, "mode {mode} ends");
+        }
+    }
+
+    #[test]
+    fn square_wave_counts_by_two() {
+        let mut pit = loaded(2, 3, 100);
+        for (clock, count, output) in [(1, 100, 0x20), (26, 50, 0x20), (51, 100, 0), (76, 50, 0), (101, 100, 0x20)] {
+            pit.write(0x43, 0x80, at(clock));
+            let value = u16::from_le_bytes([pit.read(0x42, at(clock)), pit.read(0x42, at(clock))]);
+            assert_eq!((value, pit.read(0x61, at(clock)) & 0x20), (count, output), "clock {clock}");
+        }
+    }
+
+    #[test]
+    fn bcd_counts_in_decimal() {
+        let mut pit = Pit::new(CLOCK);
+        for (port, value) in [(0x61, 1), (0x43, 0xb1), (0x42, 0x00), (0x42, 0x10)] {
+            pit.write(port, value, 0);
+        }
+        pit.write(0x43, 0x80, at(2));
+        assert_eq!([pit.read(0x42, at(2)), pit.read(0x42, at(2))], [0x99, 0x09]);
+    }
+
+    #[test]
+    fn read_back_latches_status_before_count() {
+        let mut pit = loaded(0, 2, 0x1234);
+        pit.write(0x43, 0xc2, at(1));
+        assert_eq!(pit.read(0x40, at(1)), 0xb4);
+        assert_eq!([pit.read(0x40, at(1)), pit.read(0x40, at(1))], [0x34, 0x12]);
+        pit.write(0x43, 0x34, at(2));
+        pit.write(0x43, 0xe2, at(2));
+        assert_eq!(pit.read(0x40, at(2)) & 0x40, 0x40, "null count until a count is written");
+    }
+
+    #[test]
+    fn refresh_bit_toggles() {
+        let mut pit = Pit::new(CLOCK);
+        assert_ne!(pit.read(0x61, at(0)) & 0x10, pit.read(0x61, at(18)) & 0x10);
+    }
+
+    proptest! {
+        #[test]
+        fn random_accesses_do_not_panic(
+            ops in prop::collection::vec((0..5usize, any::<bool>(), any::<u8>(), 0u64..1 << 40), 0..200),
+            start in prop::sample::select(vec![0, u64::MAX - (1 << 41)]),
+        ) {
+            let mut now: Ticks = start;
+            let mut pit = Pit::new(CLOCK);
+            for (port, write, value, step) in ops {
+                now = now.saturating_add(step);
+                if write { pit.write(PORTS[port], value, now) } else { pit.read(PORTS[port], now); }
+                if let Some(event) = pit.next_event() {
+                    prop_assert!(event > now || event == u64::MAX, "{event} {now}");
+                    if value & 1 == 0 {
+                        now = event;
+                        pit.advance(now);
+                    }
+                }
+            }
+        }
+    }
+}
