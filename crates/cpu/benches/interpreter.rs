@@ -1,0 +1,63 @@
+//! Hot paths of the interpreter, in guest instructions per second.
+
+use cpu::testing::{DATA, Machine};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use iced_x86::code_asm::*;
+use ledger::TICKS_PER_CYCLE;
+
+/// Instructions per iteration of a benchmark; each costs one cycle in the test model.
+const INSTRUCTIONS: u64 = 1_000_000;
+
+/// Runs `body` as an endless loop.
+fn bench(c: &mut Criterion, name: &str, body: fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>) {
+    let mut machine = Machine::long64(0);
+    machine.code(|a| {
+        let mut top = a.create_label();
+        a.mov(rbx, DATA)?;
+        a.set_label(&mut top)?;
+        body(a)?;
+        a.dec(rcx)?;
+        a.jmp(top)
+    });
+    let mut group = c.benchmark_group("interpreter");
+    group.throughput(Throughput::Elements(INSTRUCTIONS));
+    group.bench_function(name, |b| b.iter(|| machine.run(INSTRUCTIONS * TICKS_PER_CYCLE)));
+    group.finish();
+}
+
+fn interpreter(c: &mut Criterion) {
+    bench(c, "arithmetic", |a| {
+        a.add(rax, rcx)?;
+        a.xor(rdx, rax)?;
+        a.lea(rsi, rax + rcx * 4 + 8)?;
+        a.shr(rsi, 3)?;
+        a.sub(rdx, rsi)?;
+        a.and(edx, 0xffff)?;
+        a.mov(rdi, rdx)?;
+        a.cmp(rdi, 17)
+    });
+    bench(c, "memory", |a| {
+        a.mov(rax, qword_ptr(rbx + 8))?;
+        a.add(rax, rcx)?;
+        a.mov(qword_ptr(rbx + 8), rax)?;
+        a.add(dword_ptr(rbx + 64), eax)?;
+        a.movzx(edx, byte_ptr(rbx + 65))?;
+        a.cmp(byte_ptr(rbx + 66), dl)
+    });
+    bench(c, "branches", |a| {
+        let mut odd = a.create_label();
+        let mut join = a.create_label();
+        a.test(ecx, 1)?;
+        a.jnz(odd)?;
+        a.inc(rax)?;
+        a.set_label(&mut odd)?;
+        a.cmp(rax, rcx)?;
+        a.ja(join)?;
+        a.dec(rdx)?;
+        a.set_label(&mut join)?;
+        a.nop()
+    });
+}
+
+criterion_group!(benches, interpreter);
+criterion_main!(benches);
