@@ -15,6 +15,7 @@
 use ledger::{TICKS_PER_CYCLE, Ticks};
 
 pub mod ioapic;
+pub mod lapic;
 pub mod pic;
 pub mod pit;
 

@@ -365,7 +365,7 @@ impl Pit {
                 let channel = &self.channels[2];
                 u8::from(channel.gate)
                     | u8::from(self.speaker) << 1
-                    | u8::from(clock / REFRESH_CLOCKS & 1 != 0) << 4
+                    | u8::from((clock / REFRESH_CLOCKS) & 1 != 0) << 4
                     | u8::from(channel.output(clock)) << 5
             }
             _ => 0xff,
