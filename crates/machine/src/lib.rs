@@ -4,3 +4,4 @@ pub mod acpi;
 pub mod devices;
 pub mod loader;
 pub mod memory;
+pub mod pci;
