@@ -18,6 +18,9 @@ pub mod ioapic;
 pub mod lapic;
 pub mod pic;
 pub mod pit;
+pub mod pm;
+pub mod rtc;
+pub mod serial;
 
 /// Nanoseconds in a second.
 pub const NS_PER_SECOND: u64 = 1_000_000_000;
