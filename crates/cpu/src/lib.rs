@@ -8,6 +8,7 @@ pub mod bus;
 pub mod cache;
 pub mod decode;
 pub mod exec;
+pub mod f80;
 pub mod fault;
 pub mod flags;
 pub mod mem;

@@ -40,3 +40,11 @@ pub struct Model {
     /// MAXPHYADDR.
     pub physical_bits: u8,
 }
+
+impl Model {
+    /// The static contents of a CPUID leaf; zero if the model does not have it.
+    pub fn static_cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegs {
+        let found = self.cpuid.iter().find(|e| e.leaf == leaf && e.subleaf.is_none_or(|s| s == subleaf));
+        found.map_or_else(CpuidRegs::default, |e| e.regs)
+    }
+}

@@ -332,6 +332,11 @@ pub struct Cpu {
     /// APIC id, as CPUID reports it.
     pub apic_id: u32,
 
+    /// The x87 data pointer is only updated by unmasked exceptions (CPUID.7.0:EBX\[6\]).
+    pub fdp_on_exception: bool,
+    /// The x87 CS and DS are saved as 0 (CPUID.7.0:EBX\[13\]).
+    pub fcs_deprecated: bool,
+
     /// Modelled TLB.
     pub tlb: Tlb,
     /// Modelled branch predictor.
@@ -367,6 +372,7 @@ impl Cpu {
     ) -> Self {
         let origin = recorder.borrow_mut().origin(Origin { level: 0, ring: 0, space: 0 });
         let geometry = model.geometry;
+        let features = model.static_cpuid(7, 0).ebx;
         let mut cpu = Self {
             gpr: [0; 32],
             rip: 0,
@@ -415,6 +421,8 @@ impl Cpu {
             monitor: None,
             random: 0x9e37_79b9_7f4a_7c15 ^ index as u64,
             apic_id: index as u32,
+            fdp_on_exception: features & 1 << 6 != 0,
+            fcs_deprecated: features & 1 << 13 != 0,
             tlb: Tlb::new(&geometry),
             predictor: Predictor::new(&geometry),
             ram,

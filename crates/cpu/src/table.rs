@@ -48,6 +48,7 @@ pub static FAMILIES: &[(&str, &[Row])] = &[
     ("stack", exec::stack::ROWS),
     ("control", exec::control::ROWS),
     ("miscellaneous", exec::misc::ROWS),
+    ("x87", exec::x87::ROWS),
 ];
 
 /// The row of a mnemonic.

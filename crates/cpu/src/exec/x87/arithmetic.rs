@@ -1,0 +1,162 @@
+//! Basic arithmetic and functions specified to the bit.
+
+use crate::exec::x87::stack::{bound, enter, overflow, report, underflow};
+use crate::f80::host::{Arithmetic, Function, Outcome};
+use crate::f80::{BIAS, Class, status::*};
+use crate::fault::{Exec, Flow};
+use crate::op::{Handler, Op};
+use crate::state::{Cpu, F80};
+use iced_x86::Instruction;
+
+pub fn real<A: Arithmetic>(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    let handler: Handler = match (op.has(Op::MEM), op.size) {
+        (false, _) => registers::<A, false>,
+        (true, 4) => |cpu, op| {
+            enter(cpu)?;
+            let b = cpu.load::<u32>(op)?;
+            into_top(cpu, op, |control, a| A::single(control, a, b))
+        },
+        _ => |cpu, op| {
+            enter(cpu)?;
+            let b = cpu.load::<u64>(op)?;
+            into_top(cpu, op, |control, a| A::double(control, a, b))
+        },
+    };
+    bound(i, op, handler)
+}
+
+pub fn integer<A: Arithmetic>(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    let handler: Handler = match op.size {
+        2 => |cpu, op| {
+            enter(cpu)?;
+            let b = cpu.load::<u16>(op)?;
+            into_top(cpu, op, |control, a| A::word(control, a, b))
+        },
+        _ => |cpu, op| {
+            enter(cpu)?;
+            let b = cpu.load::<u32>(op)?;
+            into_top(cpu, op, |control, a| A::dword(control, a, b))
+        },
+    };
+    bound(i, op, handler)
+}
+
+#[inline(always)]
+fn into_top(cpu: &mut Cpu, op: &Op, compute: impl FnOnce(u16, F80) -> Outcome) -> Exec<Flow> {
+    if !cpu.x87.full(0) {
+        if underflow(cpu, op) {
+            cpu.x87.set_st(0, F80::INDEFINITE);
+        }
+        return Ok(Flow::Next);
+    }
+    let outcome = compute(cpu.x87.control, cpu.x87.st(0));
+    if report(cpu, op, outcome.status) {
+        cpu.x87.set_st(0, outcome.value);
+    }
+    Ok(Flow::Next)
+}
+
+pub fn registers<A: Arithmetic, const POP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    enter(cpu)?;
+    let (to, from) = (op.r0, op.r1);
+    let (value, goes_on) = if cpu.x87.full(to) && cpu.x87.full(from) {
+        let outcome = A::register(cpu.x87.control, cpu.x87.st(to), cpu.x87.st(from));
+        (outcome.value, report(cpu, op, outcome.status))
+    } else {
+        (F80::INDEFINITE, underflow(cpu, op))
+    };
+    if goes_on {
+        cpu.x87.set_st(to, value);
+        if POP {
+            cpu.x87.pop();
+        }
+    }
+    Ok(Flow::Next)
+}
+
+/// FABS, or FCHS if `INVERT`.
+pub fn sign<const INVERT: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    enter(cpu)?;
+    let (value, goes_on) = if cpu.x87.full(0) {
+        let value = cpu.x87.st(0);
+        (if INVERT { value.negated() } else { value.with_sign(false) }, report(cpu, op, 0))
+    } else {
+        (F80::INDEFINITE, underflow(cpu, op))
+    };
+    if goes_on {
+        cpu.x87.set_st(0, value);
+    }
+    Ok(Flow::Next)
+}
+
+/// A function of ST(0), or of ST(0) and ST(1), into ST(0).
+#[inline(always)]
+pub fn function(cpu: &mut Cpu, op: &Op, function: Function, operands: u8) -> Exec<Flow> {
+    enter(cpu)?;
+    if !cpu.x87.full(0) || (operands == 2 && !cpu.x87.full(1)) {
+        if underflow(cpu, op) {
+            cpu.x87.set_st(0, F80::INDEFINITE);
+        }
+        return Ok(Flow::Next);
+    }
+    let outcome = function(cpu.x87.control, cpu.x87.st(0), cpu.x87.st(1));
+    if report(cpu, op, outcome.status) {
+        cpu.x87.set_st(0, outcome.value);
+    }
+    Ok(Flow::Next)
+}
+
+/// FPREM and FPREM1: the condition codes are the low bits of the quotient, if there is one, and C2 if the
+/// reduction is not complete.
+#[inline(always)]
+pub fn remainder(cpu: &mut Cpu, op: &Op, function: Function) -> Exec<Flow> {
+    enter(cpu)?;
+    cpu.x87.status &= !C2;
+    if !cpu.x87.full(0) || !cpu.x87.full(1) {
+        if underflow(cpu, op) {
+            cpu.x87.set_st(0, F80::INDEFINITE);
+        }
+        return Ok(Flow::Next);
+    }
+    let outcome = function(cpu.x87.control, cpu.x87.st(0), cpu.x87.st(1));
+    if report(cpu, op, outcome.status) {
+        cpu.x87.set_st(0, outcome.value);
+        if outcome.value.class() != Class::Nan {
+            cpu.x87.status = cpu.x87.status & !(C0 | C2 | C3) | outcome.status & (C0 | C2 | C3);
+        }
+    }
+    Ok(Flow::Next)
+}
+
+/// Exponent and significand of a value, and the exceptions of taking them apart.
+fn extract(value: F80) -> (F80, F80, u16) {
+    match value.class() {
+        Class::Unsupported => (F80::INDEFINITE, F80::INDEFINITE, IE),
+        Class::Nan => (value.quieted(), value.quieted(), if value.is_signalling() { IE } else { 0 }),
+        Class::Infinity => (F80::infinity(false), value, 0),
+        Class::Zero => (F80::infinity(true), value, ZE),
+        class => {
+            let shift = value.significand.leading_zeros();
+            let exponent = value.exponent().max(1) - BIAS - shift as i32;
+            let significand = F80 { significand: value.significand << shift, ..F80::ONE }.with_sign(value.negative());
+            (F80::from_int(exponent.into()), significand, if class == Class::Denormal { DE } else { 0 })
+        }
+    }
+}
+
+pub fn fxtract(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    enter(cpu)?;
+    let (exponent, significand, goes_on) = if !cpu.x87.full(0) {
+        (F80::INDEFINITE, F80::INDEFINITE, underflow(cpu, op))
+    } else if cpu.x87.full(7) {
+        (F80::INDEFINITE, F80::INDEFINITE, overflow(cpu, op))
+    } else {
+        let (exponent, significand, flags) = extract(cpu.x87.st(0));
+        (exponent, significand, report(cpu, op, flags))
+    };
+    if goes_on {
+        cpu.x87.set_st(0, exponent);
+        cpu.x87.push(significand);
+    }
+    Ok(Flow::Next)
+}

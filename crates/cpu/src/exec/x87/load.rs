@@ -1,0 +1,165 @@
+//! Loads, constants, and moves within the stack.
+
+use crate::exec::x87::rounding;
+use crate::exec::x87::stack::{bound, enter, note, overflow, report, underflow};
+use crate::f80::{Rounding, status::*};
+use crate::fault::{Exec, Flow};
+use crate::op::{Handler, Op};
+use crate::state::{Cpu, F80};
+use iced_x86::Instruction;
+
+/// Pushes a loaded value.
+fn push(cpu: &mut Cpu, op: &Op, value: F80, flags: u16) -> Exec<Flow> {
+    if cpu.x87.full(7) {
+        if overflow(cpu, op) {
+            cpu.x87.push(F80::INDEFINITE);
+        }
+        return Ok(Flow::Next);
+    }
+    // A denormal is pushed even if DE is unmasked.
+    if report(cpu, op, flags) || flags & IE == 0 {
+        cpu.x87.push(value);
+    }
+    Ok(Flow::Next)
+}
+
+/// The value that a conversion from a narrower format pushes, and its exceptions.
+fn converted((value, denormal): (F80, bool)) -> (F80, u16) {
+    if value.is_signalling() {
+        return (value.quieted(), IE);
+    }
+    (value, if denormal { DE } else { 0 })
+}
+
+pub fn fld(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    let handler: Handler = match (op.has(Op::MEM), op.size) {
+        (false, _) => fld_register,
+        (true, 4) => |cpu, op| {
+            enter(cpu)?;
+            let (value, flags) = converted(F80::from_single(cpu.load(op)?));
+            push(cpu, op, value, flags)
+        },
+        (true, 8) => |cpu, op| {
+            enter(cpu)?;
+            let (value, flags) = converted(F80::from_double(cpu.load(op)?));
+            push(cpu, op, value, flags)
+        },
+        _ => |cpu, op| {
+            enter(cpu)?;
+            let mut bytes = [0; 10];
+            cpu.load_bytes(op, &mut bytes)?;
+            push(cpu, op, F80::from_bytes(bytes), 0)
+        },
+    };
+    bound(i, op, handler)
+}
+
+fn fld_register(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    enter(cpu)?;
+    if !cpu.x87.full(op.r0) {
+        if underflow(cpu, op) {
+            cpu.x87.push(F80::INDEFINITE);
+        }
+        return Ok(Flow::Next);
+    }
+    let value = cpu.x87.st(op.r0);
+    push(cpu, op, value, 0)
+}
+
+pub fn fild(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    let handler: Handler = match op.size {
+        2 => |cpu, op| {
+            enter(cpu)?;
+            let value = cpu.load::<u16>(op)? as i16;
+            push(cpu, op, F80::from_int(value.into()), 0)
+        },
+        4 => |cpu, op| {
+            enter(cpu)?;
+            let value = cpu.load::<u32>(op)? as i32;
+            push(cpu, op, F80::from_int(value.into()), 0)
+        },
+        _ => |cpu, op| {
+            enter(cpu)?;
+            let value = cpu.load::<u64>(op)? as i64;
+            push(cpu, op, F80::from_int(value), 0)
+        },
+    };
+    bound(i, op, handler)
+}
+
+pub fn fbld(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    enter(cpu)?;
+    let mut bytes = [0; 10];
+    cpu.load_bytes(op, &mut bytes)?;
+    // Eighteen digits of up to 15 (those above 9 are invalid but harmless) stay below 2^64.
+    let magnitude = bytes[..9].iter().rev().fold(0u64, |v, b| v * 100 + u64::from(b >> 4) * 10 + u64::from(b & 15));
+    push(cpu, op, F80::from_magnitude(magnitude).with_sign(bytes[9] & 0x80 != 0), 0)
+}
+
+/// Numbers of the constants.
+pub const ONE: usize = 0;
+/// log2(10).
+pub const L2T: usize = 1;
+/// log2(e).
+pub const L2E: usize = 2;
+/// Pi.
+pub const PI: usize = 3;
+/// log10(2).
+pub const LG2: usize = 4;
+/// ln(2).
+pub const LN2: usize = 5;
+/// Zero.
+pub const ZERO: usize = 6;
+
+/// For each constant the sign and exponent, the significand rounded down, and what rounding to nearest and up add to it.
+const CONSTANTS: [(u16, u64, u64, u64); 7] = [
+    (0x3fff, 0x8000_0000_0000_0000, 0, 0),
+    (0x4000, 0xd49a_784b_cd1b_8afe, 0, 1),
+    (0x3fff, 0xb8aa_3b29_5c17_f0bb, 1, 1),
+    (0x4000, 0xc90f_daa2_2168_c234, 1, 1),
+    (0x3ffd, 0x9a20_9a84_fbcf_f798, 1, 1),
+    (0x3ffe, 0xb172_17f7_d1cf_79ab, 1, 1),
+    (0, 0, 0, 0),
+];
+
+pub fn constant<const WHICH: usize>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    enter(cpu)?;
+    let (sign_exponent, down, nearest, up) = CONSTANTS[WHICH];
+    let add = match rounding(cpu) {
+        Rounding::Nearest => nearest,
+        Rounding::Up => up,
+        Rounding::Down | Rounding::Zero => 0,
+    };
+    push(cpu, op, F80 { significand: down + add, sign_exponent }, 0)
+}
+
+pub fn fcmov<const CC: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    enter(cpu)?;
+    if !cpu.x87.full(0) || !cpu.x87.full(op.r1) {
+        if underflow(cpu, op) {
+            cpu.x87.set_st(0, F80::INDEFINITE);
+        }
+        return Ok(Flow::Next);
+    }
+    // Without a stack fault C1 stays.
+    note(cpu, op);
+    if cpu.lazy.condition(CC) {
+        let value = cpu.x87.st(op.r1);
+        cpu.x87.set_st(0, value);
+    }
+    Ok(Flow::Next)
+}
+
+pub fn fxch(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    enter(cpu)?;
+    let i = op.r1;
+    let both = cpu.x87.full(0) && cpu.x87.full(i);
+    if if both { report(cpu, op, 0) } else { underflow(cpu, op) } {
+        let x = &mut cpu.x87;
+        let value = |n| if x.full(n) { x.st(n) } else { F80::INDEFINITE };
+        let (a, b) = (value(0), value(i));
+        x.set_st(0, b);
+        x.set_st(i, a);
+    }
+    Ok(Flow::Next)
+}

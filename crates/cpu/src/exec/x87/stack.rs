@@ -1,0 +1,232 @@
+//! The register stack, what every x87 instruction checks first, and how it reports exceptions.
+
+use crate::f80::status::*;
+use crate::fault::{Exec, vector};
+use crate::op::{Handler, Op, SEG_FLAT};
+use crate::state::{Cpu, F80, X87, bits::*, seg};
+use iced_x86::{Instruction, OpCodeOperandKind, Register};
+
+impl X87 {
+    /// Number of the physical register that is ST(0).
+    pub fn top(&self) -> u8 {
+        (self.status >> 11) as u8 & 7
+    }
+
+    /// Makes a physical register ST(0).
+    pub fn set_top(&mut self, top: u8) {
+        self.status = self.status & !(7 << 11) | u16::from(top & 7) << 11;
+    }
+
+    fn physical(&self, i: u8) -> usize {
+        usize::from(self.top().wrapping_add(i) & 7)
+    }
+
+    /// ST(i) is not empty.
+    pub fn full(&self, i: u8) -> bool {
+        self.tags >> self.physical(i) & 1 != 0
+    }
+
+    /// ST(i).
+    pub fn st(&self, i: u8) -> F80 {
+        self.regs[self.physical(i)]
+    }
+
+    /// Writes ST(i), which then is not empty.
+    pub fn set_st(&mut self, i: u8, value: F80) {
+        let physical = self.physical(i);
+        self.regs[physical] = value;
+        self.tags |= 1 << physical;
+    }
+
+    /// Empties ST(i).
+    pub fn free(&mut self, i: u8) {
+        self.tags &= !(1 << self.physical(i));
+    }
+
+    /// Pushes.
+    pub fn push(&mut self, value: F80) {
+        self.set_top(self.top().wrapping_sub(1));
+        self.set_st(0, value);
+    }
+
+    /// Pops.
+    pub fn pop(&mut self) {
+        self.free(0);
+        self.set_top(self.top() + 1);
+    }
+
+    /// Makes ES and B say whether an exception flagged is unmasked, after either word changed.
+    pub fn summarize(&mut self) {
+        self.status &= !(ES | B);
+        if self.status & !self.control & EXCEPTIONS != 0 {
+            self.status |= ES | B;
+        }
+    }
+
+    /// The full tag word: for each register valid, zero, special or empty.
+    pub fn tag_word(&self) -> u16 {
+        use crate::f80::Class;
+        (0..8).fold(0, |word, i| {
+            let tag = match self.regs[i].class() {
+                _ if self.tags >> i & 1 == 0 => 3,
+                Class::Normal => 0,
+                Class::Zero => 1,
+                _ => 2,
+            };
+            word | tag << (2 * i)
+        })
+    }
+
+    /// Loads a full tag word, of which only emptiness counts.
+    pub fn set_tag_word(&mut self, word: u16) {
+        self.tags = (0..8).fold(0, |tags, i| tags | u8::from(word >> (2 * i) & 3 != 3) << i);
+    }
+
+    /// FNINIT.
+    pub fn init(&mut self) {
+        *self = Self { regs: self.regs, control: 0x37f, status: 0, tags: 0, opcode: 0, ip: 0, cs: 0, dp: 0, ds: 0 };
+    }
+}
+
+/// Binds a handler whose instruction sets the pointers: `op.imm` becomes the opcode they record.
+pub fn bound(i: &Instruction, op: &mut Op, handler: Handler) -> Option<Handler> {
+    op.imm = u64::from(opcode(i));
+    Some(handler)
+}
+
+/// The low three bits of the first opcode byte and the second byte.
+fn opcode(i: &Instruction) -> u16 {
+    let info = i.code().op_code();
+    let encoded = info.op_code() as u16;
+    if info.op_code_len() == 2 {
+        // Register forms have both bytes there; a register is in the low three bits.
+        return (encoded & 0x7ff) + encoded_register(i);
+    }
+    let reg = info.group_index().max(0) as u16;
+    (encoded & 7) << 8 | reg << 3 | mod_rm(i)
+}
+
+/// The number of the ST(i) that the opcode names.
+fn encoded_register(i: &Instruction) -> u16 {
+    let info = i.code().op_code();
+    let n = (0..info.op_count()).find(|n| info.op_kind(*n) == OpCodeOperandKind::sti_opcode);
+    n.map_or(0, |n| i.op_register(n).number() as u16 & 7)
+}
+
+/// Mod and R/M of a memory operand, in the encoding that assemblers choose.
+fn mod_rm(i: &Instruction) -> u16 {
+    let (base, index) = (i.memory_base(), i.memory_index());
+    let sixteen = [base, index].iter().any(|r| r.is_gpr16()) || (i.memory_displ_size() == 2 && base == Register::None);
+    let mode = match i.memory_displ_size() {
+        _ if base == Register::None || i.is_ip_rel_memory_operand() => 0,
+        0 => 0,
+        1 => 0x40,
+        _ => 0x80,
+    };
+    let rm = if sixteen {
+        match (base, index) {
+            (Register::BX, Register::SI) => 0,
+            (Register::BX, Register::DI) => 1,
+            (Register::BP, Register::SI) => 2,
+            (Register::BP, Register::DI) => 3,
+            (Register::SI, _) => 4,
+            (Register::DI, _) => 5,
+            (Register::BX, _) => 7,
+            _ => 6,
+        }
+    } else if i.is_ip_rel_memory_operand() {
+        5
+    } else if base == Register::None {
+        if index == Register::None && i.code_size() != iced_x86::CodeSize::Code64 { 5 } else { 4 }
+    } else if index != Register::None {
+        4
+    } else {
+        base.number() as u16 & 7
+    };
+    mode | rm
+}
+
+/// #NM, then #MF: what a waiting instruction checks first.
+#[inline(always)]
+pub fn enter(cpu: &mut Cpu) -> Exec {
+    if cpu.cr0 & (CR0_EM | CR0_TS) != 0 || cpu.x87.status & ES != 0 {
+        return enter_slow(cpu);
+    }
+    Ok(())
+}
+
+#[cold]
+#[inline(never)]
+fn enter_slow(cpu: &mut Cpu) -> Exec {
+    available(cpu)?;
+    pending(cpu)
+}
+
+/// #NM: what an instruction that does not wait checks first.
+#[inline(always)]
+pub fn available(cpu: &mut Cpu) -> Exec {
+    if cpu.cr0 & (CR0_EM | CR0_TS) != 0 {
+        return Err(cpu.nm());
+    }
+    Ok(())
+}
+
+/// #MF if an unmasked exception is pending.
+pub fn pending(cpu: &mut Cpu) -> Exec {
+    if cpu.x87.status & ES != 0 && cpu.cr0 & CR0_NE != 0 {
+        return Err(cpu.raise(vector::MF));
+    }
+    Ok(())
+}
+
+/// Ends an instruction: pointers, exception flags, SF and C1. Returns whether it may have its effect, that is, no exception
+/// of [`BEFORE`] is unmasked.
+#[inline]
+pub fn report(cpu: &mut Cpu, op: &Op, flags: u16) -> bool {
+    cpu.x87.status = cpu.x87.status & !C1 | flags & (EXCEPTIONS | SF | C1);
+    note(cpu, op);
+    let unmasked = flags & EXCEPTIONS & !cpu.x87.control;
+    if unmasked == 0 {
+        return true;
+    }
+    cpu.x87.status |= ES | B;
+    cpu.x87.opcode = op.imm as u16 & 0x7ff;
+    note_data(cpu, op);
+    unmasked & BEFORE == 0
+}
+
+/// Records the instruction in the pointers.
+#[inline]
+pub fn note(cpu: &mut Cpu, op: &Op) {
+    let rip = op.rip();
+    cpu.x87.ip = if cpu.long64 { rip } else { rip & 0xffff_ffff };
+    cpu.x87.cs = if cpu.fcs_deprecated { 0 } else { cpu.seg[usize::from(seg::CS)].selector };
+    if !cpu.fdp_on_exception {
+        note_data(cpu, op);
+    }
+}
+
+fn note_data(cpu: &mut Cpu, op: &Op) {
+    if !op.has(Op::MEM) {
+        return;
+    }
+    cpu.x87.dp = op.ea(cpu);
+    let segment = match op.seg {
+        SEG_FLAT => seg::DS,
+        s if s > SEG_FLAT => seg::SS,
+        s => s,
+    };
+    cpu.x87.ds = if cpu.fcs_deprecated { 0 } else { cpu.seg[usize::from(segment)].selector };
+}
+
+/// A register needed is empty. Returns whether the masked response is to be given.
+#[cold]
+pub fn underflow(cpu: &mut Cpu, op: &Op) -> bool {
+    report(cpu, op, IE | SF)
+}
+
+/// A register to be pushed into is not empty. Returns whether the masked response is to be given.
+#[cold]
+pub fn overflow(cpu: &mut Cpu, op: &Op) -> bool {
+    report(cpu, op, IE | SF | C1)
+}

@@ -1,0 +1,172 @@
+//! Rounding operations on the host's x87 unit.
+//!
+//! Addition, multiplication, division, square root, remainder, scaling and narrowing are specified to the bit, so the host
+//! does them, under the guest's own control word. An unmasked exception then is pending on the host, with the result it
+//! demands (none, or one with a biased exponent), until FNCLEX takes it away before the next instruction that would trap.
+
+use crate::state::F80;
+use std::arch::asm;
+
+/// What an operation gave.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// The result; the first operand if an unmasked exception forbade one.
+    pub value: F80,
+    /// The status word: exceptions and condition codes.
+    pub status: u16,
+}
+
+/// What the assembly works on, by offset from one pointer.
+#[repr(C, align(16))]
+#[derive(Default)]
+struct Frame {
+    a: F80,       // 0
+    b: F80,       // 16
+    value: F80,   // 32
+    memory: u64,  // 48
+    control: u16, // 56
+    saved: u16,   // 58
+}
+
+/// Runs x87 instructions between a known beginning and end: `$load` pushes the operands, `$work` leaves the result in ST(0),
+/// and `$unload` stores it and empties the stack.
+macro_rules! run {
+    ($frame:expr, $load:expr, $work:expr, $unload:expr) => {{
+        let status: u16;
+        // SAFETY: memory operands lie inside the frame. All x87 registers are declared as clobbered, so that the stack is
+        // empty at the start; every sequence leaves it empty. No instruction that waits for exceptions follows one that may
+        // leave one pending before FNCLEX. The control word is put back.
+        unsafe {
+            asm!(
+                concat!(
+                    "fnstcw word ptr [{f} + 58]\nfnclex\nfldcw word ptr [{f} + 56]\n",
+                    $load, "\n", $work, "\n",
+                    "fnstsw ax\ntest al, 0x80\njz 2f\nfnclex\n2:\n",
+                    $unload, "\n",
+                    "fldcw word ptr [{f} + 58]",
+                ),
+                f = in(reg) &raw mut $frame,
+                out("ax") status,
+                out("st(0)") _, out("st(1)") _, out("st(2)") _, out("st(3)") _,
+                out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
+                options(nostack),
+            );
+        }
+        Outcome { value: $frame.value, status }
+    }};
+}
+
+/// A two-operand operation in its forms. The first operand is the destination; the second comes from a register or memory.
+pub trait Arithmetic {
+    /// With a register.
+    fn register(control: u16, a: F80, b: F80) -> Outcome;
+    /// With a single-precision value.
+    fn single(control: u16, a: F80, b: u32) -> Outcome;
+    /// With a double-precision value.
+    fn double(control: u16, a: F80, b: u64) -> Outcome;
+    /// With a 16-bit integer.
+    fn word(control: u16, a: F80, b: u16) -> Outcome;
+    /// With a 32-bit integer.
+    fn dword(control: u16, a: F80, b: u32) -> Outcome;
+}
+
+macro_rules! with_memory {
+    ($control:expr, $a:expr, $b:expr, $instruction:expr) => {{
+        let mut frame = Frame { a: $a, memory: $b.into(), control: $control, ..Frame::default() };
+        run!(frame, "fld tbyte ptr [{f}]", $instruction, "fstp tbyte ptr [{f} + 32]")
+    }};
+}
+
+macro_rules! with_register {
+    ($control:expr, $a:expr, $b:expr, $instruction:expr) => {{
+        let mut frame = Frame { a: $a, b: $b, control: $control, ..Frame::default() };
+        run!(
+            frame,
+            "fld tbyte ptr [{f} + 16]\nfld tbyte ptr [{f}]",
+            $instruction,
+            "fstp tbyte ptr [{f} + 32]\nfstp st(0)"
+        )
+    }};
+}
+
+macro_rules! arithmetic {
+    ($($(#[$doc:meta])* $name:ident = $real:literal, $integer:literal;)*) => {$(
+        $(#[$doc])*
+        pub struct $name;
+
+        impl Arithmetic for $name {
+            fn register(control: u16, a: F80, b: F80) -> Outcome {
+                with_register!(control, a, b, concat!($real, " st, st(1)"))
+            }
+            fn single(control: u16, a: F80, b: u32) -> Outcome {
+                with_memory!(control, a, b, concat!($real, " dword ptr [{f} + 48]"))
+            }
+            fn double(control: u16, a: F80, b: u64) -> Outcome {
+                with_memory!(control, a, b, concat!($real, " qword ptr [{f} + 48]"))
+            }
+            fn word(control: u16, a: F80, b: u16) -> Outcome {
+                with_memory!(control, a, b, concat!($integer, " word ptr [{f} + 48]"))
+            }
+            fn dword(control: u16, a: F80, b: u32) -> Outcome {
+                with_memory!(control, a, b, concat!($integer, " dword ptr [{f} + 48]"))
+            }
+        }
+    )*};
+}
+
+arithmetic! {
+    /// a + b.
+    Add = "fadd", "fiadd";
+    /// a - b.
+    Sub = "fsub", "fisub";
+    /// b - a.
+    SubR = "fsubr", "fisubr";
+    /// a * b.
+    Mul = "fmul", "fimul";
+    /// a / b.
+    Div = "fdiv", "fidiv";
+    /// b / a.
+    DivR = "fdivr", "fidivr";
+}
+
+/// An operation on ST(0), or on ST(0) and ST(1), with the result in ST(0).
+pub type Function = fn(control: u16, st0: F80, st1: F80) -> Outcome;
+
+/// FSQRT.
+pub fn sqrt(control: u16, st0: F80, _: F80) -> Outcome {
+    with_memory!(control, st0, 0u64, "fsqrt")
+}
+
+/// FRNDINT.
+pub fn round(control: u16, st0: F80, _: F80) -> Outcome {
+    with_memory!(control, st0, 0u64, "frndint")
+}
+
+/// FSCALE.
+pub fn scale(control: u16, st0: F80, st1: F80) -> Outcome {
+    with_register!(control, st0, st1, "fscale")
+}
+
+/// FPREM.
+pub fn prem(control: u16, st0: F80, st1: F80) -> Outcome {
+    with_register!(control, st0, st1, "fprem")
+}
+
+/// FPREM1.
+pub fn prem1(control: u16, st0: F80, st1: F80) -> Outcome {
+    with_register!(control, st0, st1, "fprem1")
+}
+
+/// FST to single precision. The value is meaningless if an unmasked exception other than PE is reported.
+pub fn to_single(control: u16, a: F80) -> (u32, u16) {
+    let mut frame = Frame { a, control, ..Frame::default() };
+    let outcome = run!(frame, "fld tbyte ptr [{f}]", "fst dword ptr [{f} + 48]", "fstp st(0)");
+    (frame.memory as u32, outcome.status)
+}
+
+/// FST to double precision, likewise.
+pub fn to_double(control: u16, a: F80) -> (u64, u16) {
+    let mut frame = Frame { a, control, ..Frame::default() };
+    let outcome = run!(frame, "fld tbyte ptr [{f}]", "fst qword ptr [{f} + 48]", "fstp st(0)");
+    (frame.memory, outcome.status)
+}
