@@ -1,0 +1,159 @@
+//! The emulated side: the processor under test in user mode, on page tables that map the arena as it is mapped natively.
+//!
+//! This is one of the modules with `unsafe`: the guest's memory is behind a raw pointer.
+
+use crate::layout::*;
+use crate::state::{Exception, Outcome, State};
+use cpu::fault::vector;
+use cpu::ram::Region;
+use cpu::state::{F80, seg};
+use cpu::testing::{self, Raised};
+use cpu::{Cpu, Ram, flags};
+use std::rc::Rc;
+
+const TABLES: u64 = 0x1000;
+const TABLES_LEN: u64 = 0x8000;
+
+/// A user-mode processor.
+pub struct Emulated {
+    cpu: Cpu,
+    arena: *mut u8,
+    code64: bool,
+}
+
+fn region(start: u64, len: u64, owners: &mut Vec<Box<[u64]>>) -> Region {
+    let mut memory = vec![0u64; (len / 8) as usize].into_boxed_slice();
+    let host = memory.as_mut_ptr().cast();
+    owners.push(memory);
+    Region { start, len, host, read_only: false }
+}
+
+impl Emulated {
+    /// In 64-bit mode, or in 32-bit compatibility mode. `arena` is what the arena starts with.
+    pub fn new(arena: &[u8; ARENA_LEN], code64: bool) -> Self {
+        let mut owners = Vec::new();
+        let regions =
+            vec![region(0, TABLES + TABLES_LEN, &mut owners), region(ARENA, ARENA_LEN as u64, &mut owners)];
+        let host = regions[1].host;
+        // SAFETY: the boxes are the owners, are never touched through references again, and their heap blocks do not move.
+        let ram = unsafe { Ram::new(regions, Rc::new(owners)) };
+        // Four levels; every table present, writable, user, accessed.
+        const TABLE: u64 = 0x27;
+        let tables = [(39, TABLES), (30, TABLES + 0x1000), (21, TABLES + 0x2000), (12, TABLES + 0x3000)];
+        for pair in tables.windows(2) {
+            let ((shift, table), (_, next)) = (pair[0], pair[1]);
+            ram.write(table + (ARENA >> shift & 0x1ff) * 8, next | TABLE);
+        }
+        for (i, rights) in RIGHTS.iter().enumerate() {
+            let address = ARENA + i as u64 * PAGE;
+            let entry = match rights {
+                Rights::None => continue,
+                Rights::Read => address | 0x25,
+                Rights::Write => address | 0x67,
+            };
+            // Not executable.
+            ram.write(TABLES + 0x3000 + (address >> 12 & 0x1ff) * 8, entry | 1 << 63);
+        }
+        ram.write_bytes(ARENA, arena);
+        let mut cpu = testing::cpu(ram);
+        testing::set_long_mode(&mut cpu, TABLES, 3, code64);
+        // The selectors that Linux gives a program, so that reading them compares.
+        let selectors = if code64 { [0, 0x33, 0x2b, 0, 0, 0] } else { [0x2b, 0x23, 0x2b, 0x2b, 0, 0] };
+        for (segment, selector) in cpu.seg.iter_mut().zip(selectors) {
+            segment.selector = selector;
+        }
+        Self { cpu, arena: host, code64 }
+    }
+
+    /// Writes to the arena where it is writable.
+    pub fn poke(&mut self, address: u64, bytes: &[u8]) {
+        self.cpu.ram.write_bytes(address, bytes);
+    }
+
+    /// A range of the arena.
+    pub fn memory(&self, range: std::ops::Range<usize>) -> &[u8] {
+        debug_assert!(range.end <= ARENA_LEN);
+        // SAFETY: inside the arena's block, and nothing writes to it while the borrow of `self` lasts.
+        unsafe { std::slice::from_raw_parts(self.arena.add(range.start), range.len()) }
+    }
+
+    fn load(&mut self, state: &State) {
+        let cpu = &mut self.cpu;
+        cpu.gpr[..16].copy_from_slice(&state.gpr);
+        cpu.rip = CODE_START;
+        cpu.lazy.load(state.rflags);
+        cpu.flags = (state.rflags & flags::ALL & !flags::ARITH) | 2;
+        cpu.seg[usize::from(seg::FS)].base = state.fs_base;
+        cpu.seg[usize::from(seg::GS)].base = state.gs_base;
+        let x = &state.x;
+        for (i, ymm) in cpu.vector.ymm.iter_mut().enumerate() {
+            *ymm = [x.xmm[i][0], x.xmm[i][1], x.ymm_high[i][0], x.ymm_high[i][1]];
+        }
+        cpu.vector.mxcsr = x.mxcsr;
+        let top = usize::from(x.fsw >> 11);
+        for (i, st) in x.st.iter().enumerate() {
+            cpu.x87.regs[(top + i) & 7] = F80 { significand: st[0], sign_exponent: st[1] as u16 };
+        }
+        cpu.x87.control = x.fcw;
+        cpu.x87.status = x.fsw;
+        cpu.x87.tags = x.ftw;
+        cpu.x87.opcode = x.fop;
+        cpu.x87.ip = x.fip;
+        cpu.x87.dp = x.fdp;
+        cpu.x87.cs = 0;
+        cpu.x87.ds = 0;
+        cpu.fault = Default::default();
+        cpu.attention = 0;
+    }
+
+    fn store(&self) -> State {
+        let cpu = &self.cpu;
+        let mut state = State::default();
+        state.gpr.copy_from_slice(&cpu.gpr[..16]);
+        state.rip = cpu.rip;
+        state.rflags = cpu.rflags();
+        state.fs_base = cpu.seg[usize::from(seg::FS)].base;
+        state.gs_base = cpu.seg[usize::from(seg::GS)].base;
+        let x = &mut state.x;
+        for (i, ymm) in cpu.vector.ymm.iter().enumerate() {
+            x.xmm[i] = [ymm[0], ymm[1]];
+            x.ymm_high[i] = [ymm[2], ymm[3]];
+        }
+        x.mxcsr = cpu.vector.mxcsr;
+        let top = usize::from(cpu.x87.status >> 11);
+        for (i, st) in x.st.iter_mut().enumerate() {
+            let register = cpu.x87.regs[(top + i) & 7];
+            *st = [register.significand, register.sign_exponent.into()];
+        }
+        x.fcw = cpu.x87.control;
+        x.fsw = cpu.x87.status;
+        x.ftw = cpu.x87.tags;
+        x.fop = cpu.x87.opcode;
+        x.fip = cpu.x87.ip;
+        x.fdp = cpu.x87.dp;
+        state
+    }
+
+    /// Executes the instruction of these bytes at [`CODE_START`]. `state.rip` is ignored.
+    ///
+    /// An instruction that stops at itself to go on (iterations of a repeated one) is resumed until it is done.
+    pub fn execute(&mut self, bytes: &[u8], state: &State) -> Outcome {
+        self.load(state);
+        let mut padded = [0xcc; 15];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        let exception = loop {
+            match testing::step_bytes(&mut self.cpu, &padded) {
+                Ok(_) if self.cpu.rip == CODE_START => {}
+                Ok(_) => break None,
+                Err(raised) => break Some(self.exception(raised)),
+            }
+        };
+        debug_assert_eq!(self.cpu.long64, self.code64);
+        Outcome { state: self.store(), exception }
+    }
+
+    fn exception(&mut self, raised: Raised) -> Exception {
+        let address = if raised.vector == vector::PF { self.cpu.fault_address } else { 0 };
+        Exception { vector: raised.vector, code: raised.code.unwrap_or(0), address }
+    }
+}

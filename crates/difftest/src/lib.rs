@@ -1,0 +1,17 @@
+//! Differential testing of the processor against the host: one random instruction at a time, natively and emulated, every bit
+//! of the outcome compared. See `docs/guides/differential-testing.md`.
+//!
+//! Reading order: [`forms`] (what is tested), [`operands`] and [`case`] (how a case comes to be), [`native`] and [`emulated`]
+//! (the two sides), [`compare`], [`runner`].
+
+pub mod case;
+pub mod compare;
+pub mod emulated;
+pub mod forms;
+pub mod layout;
+pub mod native;
+pub mod operands;
+pub mod rng;
+pub mod runner;
+pub mod state;
+pub mod values;

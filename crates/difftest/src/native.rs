@@ -1,0 +1,427 @@
+//! The host side: loads a state into the real processor, executes one instruction, stores what came of it.
+//!
+//! The instruction lies on a page of INT3s and is followed by a jump to a stub that stores the state. Faults, and branches
+//! that land elsewhere on the page, arrive as signals, whose frames hold the state. One thread of a process may do this, since
+//! addresses are fixed and signal handlers belong to the process.
+//!
+//! This is one of the modules with `unsafe`: it maps memory at fixed addresses and leaves Rust for a moment.
+
+use crate::layout::*;
+use crate::state::{Exception, Outcome, STATE_LEN, State, Xsave};
+use std::io::Error as IoError;
+use std::mem::{MaybeUninit, offset_of};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Why the host cannot be compared with.
+#[derive(Debug, thiserror::Error)]
+pub enum Unavailable {
+    /// The processor lacks something.
+    #[error("the host processor does not have {0}")]
+    Feature(&'static str),
+    /// Fixed addresses or executable memory cannot be had.
+    #[error("cannot map memory at {address:#x}: {source}")]
+    Map {
+        /// Address.
+        address: u64,
+        /// Why.
+        source: IoError,
+    },
+    /// Signal handlers cannot be installed.
+    #[error("cannot handle signals: {0}")]
+    Signals(IoError),
+    /// There is one per process.
+    #[error("already in use in this process")]
+    Busy,
+}
+
+/// What the stubs work on, at [`CONTEXT`].
+#[repr(C)]
+struct Context {
+    /// State to load.
+    load: State,
+    /// State stored.
+    store: State,
+    host_rsp: u64,
+    host_fs: u64,
+    host_gs: u64,
+    host_mxcsr: u32,
+    host_fcw: u32,
+    /// Where the jump after the instruction ends up.
+    exit: u64,
+    /// Far pointer into 32-bit code: offset and selector.
+    far: u64,
+    /// Set while the instruction under test runs.
+    running: u64,
+    /// Set by the signal handler: `exception` holds one.
+    trapped: u64,
+    vector: u64,
+    code: u64,
+    address: u64,
+}
+
+const LOAD: u64 = CONTEXT;
+const STORE: u64 = CONTEXT + STATE_LEN as u64;
+const GPR: usize = offset_of!(State, gpr);
+
+std::arch::global_asm!(
+    ".globl difftest_enter64, difftest_enter32, difftest_exit, difftest_leave",
+    ".macro difftest_prologue",
+    "push rbx",
+    "push rbp",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "pushfq",
+    "mov [{host_rsp}], rsp",
+    "stmxcsr [{host_mxcsr}]",
+    "fnstcw [{host_fcw}]",
+    "rdfsbase rax",
+    "mov [{host_fs}], rax",
+    "rdgsbase rax",
+    "mov [{host_gs}], rax",
+    "mov rax, [{load} + {fs}]",
+    "wrfsbase rax",
+    "mov rax, [{load} + {gs}]",
+    "wrgsbase rax",
+    "mov eax, 7",
+    "xor edx, edx",
+    "xrstor64 [{load} + {x}]",
+    "mov rsp, {load} + {flags}",
+    "popfq",
+    "mov rax, [{load}]",
+    "mov rcx, [{load} + 8]",
+    "mov rdx, [{load} + 16]",
+    "mov rbx, [{load} + 24]",
+    "mov rsp, [{load} + 32]",
+    "mov rbp, [{load} + 40]",
+    "mov rsi, [{load} + 48]",
+    "mov rdi, [{load} + 56]",
+    "mov r8, [{load} + 64]",
+    "mov r9, [{load} + 72]",
+    "mov r10, [{load} + 80]",
+    "mov r11, [{load} + 88]",
+    "mov r12, [{load} + 96]",
+    "mov r13, [{load} + 104]",
+    "mov r14, [{load} + 112]",
+    "mov r15, [{load} + 120]",
+    ".endm",
+    "difftest_enter64:",
+    "difftest_prologue",
+    "jmp qword ptr [{load} + {rip}]",
+    // 32-bit code needs DS and ES that are not null.
+    "difftest_enter32:",
+    "mov eax, 0x2b",
+    "mov ds, eax",
+    "mov es, eax",
+    "difftest_prologue",
+    "jmp fword ptr [{far}]",
+    "difftest_exit:",
+    "mov [{store}], rax",
+    "mov [{store} + 8], rcx",
+    "mov [{store} + 16], rdx",
+    "mov [{store} + 24], rbx",
+    "mov [{store} + 32], rsp",
+    "mov [{store} + 40], rbp",
+    "mov [{store} + 48], rsi",
+    "mov [{store} + 56], rdi",
+    "mov [{store} + 64], r8",
+    "mov [{store} + 72], r9",
+    "mov [{store} + 80], r10",
+    "mov [{store} + 88], r11",
+    "mov [{store} + 96], r12",
+    "mov [{store} + 104], r13",
+    "mov [{store} + 112], r14",
+    "mov [{store} + 120], r15",
+    "mov rsp, {store} + {flags} + 8",
+    "pushfq",
+    "rdfsbase rax",
+    "mov [{store} + {fs}], rax",
+    "rdgsbase rax",
+    "mov [{store} + {gs}], rax",
+    "mov eax, 7",
+    "xor edx, edx",
+    "xsave64 [{store} + {x}]",
+    "difftest_leave:",
+    "xor eax, eax",
+    "mov ds, eax",
+    "mov es, eax",
+    "mov rax, [{host_fs}]",
+    "wrfsbase rax",
+    "mov rax, [{host_gs}]",
+    "wrgsbase rax",
+    "fninit",
+    "fldcw [{host_fcw}]",
+    "ldmxcsr [{host_mxcsr}]",
+    "vzeroupper",
+    "mov rsp, [{host_rsp}]",
+    "popfq",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop rbp",
+    "pop rbx",
+    "ret",
+    load = const LOAD,
+    store = const STORE,
+    rip = const offset_of!(State, rip),
+    flags = const offset_of!(State, rflags),
+    fs = const offset_of!(State, fs_base),
+    gs = const offset_of!(State, gs_base),
+    x = const offset_of!(State, x),
+    host_rsp = const CONTEXT + offset_of!(Context, host_rsp) as u64,
+    host_fs = const CONTEXT + offset_of!(Context, host_fs) as u64,
+    host_gs = const CONTEXT + offset_of!(Context, host_gs) as u64,
+    host_mxcsr = const CONTEXT + offset_of!(Context, host_mxcsr) as u64,
+    host_fcw = const CONTEXT + offset_of!(Context, host_fcw) as u64,
+    far = const CONTEXT + offset_of!(Context, far) as u64,
+);
+
+const _: () = assert!(GPR == 0);
+
+unsafe extern "C" {
+    fn difftest_enter64();
+    fn difftest_enter32();
+    fn difftest_exit();
+    fn difftest_leave();
+}
+
+/// Selectors of Linux's 64-bit and 32-bit user code.
+const USER_CS: u16 = 0x33;
+const USER32_CS: u16 = 0x23;
+
+static BUSY: AtomicBool = AtomicBool::new(false);
+
+const SIGNALS: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+
+/// Registers of [`State::gpr`] in a signal frame.
+const FRAME_GPR: [i32; 16] = [
+    libc::REG_RAX,
+    libc::REG_RCX,
+    libc::REG_RDX,
+    libc::REG_RBX,
+    libc::REG_RSP,
+    libc::REG_RBP,
+    libc::REG_RSI,
+    libc::REG_RDI,
+    libc::REG_R8,
+    libc::REG_R9,
+    libc::REG_R10,
+    libc::REG_R11,
+    libc::REG_R12,
+    libc::REG_R13,
+    libc::REG_R14,
+    libc::REG_R15,
+];
+
+/// Takes the state out of the frame and resumes in the stub that restores the host's. FS is the guest's here, so nothing that
+/// uses thread-local storage may be called.
+extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, frame: *mut libc::c_void) {
+    // SAFETY: the context page is mapped before the handler is installed; the kernel hands a valid frame, in which `fpregs`
+    // points to a standard-format XSAVE area of at least x87, SSE and AVX state (their presence is checked at start).
+    unsafe {
+        let context = &mut *(CONTEXT as *mut Context);
+        let frame = &mut *frame.cast::<libc::ucontext_t>();
+        if context.running == 0 {
+            // Not ours: the default action takes the process down when the instruction is retried.
+            libc::signal(signal, libc::SIG_DFL);
+            return;
+        }
+        let regs = &mut frame.uc_mcontext.gregs;
+        for (to, from) in context.store.gpr.iter_mut().zip(FRAME_GPR) {
+            *to = regs[from as usize] as u64;
+        }
+        context.store.rip = regs[libc::REG_RIP as usize] as u64;
+        context.store.rflags = regs[libc::REG_EFL as usize] as u64;
+        std::arch::asm!("rdfsbase {}", out(reg) context.store.fs_base);
+        std::arch::asm!("rdgsbase {}", out(reg) context.store.gs_base);
+        context.store.x = frame.uc_mcontext.fpregs.cast::<Xsave>().read_unaligned();
+        context.trapped = 1;
+        context.vector = regs[libc::REG_TRAPNO as usize] as u64;
+        context.code = regs[libc::REG_ERR as usize] as u64;
+        context.address = regs[libc::REG_CR2 as usize] as u64;
+        regs[libc::REG_RIP as usize] = difftest_leave as *const () as i64;
+        regs[libc::REG_EFL as usize] = 0x202;
+        let selectors = regs[libc::REG_CSGSFS as usize] & !0xffff;
+        regs[libc::REG_CSGSFS as usize] = selectors | i64::from(USER_CS);
+    }
+}
+
+fn map(address: u64, len: u64, rights: i32, fixed: i32) -> Result<(), Unavailable> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
+    // SAFETY: either the range is free (MAP_FIXED_NOREPLACE) or it lies in the reservation made so.
+    let got = unsafe { libc::mmap(address as *mut _, len as usize, rights, flags, -1, 0) };
+    if got as u64 == address {
+        return Ok(());
+    }
+    let source = if got == libc::MAP_FAILED { IoError::last_os_error() } else { IoError::from_raw_os_error(libc::EEXIST) };
+    Err(Unavailable::Map { address, source })
+}
+
+fn protect(address: u64, len: u64, rights: i32) -> Result<(), Unavailable> {
+    // SAFETY: the range lies in the reservation.
+    match unsafe { libc::mprotect(address as *mut _, len as usize, rights) } {
+        0 => Ok(()),
+        _ => Err(Unavailable::Map { address, source: IoError::last_os_error() }),
+    }
+}
+
+/// Checks what the host must have.
+fn check_features() -> Result<(), Unavailable> {
+    for (name, present) in [
+        ("AVX2", std::is_x86_feature_detected!("avx2")),
+        ("FMA", std::is_x86_feature_detected!("fma")),
+        ("F16C", std::is_x86_feature_detected!("f16c")),
+        ("BMI1", std::is_x86_feature_detected!("bmi1")),
+        ("BMI2", std::is_x86_feature_detected!("bmi2")),
+        ("LZCNT", std::is_x86_feature_detected!("lzcnt")),
+        ("MOVBE", std::is_x86_feature_detected!("movbe")),
+        ("XSAVE", std::is_x86_feature_detected!("xsave")),
+    ] {
+        if !present {
+            return Err(Unavailable::Feature(name));
+        }
+    }
+    // SAFETY: reads the auxiliary vector. Bit 1 says that FSGSBASE instructions are enabled.
+    let hwcap2 = unsafe { libc::getauxval(libc::AT_HWCAP2) };
+    if hwcap2 & 2 == 0 {
+        return Err(Unavailable::Feature("FSGSBASE enabled by the kernel"));
+    }
+    Ok(())
+}
+
+/// The host's processor, ready to execute instructions under test.
+pub struct Native {
+    /// Bytes of the code page that are not INT3.
+    dirty: usize,
+}
+
+impl Native {
+    /// Maps memory and takes over signals. `arena` is what the arena starts with.
+    pub fn new(arena: &[u8; ARENA_LEN]) -> Result<Self, Unavailable> {
+        check_features()?;
+        if BUSY.swap(true, Ordering::SeqCst) {
+            return Err(Unavailable::Busy);
+        }
+        let (none, write) = (libc::PROT_NONE, libc::PROT_READ | libc::PROT_WRITE);
+        map(RESERVED, RESERVED_LEN, none, libc::MAP_FIXED_NOREPLACE)?;
+        protect(CODE, 2 * PAGE, write | libc::PROT_EXEC)?;
+        protect(CONTEXT, PAGE, write)?;
+        protect(ARENA, ARENA_LEN as u64, write)?;
+        // SAFETY: all of it was just mapped writable, and nothing else knows of it.
+        unsafe {
+            (CODE as *mut u8).write_bytes(0xcc, 2 * PAGE as usize);
+            let context = &mut *(CONTEXT as *mut Context);
+            context.exit = difftest_exit as *const () as u64;
+            context.far = CODE_START | u64::from(USER32_CS) << 32;
+            // jmp qword ptr [context.exit], by absolute address.
+            let exit = (&raw const context.exit as u32).to_le_bytes();
+            let jump64 = [0xff, 0x24, 0x25, exit[0], exit[1], exit[2], exit[3]];
+            std::ptr::copy_nonoverlapping(jump64.as_ptr(), STUB64 as *mut u8, jump64.len());
+            // jmp 33h:STUB64, for 32-bit code.
+            let to = (STUB64 as u32).to_le_bytes();
+            let jump32 = [0xea, to[0], to[1], to[2], to[3], USER_CS as u8, 0];
+            std::ptr::copy_nonoverlapping(jump32.as_ptr(), STUB32 as *mut u8, jump32.len());
+            std::ptr::copy_nonoverlapping(arena.as_ptr(), ARENA as *mut u8, ARENA_LEN);
+        }
+        for (i, rights) in RIGHTS.iter().enumerate() {
+            let address = ARENA + i as u64 * PAGE;
+            match rights {
+                // A fresh page, so that it is not even present.
+                Rights::None => map(address, PAGE, none, libc::MAP_FIXED)?,
+                Rights::Read => protect(address, PAGE, libc::PROT_READ)?,
+                Rights::Write => {}
+            }
+        }
+        Self::handle_signals().map_err(Unavailable::Signals)?;
+        Ok(Self { dirty: 0 })
+    }
+
+    fn handle_signals() -> Result<(), IoError> {
+        let stack = vec![0u8; 256 << 10].leak();
+        // SAFETY: the alternate stack lives for ever; the handler has the signature that SA_SIGINFO asks for.
+        unsafe {
+            let alternate = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+            if libc::sigaltstack(&alternate, std::ptr::null_mut()) != 0 {
+                return Err(IoError::last_os_error());
+            }
+            let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+            action.sa_sigaction = on_signal as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            for signal in SIGNALS {
+                if libc::sigaction(signal, &action, std::ptr::null_mut()) != 0 {
+                    return Err(IoError::last_os_error());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes to the arena where it is writable.
+    pub fn poke(&mut self, address: u64, bytes: &[u8]) {
+        debug_assert!(address >= ARENA && address + bytes.len() as u64 <= ARENA + ARENA_LEN as u64);
+        // SAFETY: callers only name writable pages of the arena, which no Rust reference points to.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
+    }
+
+    /// A range of readable pages of the arena.
+    pub fn memory(&self, range: std::ops::Range<usize>) -> &[u8] {
+        // SAFETY: nothing writes to it while the borrow of `self` lasts.
+        unsafe { std::slice::from_raw_parts((ARENA as usize + range.start) as *const u8, range.len()) }
+    }
+
+    /// Executes the instruction of these bytes at [`CODE_START`]. `state.rip` is ignored.
+    pub fn execute(&mut self, bytes: &[u8], state: &State, code64: bool) -> Outcome {
+        let mut code = [0xcc; 24];
+        code[..bytes.len()].copy_from_slice(bytes);
+        let end = bytes.len() + 5;
+        let stub = if code64 { STUB64 } else { STUB32 };
+        let distance = (stub as u32).wrapping_sub(CODE_START as u32 + end as u32);
+        code[bytes.len()] = 0xe9;
+        code[bytes.len() + 1..end].copy_from_slice(&distance.to_le_bytes());
+        // SAFETY: the code page is ours; the context is only used by this thread, and the stubs preserve what the calling
+        // convention asks for. What the instruction itself may touch is the caller's care: it generates addresses.
+        let context = unsafe {
+            std::ptr::copy_nonoverlapping(code.as_ptr(), CODE_START as *mut u8, end.max(self.dirty));
+            self.dirty = end;
+            let context = &raw mut *(CONTEXT as *mut Context);
+            (*context).load = *state;
+            (*context).load.rip = CODE_START;
+            (*context).trapped = 0;
+            (*context).running = 1;
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            if code64 {
+                difftest_enter64();
+            } else {
+                difftest_enter32();
+            }
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            (*context).running = 0;
+            &*context
+        };
+        let mut state = context.store;
+        if context.trapped == 0 {
+            state.rip = CODE_START + bytes.len() as u64;
+            return Outcome { state, exception: None };
+        }
+        // RF is set in what a fault saves; the program never sees it.
+        state.rflags &= !(1 << 16);
+        let at = state.rip.wrapping_sub(1);
+        let landed = context.vector == 3
+            && (CODE..CODE + PAGE).contains(&at)
+            && !(CODE_START..CODE_START + end as u64).contains(&at);
+        if landed {
+            state.rip = at;
+            return Outcome { state, exception: None };
+        }
+        let vector = context.vector as u8;
+        // A branch to where nothing can be fetched completes, and the fetch faults.
+        if vector == 14 && context.code & 0x10 != 0 && context.address == state.rip && state.rip != CODE_START {
+            return Outcome { state, exception: None };
+        }
+        let code = context.code as u32;
+        let address = if vector == 14 { context.address } else { 0 };
+        Outcome { state, exception: Some(Exception { vector, code, address }) }
+    }
+}

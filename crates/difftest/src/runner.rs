@@ -1,0 +1,182 @@
+//! Runs cases of many forms and collects what differs.
+
+use crate::case::{self, Case, Generator};
+use crate::compare;
+use crate::emulated::Emulated;
+use crate::forms::Form;
+use crate::layout::{ARENA, writable};
+use crate::native::{Native, Unavailable};
+use crate::state::{Difference, fields, show};
+use iced_x86::{Code, Formatter, GasFormatter};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// A case whose outcomes differ.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Mismatch {
+    /// Family in the instruction table.
+    pub family: String,
+    /// The decoder's code that was asked for.
+    pub code: String,
+    /// Width of code.
+    pub bits: u32,
+    /// Seed of the run.
+    pub seed: u64,
+    /// Number of the case within seed and form.
+    pub index: u64,
+    /// The instruction in AT&T syntax.
+    pub instruction: String,
+    /// Its bytes.
+    pub bytes: String,
+    /// What differs.
+    pub differences: Vec<Difference>,
+    /// State before: registers that the instruction names, flags, control words.
+    pub before: BTreeMap<String, String>,
+}
+
+impl Mismatch {
+    /// Arguments that repeat just this case.
+    pub fn repeat(&self) -> String {
+        format!("difftest --mode {} --code {} --seed {} --index {}", self.bits, self.code, self.seed, self.index)
+    }
+}
+
+/// Counts of one family.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Forms.
+    pub forms: u64,
+    /// Cases compared.
+    pub cases: u64,
+    /// Of these, cases that raised an exception natively.
+    pub exceptions: u64,
+    /// Case numbers for which no harmless instruction was found.
+    pub skipped: u64,
+    /// Cases whose outcomes differ.
+    pub mismatches: u64,
+}
+
+impl Tally {
+    /// Adds another's counts.
+    pub fn add(&mut self, other: &Tally) {
+        self.forms += other.forms;
+        self.cases += other.cases;
+        self.exceptions += other.exceptions;
+        self.skipped += other.skipped;
+        self.mismatches += other.mismatches;
+    }
+}
+
+/// Both sides and a generator.
+pub struct Runner {
+    seed: u64,
+    bits: u32,
+    generator: Generator,
+    native: Native,
+    emulated: Emulated,
+    pristine: Box<[u8; crate::layout::ARENA_LEN]>,
+}
+
+impl Runner {
+    /// For code of this width (64 or 32 bits).
+    pub fn new(seed: u64, bits: u32) -> Result<Self, Unavailable> {
+        let pristine = case::arena();
+        let native = Native::new(&pristine)?;
+        let emulated = Emulated::new(&pristine, bits == 64);
+        Ok(Self { seed, bits, generator: Generator::new(seed, bits), native, emulated, pristine })
+    }
+
+    /// Runs one case. `None`: there is no such case.
+    pub fn case(&mut self, form: &Form, index: u64, tally: &mut Tally) -> Option<Mismatch> {
+        let Some(case) = self.generator.case(form.code, index) else {
+            tally.skipped += 1;
+            return None;
+        };
+        tally.cases += 1;
+        for range in writable() {
+            let address = ARENA + range.start as u64;
+            self.native.poke(address, &self.pristine[range.clone()]);
+            self.emulated.poke(address, &self.pristine[range]);
+        }
+        for poke in &case.pokes {
+            self.native.poke(poke.address, &poke.bytes);
+            self.emulated.poke(poke.address, &poke.bytes);
+        }
+        let emulated = self.emulated.execute(&case.bytes, &case.state);
+        let native = self.native.execute(&case.bytes, &case.state, self.bits == 64);
+        tally.exceptions += u64::from(native.exception.is_some());
+        let mut differences = compare::outcomes(&case, &native, &emulated);
+        for range in writable() {
+            let (a, b) = (self.native.memory(range.clone()), self.emulated.memory(range.clone()));
+            differences.extend(compare::memory(a, b, range.start));
+        }
+        if differences.is_empty() {
+            return None;
+        }
+        tally.mismatches += 1;
+        Some(self.describe(form, index, &case, differences))
+    }
+
+    fn describe(&self, form: &Form, index: u64, case: &Case, differences: Vec<Difference>) -> Mismatch {
+        let mut instruction = String::new();
+        GasFormatter::new().format(&case.instruction, &mut instruction);
+        let mut before: BTreeMap<_, _> = fields(&case.state)
+            .into_iter()
+            .filter(|(name, ..)| name != "rip")
+            .map(|(name, value, size)| (name, show(value, size)))
+            .collect();
+        for poke in &case.pokes {
+            let hex = hex(&poke.bytes);
+            before.insert(format!("memory {:#x}", poke.address), hex);
+        }
+        Mismatch {
+            family: form.family.to_string(),
+            code: format!("{:?}", form.code),
+            bits: self.bits,
+            seed: self.seed,
+            index,
+            instruction,
+            bytes: hex(&case.bytes),
+            differences,
+            before,
+        }
+    }
+
+    /// Runs the cases of `indices`, taking every `step`-th from `first`, of every form. `report` is told of each mismatch.
+    pub fn run(
+        &mut self,
+        forms: &[Form],
+        indices: Range<u64>,
+        mut report: impl FnMut(Event),
+    ) -> BTreeMap<String, Tally> {
+        let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+        for form in forms {
+            let tally = tallies.entry(form.family.to_string()).or_default();
+            tally.forms += 1;
+            let before = tally.cases;
+            report(Event::Begins(form.code));
+            for index in indices.clone() {
+                if let Some(mismatch) = self.case(form, index, tally) {
+                    report(Event::Mismatch(Box::new(mismatch)));
+                }
+            }
+            report(Event::Done(tally.cases - before));
+        }
+        tallies
+    }
+}
+
+/// What [`Runner::run`] tells.
+pub enum Event {
+    /// A form's cases begin.
+    Begins(Code),
+    /// A mismatch was found.
+    Mismatch(Box<Mismatch>),
+    /// So many cases of a form are done.
+    Done(u64),
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(" ")
+}
