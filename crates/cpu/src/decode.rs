@@ -40,7 +40,8 @@ impl Cpu {
 fn number(register: Register) -> (u8, bool) {
     let high = matches!(register, Register::AH | Register::CH | Register::DH | Register::BH);
     let number = register.number() as u8;
-    (if high { number - 4 } else { number }, high)
+    // The decoder library numbers AH to BH 4 to 7, and SPL to R15B from 8.
+    (if register.is_gpr8() && number >= 4 { number - 4 } else { number }, high)
 }
 
 fn segment(register: Register, long64: bool) -> u8 {
@@ -49,7 +50,6 @@ fn segment(register: Register, long64: bool) -> u8 {
         Register::CS if !long64 => seg::CS,
         Register::SS if !long64 => seg::SS,
         Register::DS if !long64 => seg::DS,
-        Register::SS => SEG_FLAT + 1,
         Register::FS => seg::FS,
         Register::GS => seg::GS,
         _ => SEG_FLAT,
@@ -199,6 +199,11 @@ fn memory(instruction: &Instruction, op: &mut Op, long64: bool) {
         op.disp = instruction.ip_rel_memory_address();
     }
     op.seg = segment(instruction.memory_segment(), long64);
+    // In 64-bit mode the base register alone decides between #SS and #GP: overrides other than FS and GS do nothing.
+    let stack = matches!(instruction.memory_base().full_register(), Register::RSP | Register::RBP);
+    if long64 && stack && op.seg == SEG_FLAT {
+        op.seg = SEG_FLAT + 1;
+    }
     op.asize = address_size(instruction, long64);
 }
 
