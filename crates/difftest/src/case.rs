@@ -194,14 +194,7 @@ impl Generator {
     }
 
     /// A gather: the base is somewhere in the arena, and each index leads to a place near it.
-    fn solve_vector(
-        &self,
-        i: &Instruction,
-        plan: &Plan,
-        state: &mut State,
-        offset: u64,
-        rng: &mut Rng,
-    ) -> Option<()> {
+    fn solve_vector(&self, i: &Instruction, plan: &Plan, state: &mut State, offset: u64, rng: &mut Rng) -> Option<()> {
         let base = &mut state.gpr[i.memory_base().number()];
         let value = offset.wrapping_sub(i.memory_displacement64());
         *base = if i.memory_base().size() == 4 { *base & !0xffff_ffff | value & 0xffff_ffff } else { value };
@@ -210,7 +203,8 @@ impl Generator {
         for half in [&mut state.x.xmm[number], &mut state.x.ymm_high[number]] {
             for word in half {
                 let mut lane = || (rng.below(0x1000) as i64 - 0x800) / scale;
-                *word = if plan.vector_index == 8 { lane() as u64 } else { lane() as u32 as u64 | (lane() as u64) << 32 };
+                *word =
+                    if plan.vector_index == 8 { lane() as u64 } else { lane() as u32 as u64 | (lane() as u64) << 32 };
             }
         }
         Some(())
@@ -244,7 +238,8 @@ impl Generator {
     /// What particular instructions need to be interesting, or harmless.
     fn special(&self, i: &Instruction, plan: &Plan, state: &mut State, pokes: &mut Vec<Poke>, rng: &mut Rng) {
         let mut poke = |address: u64, bytes: &[u8]| {
-            let writable = (0..bytes.len()).take_while(|&n| rights(address.wrapping_add(n as u64)) == Rights::Write).count();
+            let writable =
+                (0..bytes.len()).take_while(|&n| rights(address.wrapping_add(n as u64)) == Rights::Write).count();
             if writable != 0 {
                 pokes.push(Poke { address, bytes: bytes[..writable].to_vec() });
             }
@@ -256,8 +251,8 @@ impl Generator {
         let size = i.memory_size().size() as u64;
         match i.mnemonic() {
             m if i.is_string_instruction() => {
-                let narrow = (0..i.op_count())
-                    .any(|n| matches!(i.op_kind(n), OpKind::MemoryESEDI | OpKind::MemorySegESI));
+                let narrow =
+                    (0..i.op_count()).any(|n| matches!(i.op_kind(n), OpKind::MemoryESEDI | OpKind::MemorySegESI));
                 let segment = match i.segment_prefix() {
                     Register::FS => state.fs_base,
                     Register::GS => state.gs_base,
@@ -337,7 +332,12 @@ impl Generator {
                     _ => {}
                 }
             }
-            Mnemonic::Loop | Mnemonic::Loope | Mnemonic::Loopne | Mnemonic::Jcxz | Mnemonic::Jecxz | Mnemonic::Jrcxz
+            Mnemonic::Loop
+            | Mnemonic::Loope
+            | Mnemonic::Loopne
+            | Mnemonic::Jcxz
+            | Mnemonic::Jecxz
+            | Mnemonic::Jrcxz
                 if rng.chance(60) =>
             {
                 state.gpr[RCX] = rng.pick(&[0, 1, 2, 0x1_0000, 0x1_0001, 0x1_0000_0000, 0x1_0000_0001]);
@@ -373,7 +373,8 @@ impl Generator {
             }
             let lanes = if memory.vsib_size() == 0 { 1 } else { 8 };
             for lane in 0..lanes {
-                let address = memory.virtual_address(lane, |register, element, size| value(state, register, element, size));
+                let address =
+                    memory.virtual_address(lane, |register, element, size| value(state, register, element, size));
                 if address.is_some_and(|a| !fine(a)) || (address.is_none() && lane == 0) {
                     return false;
                 }
@@ -401,7 +402,11 @@ fn value(state: &State, register: Register, element: usize, size: usize) -> Opti
             return None;
         }
         let word = words[element * size / 8];
-        return Some(if size == 4 { u64::from((word >> (32 * (element & 1))) as u32) as i32 as i64 as u64 } else { word });
+        return Some(if size == 4 {
+            u64::from((word >> (32 * (element & 1))) as u32) as i32 as i64 as u64
+        } else {
+            word
+        });
     }
     if register.is_segment_register() {
         return Some(match register {

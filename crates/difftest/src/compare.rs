@@ -40,11 +40,7 @@ pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome) -> Vec<Differ
             None => "no exception".to_string(),
             Some(e) => format!("vector {} code {:#x} cr2 {:#x}", e.vector, e.code, e.address),
         };
-        found.push(Difference {
-            what: "exception".into(),
-            expected: describe(native),
-            got: describe(emulated),
-        });
+        found.push(Difference { what: "exception".into(), expected: describe(native), got: describe(emulated) });
     }
     for ((what, a, size), (_, b, _)) in fields(&native.state).into_iter().zip(fields(&emulated.state)) {
         let (mut a, mut b) = (a, b);
@@ -79,4 +75,3 @@ pub fn memory(native: &[u8], emulated: &[u8], offset: usize) -> Vec<Difference> 
         })
         .collect()
 }
-

@@ -32,8 +32,7 @@ impl Emulated {
     /// In 64-bit mode, or in 32-bit compatibility mode. `arena` is what the arena starts with.
     pub fn new(arena: &[u8; ARENA_LEN], code64: bool) -> Self {
         let mut owners = Vec::new();
-        let regions =
-            vec![region(0, TABLES + TABLES_LEN, &mut owners), region(ARENA, ARENA_LEN as u64, &mut owners)];
+        let regions = vec![region(0, TABLES + TABLES_LEN, &mut owners), region(ARENA, ARENA_LEN as u64, &mut owners)];
         let host = regions[1].host;
         // SAFETY: the boxes are the owners, are never touched through references again, and their heap blocks do not move.
         let ram = unsafe { Ram::new(regions, Rc::new(owners)) };

@@ -255,7 +255,8 @@ fn map(address: u64, len: u64, rights: i32, fixed: i32) -> Result<(), Unavailabl
     if got as u64 == address {
         return Ok(());
     }
-    let source = if got == libc::MAP_FAILED { IoError::last_os_error() } else { IoError::from_raw_os_error(libc::EEXIST) };
+    let source =
+        if got == libc::MAP_FAILED { IoError::last_os_error() } else { IoError::from_raw_os_error(libc::EEXIST) };
     Err(Unavailable::Map { address, source })
 }
 

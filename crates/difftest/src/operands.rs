@@ -73,13 +73,7 @@ fn may_be_memory(kind: OpCodeOperandKind) -> bool {
     use OpCodeOperandKind as K;
     matches!(
         kind,
-        K::r8_or_mem
-            | K::r16_or_mem
-            | K::r32_or_mem
-            | K::r64_or_mem
-            | K::mm_or_mem
-            | K::xmm_or_mem
-            | K::ymm_or_mem
+        K::r8_or_mem | K::r16_or_mem | K::r32_or_mem | K::r64_or_mem | K::mm_or_mem | K::xmm_or_mem | K::ymm_or_mem
     )
 }
 
@@ -243,17 +237,15 @@ pub fn instruction(code: Code, rng: &mut Rng, bits: u32) -> Option<(Instruction,
                 }
                 plan.target = Some(address);
             }
-            K::seg_rSI => i.set_op_kind(
-                n,
-                if narrow == (bits == 64) { OpKind::MemorySegESI } else { OpKind::MemorySegRSI },
-            ),
+            K::seg_rSI => {
+                i.set_op_kind(n, if narrow == (bits == 64) { OpKind::MemorySegESI } else { OpKind::MemorySegRSI })
+            }
             K::es_rDI => {
                 i.set_op_kind(n, if narrow == (bits == 64) { OpKind::MemoryESEDI } else { OpKind::MemoryESRDI })
             }
-            K::seg_rDI => i.set_op_kind(
-                n,
-                if narrow == (bits == 64) { OpKind::MemorySegEDI } else { OpKind::MemorySegRDI },
-            ),
+            K::seg_rDI => {
+                i.set_op_kind(n, if narrow == (bits == 64) { OpKind::MemorySegEDI } else { OpKind::MemorySegRDI })
+            }
             K::seg_rBX_al => {
                 i.set_op_kind(n, OpKind::Memory);
                 i.set_memory_base(if narrow == (bits == 64) { Register::EBX } else { Register::RBX });

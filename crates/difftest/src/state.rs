@@ -68,9 +68,8 @@ impl Default for State {
 }
 
 /// Names of the general registers.
-pub const GPR: [&str; 16] = [
-    "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
-];
+pub const GPR: [&str; 16] =
+    ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
 
 /// An exception as the program sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
