@@ -5,3 +5,4 @@ pub mod devices;
 pub mod loader;
 pub mod memory;
 pub mod pci;
+pub mod virtio;

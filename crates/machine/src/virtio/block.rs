@@ -1,0 +1,243 @@
+//! The block device (type 2): one queue, sectors of 512 bytes, requests done at once against the backing.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::{Broken, Chain, Device, Ring};
+
+const SECTOR: u64 = 512;
+const QUEUE_SIZE: u16 = 256;
+const HEADER_LEN: usize = 16;
+const ID_LEN: usize = 20;
+const CONFIG_LEN: usize = 60;
+/// Bytes copied at a time.
+const PIECE: usize = 128 << 10;
+
+const FEATURE_SEG_MAX: u64 = 1 << 2;
+const FEATURE_READ_ONLY: u64 = 1 << 5;
+const FEATURE_BLOCK_SIZE: u64 = 1 << 6;
+const FEATURE_FLUSH: u64 = 1 << 9;
+
+const REQUEST_IN: u32 = 0;
+const REQUEST_OUT: u32 = 1;
+const REQUEST_FLUSH: u32 = 4;
+const REQUEST_GET_ID: u32 = 8;
+
+/// Outcome of a request, as it goes into its last byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Status {
+    Ok = 0,
+    IoError = 1,
+    Unsupported = 2,
+}
+
+/// What holds the sectors.
+pub trait Backing {
+    /// Length in bytes.
+    fn len(&self) -> u64;
+    /// Whether there are no bytes at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Whether writes are refused.
+    fn read_only(&self) -> bool;
+    /// Reads all of `buffer`.
+    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+    /// Writes all of `bytes`.
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Makes writes durable.
+    fn flush(&mut self) -> io::Result<()>;
+}
+
+/// Why a disk image can't be used.
+#[derive(Debug, Error)]
+pub enum DiskError {
+    /// It can't be opened.
+    #[error("cannot open the disk {path}: {cause}")]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// What the host said.
+        cause: io::Error,
+    },
+    /// A directory, a pipe, ...
+    #[error("cannot use the disk {0}: neither a regular file nor a block device")]
+    NotADisk(PathBuf),
+    /// Less than one sector.
+    #[error("the disk {0} is smaller than one sector of 512 bytes")]
+    TooSmall(PathBuf),
+}
+
+/// A raw image in a file, or a block device of the host.
+#[derive(Debug)]
+pub struct Disk {
+    file: File,
+    len: u64,
+    read_only: bool,
+}
+
+impl Disk {
+    /// Opens an image. A trailing part of a sector is not accessible.
+    pub fn open(path: &Path, read_only: bool) -> Result<Self, DiskError> {
+        use std::os::unix::fs::FileTypeExt;
+        let failed = |cause| DiskError::Open { path: path.to_path_buf(), cause };
+        let kind = std::fs::metadata(path).map_err(failed)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(DiskError::NotADisk(path.to_path_buf()));
+        }
+        let mut file = OpenOptions::new().read(true).write(!read_only).open(path).map_err(failed)?;
+        let len = file.seek(SeekFrom::End(0)).map_err(failed)?;
+        if len < SECTOR {
+            return Err(DiskError::TooSmall(path.to_path_buf()));
+        }
+        Ok(Self { file, len, read_only })
+    }
+}
+
+impl Backing for Disk {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buffer, offset)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+/// A block device.
+pub struct Block {
+    backing: Box<dyn Backing>,
+    id: [u8; ID_LEN],
+    config: [u8; CONFIG_LEN],
+    buffer: Vec<u8>,
+}
+
+impl Block {
+    /// A device on `backing`; the guest can ask for the first 20 bytes of `id`.
+    pub fn new(backing: Box<dyn Backing>, id: &str) -> Self {
+        let mut id_bytes = [0; ID_LEN];
+        id_bytes.iter_mut().zip(id.bytes()).for_each(|(to, from)| *to = from);
+        let mut config = [0; CONFIG_LEN];
+        config[0..8].copy_from_slice(&(backing.len() / SECTOR).to_le_bytes());
+        // Each request needs a descriptor for its header and one for its status besides the data.
+        config[12..16].copy_from_slice(&(u32::from(QUEUE_SIZE) - 2).to_le_bytes());
+        config[20..24].copy_from_slice(&(SECTOR as u32).to_le_bytes());
+        Self { backing, id: id_bytes, config, buffer: vec![0; PIECE] }
+    }
+
+    /// Does a request and returns its outcome and how many bytes of data were written.
+    fn request(&mut self, chain: &mut Chain) -> (Status, usize) {
+        let mut header = [0; HEADER_LEN];
+        if chain.read(&mut header) != HEADER_LEN {
+            return (Status::IoError, 0);
+        }
+        let [a, b, c, d, _, _, _, _, sector @ ..] = header;
+        let sector = u64::from_le_bytes(sector);
+        match u32::from_le_bytes([a, b, c, d]) {
+            REQUEST_IN => self.read(chain, sector),
+            REQUEST_OUT => (self.write(chain, sector), 0),
+            REQUEST_FLUSH => (done(self.backing.flush()), 0),
+            REQUEST_GET_ID => (Status::Ok, chain.write(&self.id)),
+            _ => (Status::Unsupported, 0),
+        }
+    }
+
+    /// The byte offset of a transfer that lies wholly inside the disk.
+    fn offset(&self, sector: u64, len: usize) -> Option<u64> {
+        let start = sector.checked_mul(SECTOR)?;
+        let end = start.checked_add(len as u64)?;
+        let whole = (len as u64).is_multiple_of(SECTOR) && end <= self.backing.len() / SECTOR * SECTOR;
+        whole.then_some(start)
+    }
+
+    fn read(&mut self, chain: &mut Chain, sector: u64) -> (Status, usize) {
+        let len = chain.writer.available_bytes();
+        let Some(offset) = self.offset(sector, len) else { return (Status::IoError, 0) };
+        let mut at = 0;
+        while at < len {
+            let piece = &mut self.buffer[..(len - at).min(PIECE)];
+            if self.backing.read(offset + at as u64, piece).is_err() || chain.write(piece) != piece.len() {
+                return (Status::IoError, at);
+            }
+            at += piece.len();
+        }
+        (Status::Ok, len)
+    }
+
+    fn write(&mut self, chain: &mut Chain, sector: u64) -> Status {
+        let len = chain.reader.available_bytes();
+        let Some(offset) = self.offset(sector, len) else { return Status::IoError };
+        if self.backing.read_only() {
+            return Status::IoError;
+        }
+        let mut at = 0;
+        while at < len {
+            let piece = &mut self.buffer[..(len - at).min(PIECE)];
+            if chain.read(piece) != piece.len() || self.backing.write(offset + at as u64, piece).is_err() {
+                return Status::IoError;
+            }
+            at += piece.len();
+        }
+        Status::Ok
+    }
+}
+
+fn done(result: io::Result<()>) -> Status {
+    if result.is_ok() { Status::Ok } else { Status::IoError }
+}
+
+impl Device for Block {
+    fn kind(&self) -> u16 {
+        2
+    }
+
+    fn class(&self) -> u32 {
+        0x01_8000
+    }
+
+    fn features(&self) -> u64 {
+        let read_only = if self.backing.read_only() { FEATURE_READ_ONLY } else { 0 };
+        FEATURE_SEG_MAX | FEATURE_BLOCK_SIZE | FEATURE_FLUSH | read_only
+    }
+
+    fn queues(&self) -> &[u16] {
+        &[QUEUE_SIZE]
+    }
+
+    fn config(&self) -> &[u8] {
+        &self.config
+    }
+
+    fn process(&mut self, _queue: u16, ring: &mut Ring) -> Result<(), Broken> {
+        while let Some(mut chain) = ring.pop()? {
+            let room = chain.writer.available_bytes();
+            // A request without a byte for its status can't be answered: it is given back untouched.
+            let Some(status_at) = room.checked_sub(1) else {
+                ring.push(chain, 0)?;
+                continue;
+            };
+            let mut tail = chain.writer.split_at(status_at)?;
+            let (status, written) = self.request(&mut chain);
+            let answered = std::io::Write::write(&mut tail, &[status as u8]).unwrap_or(0);
+            ring.push(chain, (written + answered) as u32)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! The entropy device (type 4).
+//!
+//! Its bytes come from a generator with a fixed seed: two runs see the same stream, which is what makes them
+//! reproducible. They are no secret; nothing that runs here should protect anything with them.
+
+use super::{Broken, Device, Ring};
+
+/// Bytes given for one request. The driver asks again if it wants more.
+const MAX_REQUEST: usize = 64 << 10;
+
+/// An entropy source.
+#[derive(Clone, Debug)]
+pub struct Entropy {
+    state: u64,
+}
+
+impl Entropy {
+    /// A source whose stream depends on the seed alone.
+    pub fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood 2014).
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.state ^ self.state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+}
+
+impl Device for Entropy {
+    fn kind(&self) -> u16 {
+        4
+    }
+
+    fn class(&self) -> u32 {
+        0x00_ff00
+    }
+
+    fn features(&self) -> u64 {
+        0
+    }
+
+    fn queues(&self) -> &[u16] {
+        &[64]
+    }
+
+    fn config(&self) -> &[u8] {
+        &[]
+    }
+
+    fn process(&mut self, _queue: u16, ring: &mut Ring) -> Result<(), Broken> {
+        while let Some(mut chain) = ring.pop()? {
+            let len = chain.writer.available_bytes().min(MAX_REQUEST);
+            let bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect();
+            let written = chain.write(&bytes[..len]);
+            ring.push(chain, written as u32)?;
+        }
+        Ok(())
+    }
+}

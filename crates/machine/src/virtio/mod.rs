@@ -1,0 +1,40 @@
+//! Virtio devices (version 1.2, modern only): a PCI transport, split rings, and the block, console and entropy devices.
+//!
+//! A request completes within the notification that announces it: no virtual time passes in the device itself, what a
+//! crossing costs is charged to the access that made it. Descriptors come from the guest and are not trusted. A request
+//! whose buffers make no sense is dropped or answered with an error; a ring that makes no sense breaks the device,
+//! which then says so (DEVICE_NEEDS_RESET) and does nothing until it is reset.
+
+mod block;
+mod console;
+mod entropy;
+mod ring;
+#[cfg(test)]
+mod tests;
+mod transport;
+
+pub use block::{Backing, Block, Disk, DiskError};
+pub use console::{Console, ConsolePort};
+pub use entropy::Entropy;
+pub use ring::{Broken, Chain, Ring};
+pub use transport::VirtioPci;
+
+/// What a device adds to the transport.
+pub trait Device {
+    /// Virtio device type.
+    fn kind(&self) -> u16;
+    /// PCI class code: class, subclass, programming interface.
+    fn class(&self) -> u32;
+    /// Feature bits of the device, without those of the transport and the rings.
+    fn features(&self) -> u64;
+    /// Largest size of each queue; powers of two.
+    fn queues(&self) -> &[u16];
+    /// Device-specific configuration space, which never changes.
+    fn config(&self) -> &[u8];
+    /// Works on a queue: called when the driver notifies it, and by [`Device::has_input`].
+    fn process(&mut self, queue: u16, ring: &mut Ring) -> Result<(), Broken>;
+    /// The queue to work on because something has arrived from outside, if any.
+    fn has_input(&self) -> Option<u16> {
+        None
+    }
+}

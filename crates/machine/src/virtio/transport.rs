@@ -1,0 +1,422 @@
+//! Virtio over PCI (virtio 1.2, 4.1): capabilities, the common registers, notifications and interrupts.
+//!
+//! All structures lie in one 64-bit memory register: common configuration, ISR, device configuration, notifications,
+//! MSI-X table and pending bits. There is a vector for configuration changes and one per queue; without MSI-X,
+//! interrupts go through the pin.
+
+use virtio_bindings::virtio_config::{
+    VIRTIO_CONFIG_S_ACKNOWLEDGE, VIRTIO_CONFIG_S_DRIVER, VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FAILED,
+    VIRTIO_CONFIG_S_FEATURES_OK, VIRTIO_CONFIG_S_NEEDS_RESET, VIRTIO_F_VERSION_1,
+};
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+use virtio_queue::{Queue, QueueT};
+
+use super::{Broken, Device, Ring};
+use crate::memory::GuestRam;
+use crate::pci::{Config, Function, Identity, Msi, MsiX};
+
+const VENDOR: u16 = 0x1af4;
+const FIRST_DEVICE_ID: u16 = 0x1040;
+const REVISION: u8 = 1;
+
+/// The register and what lies where in it.
+const BAR: usize = 0;
+const BAR_SIZE: u64 = 0x8000;
+const COMMON: u64 = 0x0000;
+const ISR: u64 = 0x1000;
+const DEVICE: u64 = 0x2000;
+const NOTIFY: u64 = 0x3000;
+const TABLE: u64 = 0x4000;
+const PENDING: u64 = 0x5000;
+const AREA: u64 = 0x1000;
+
+/// Capabilities.
+const CAPABILITY_VENDOR: u8 = 9;
+const CAP_COMMON: u8 = 1;
+const CAP_NOTIFY: u8 = 2;
+const CAP_ISR: u8 = 3;
+const CAP_DEVICE: u8 = 4;
+const CAP_PCI: u8 = 5;
+const CAP_LEN: u8 = 16;
+/// Distance between the notification addresses of two queues.
+const NOTIFY_STRIDE: u32 = 4;
+/// Offsets in the capability that gives access to the register through configuration space.
+const WINDOW_BAR: usize = 4;
+const WINDOW_OFFSET: usize = 8;
+const WINDOW_LENGTH: usize = 12;
+const WINDOW_DATA: usize = 16;
+
+/// Registers of the common configuration.
+mod reg {
+    pub const DEVICE_FEATURE_SELECT: usize = 0x00;
+    pub const DEVICE_FEATURE: usize = 0x04;
+    pub const DRIVER_FEATURE_SELECT: usize = 0x08;
+    pub const DRIVER_FEATURE: usize = 0x0c;
+    pub const CONFIG_VECTOR: usize = 0x10;
+    pub const NUM_QUEUES: usize = 0x12;
+    pub const STATUS: usize = 0x14;
+    pub const QUEUE_SELECT: usize = 0x16;
+    pub const QUEUE_SIZE: usize = 0x18;
+    pub const QUEUE_VECTOR: usize = 0x1a;
+    pub const QUEUE_ENABLE: usize = 0x1c;
+    pub const QUEUE_NOTIFY_OFF: usize = 0x1e;
+    pub const QUEUE_DESC: usize = 0x20;
+    pub const QUEUE_DRIVER: usize = 0x28;
+    pub const QUEUE_DEVICE: usize = 0x30;
+    pub const LEN: usize = 0x38;
+}
+
+const NO_VECTOR: u16 = 0xffff;
+const ISR_QUEUE: u8 = 1;
+const ISR_CONFIG: u8 = 2;
+
+const ACKNOWLEDGE: u8 = VIRTIO_CONFIG_S_ACKNOWLEDGE as u8;
+const DRIVER: u8 = VIRTIO_CONFIG_S_DRIVER as u8;
+const DRIVER_OK: u8 = VIRTIO_CONFIG_S_DRIVER_OK as u8;
+const FEATURES_OK: u8 = VIRTIO_CONFIG_S_FEATURES_OK as u8;
+const NEEDS_RESET: u8 = VIRTIO_CONFIG_S_NEEDS_RESET as u8;
+const FAILED: u8 = VIRTIO_CONFIG_S_FAILED as u8;
+
+const VERSION_1: u64 = 1 << VIRTIO_F_VERSION_1;
+const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
+const INDIRECT: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC;
+
+/// A queue and the vector it interrupts with.
+struct Slot {
+    queue: Queue,
+    vector: u16,
+}
+
+/// A virtio device on the PCI bus.
+pub struct VirtioPci<D> {
+    device: D,
+    ram: GuestRam,
+    config: Config,
+    msix: MsiX,
+    /// Where the capability with the window lies.
+    window: usize,
+    queues: Vec<Slot>,
+    queue_select: u16,
+    config_vector: u16,
+    device_feature_select: u32,
+    driver_feature_select: u32,
+    driver_features: u64,
+    status: u8,
+    isr: u8,
+}
+
+impl<D: Device> VirtioPci<D> {
+    /// Puts a device on a transport; it reaches guest memory through `ram`.
+    pub fn new(device: D, ram: &GuestRam) -> Self {
+        let mut config = Config::new(Identity {
+            vendor: VENDOR,
+            device: FIRST_DEVICE_ID + device.kind(),
+            class: device.class(),
+            revision: REVISION,
+            subsystem_vendor: VENDOR,
+            subsystem: FIRST_DEVICE_ID + device.kind(),
+        });
+        config.add_memory_bar(BAR, BAR_SIZE);
+        let queues: Vec<Slot> = device.queues().iter().map(|&size| Slot::new(size)).collect();
+        let msix = MsiX::new(&mut config, queues.len() as u16 + 1, BAR as u8, TABLE as u32, PENDING as u32);
+        let area = |kind, offset: u64, len: u32| capability(kind, offset as u32, len);
+        config.add_capability(CAPABILITY_VENDOR, &area(CAP_COMMON, COMMON, reg::LEN as u32), &[]);
+        config.add_capability(CAPABILITY_VENDOR, &area(CAP_ISR, ISR, 1), &[]);
+        if !device.config().is_empty() {
+            config.add_capability(CAPABILITY_VENDOR, &area(CAP_DEVICE, DEVICE, device.config().len() as u32), &[]);
+        }
+        let mut notify = area(CAP_NOTIFY, NOTIFY, NOTIFY_STRIDE * queues.len() as u32);
+        notify[0] += 4;
+        notify.extend(NOTIFY_STRIDE.to_le_bytes());
+        config.add_capability(CAPABILITY_VENDOR, &notify, &[]);
+        let mut body = area(CAP_PCI, 0, 0);
+        body[0] += 4;
+        body.extend([0; 4]);
+        let mut writable = vec![0; body.len()];
+        writable[WINDOW_BAR - 2] = 0xff;
+        writable[WINDOW_OFFSET - 2..].fill(0xff);
+        let window = config.add_capability(CAPABILITY_VENDOR, &body, &writable);
+        Self {
+            device,
+            ram: ram.clone(),
+            config,
+            msix,
+            window,
+            queues,
+            queue_select: 0,
+            config_vector: NO_VECTOR,
+            device_feature_select: 0,
+            driver_feature_select: 0,
+            driver_features: 0,
+            status: 0,
+            isr: 0,
+        }
+    }
+
+    fn features(&self) -> u64 {
+        self.device.features() | VERSION_1 | EVENT_IDX | INDIRECT
+    }
+
+    fn selected(&self) -> Option<&Slot> {
+        self.queues.get(usize::from(self.queue_select))
+    }
+
+    /// The registers as they read now.
+    fn common(&self) -> [u8; reg::LEN] {
+        let half = |features: u64, select: u32| match select {
+            0 => features as u32,
+            1 => (features >> 32) as u32,
+            _ => 0,
+        };
+        let mut out = [0; reg::LEN];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(reg::DEVICE_FEATURE_SELECT, &self.device_feature_select.to_le_bytes());
+        put(reg::DEVICE_FEATURE, &half(self.features(), self.device_feature_select).to_le_bytes());
+        put(reg::DRIVER_FEATURE_SELECT, &self.driver_feature_select.to_le_bytes());
+        put(reg::DRIVER_FEATURE, &half(self.driver_features, self.driver_feature_select).to_le_bytes());
+        put(reg::CONFIG_VECTOR, &self.config_vector.to_le_bytes());
+        put(reg::NUM_QUEUES, &(self.queues.len() as u16).to_le_bytes());
+        put(reg::STATUS, &[self.status]);
+        put(reg::QUEUE_SELECT, &self.queue_select.to_le_bytes());
+        if let Some(Slot { queue, vector }) = self.selected() {
+            put(reg::QUEUE_SIZE, &queue.size().to_le_bytes());
+            put(reg::QUEUE_VECTOR, &vector.to_le_bytes());
+            put(reg::QUEUE_ENABLE, &u16::from(queue.ready()).to_le_bytes());
+            put(reg::QUEUE_NOTIFY_OFF, &self.queue_select.to_le_bytes());
+            put(reg::QUEUE_DESC, &queue.desc_table().to_le_bytes());
+            put(reg::QUEUE_DRIVER, &queue.avail_ring().to_le_bytes());
+            put(reg::QUEUE_DEVICE, &queue.used_ring().to_le_bytes());
+        } else {
+            put(reg::QUEUE_VECTOR, &NO_VECTOR.to_le_bytes());
+        }
+        out
+    }
+
+    /// A write to a register, of the register's own width (a 64-bit one may be written in halves).
+    fn write_common(&mut self, at: usize, size: u8, value: u64, out: &mut Vec<Msi>) {
+        let valid = |vector: u16| if vector < self.msix.vectors() { vector } else { NO_VECTOR };
+        match (at, size) {
+            (reg::DEVICE_FEATURE_SELECT, 4) => self.device_feature_select = value as u32,
+            (reg::DRIVER_FEATURE_SELECT, 4) => self.driver_feature_select = value as u32,
+            (reg::DRIVER_FEATURE, 4) => self.write_features(value as u32),
+            (reg::CONFIG_VECTOR, 2) => self.config_vector = valid(value as u16),
+            (reg::STATUS, 1) => self.write_status(value as u8),
+            (reg::QUEUE_SELECT, 2) => self.queue_select = value as u16,
+            (reg::QUEUE_VECTOR, 2) => {
+                let vector = valid(value as u16);
+                if let Some(slot) = self.queues.get_mut(usize::from(self.queue_select)) {
+                    slot.vector = vector;
+                }
+            }
+            (reg::QUEUE_ENABLE, 2) if value == 1 => self.enable_queue(out),
+            (_, 8) if at >= reg::QUEUE_DESC && at.is_multiple_of(8) => {
+                self.write_queue(at, value as u32);
+                self.write_queue(at + 4, (value >> 32) as u32);
+            }
+            (reg::QUEUE_SIZE, 2) | (reg::QUEUE_DESC.., 4) => self.write_queue(at, value as u32),
+            _ => {}
+        }
+    }
+
+    fn write_features(&mut self, value: u32) {
+        let (shift, mask) = match self.driver_feature_select {
+            0 => (0, 0xffff_ffff),
+            1 => (32, 0xffff_ffff << 32),
+            _ => return,
+        };
+        if self.status & FEATURES_OK == 0 {
+            self.driver_features = (self.driver_features & !mask) | u64::from(value) << shift;
+        }
+    }
+
+    /// Parameters of a queue, which are fixed once it is enabled.
+    fn write_queue(&mut self, at: usize, value: u32) {
+        let Some(slot) = self.queues.get_mut(usize::from(self.queue_select)) else { return };
+        let queue = &mut slot.queue;
+        if queue.ready() {
+            return;
+        }
+        let (low, high) = if at.is_multiple_of(8) { (Some(value), None) } else { (None, Some(value)) };
+        match at & !7 {
+            _ if at == reg::QUEUE_SIZE => queue.set_size(value as u16),
+            reg::QUEUE_DESC => queue.set_desc_table_address(low, high),
+            reg::QUEUE_DRIVER => queue.set_avail_ring_address(low, high),
+            reg::QUEUE_DEVICE => queue.set_used_ring_address(low, high),
+            _ => {}
+        }
+    }
+
+    fn enable_queue(&mut self, out: &mut Vec<Msi>) {
+        let event_idx = self.driver_features & EVENT_IDX != 0;
+        let Some(slot) = self.queues.get_mut(usize::from(self.queue_select)) else { return };
+        slot.queue.set_event_idx(event_idx);
+        slot.queue.set_ready(true);
+        if !slot.queue.is_valid(self.ram.map()) {
+            slot.queue.set_ready(false);
+            self.break_down(out);
+        }
+    }
+
+    fn write_status(&mut self, value: u8) {
+        if value == 0 {
+            self.reset();
+            return;
+        }
+        let mut set = value & (ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK | FAILED);
+        let acceptable = self.driver_features & !self.features() == 0 && self.driver_features & VERSION_1 != 0;
+        if !acceptable {
+            set &= !FEATURES_OK;
+        }
+        if (self.status | set) & FEATURES_OK == 0 {
+            set &= !DRIVER_OK;
+        }
+        self.status |= set;
+    }
+
+    fn reset(&mut self) {
+        for slot in &mut self.queues {
+            slot.queue.reset();
+            slot.vector = NO_VECTOR;
+        }
+        self.queue_select = 0;
+        self.config_vector = NO_VECTOR;
+        self.device_feature_select = 0;
+        self.driver_feature_select = 0;
+        self.driver_features = 0;
+        self.status = 0;
+        self.isr = 0;
+        self.config.set_interrupt_status(false);
+    }
+
+    /// The driver has done something that can't be continued from.
+    fn break_down(&mut self, out: &mut Vec<Msi>) {
+        self.status |= NEEDS_RESET;
+        if self.status & DRIVER_OK != 0 {
+            self.interrupt(ISR_CONFIG, self.config_vector, out);
+        }
+    }
+
+    fn interrupt(&mut self, cause: u8, vector: u16, out: &mut Vec<Msi>) {
+        if self.msix.enabled() {
+            self.msix.raise(vector, out);
+        } else {
+            self.isr |= cause;
+            self.config.set_interrupt_status(true);
+        }
+    }
+
+    /// Lets the device work on a queue, if the driver has set everything up.
+    fn work(&mut self, index: u16, out: &mut Vec<Msi>) {
+        let live = self.status & (DRIVER_OK | NEEDS_RESET) == DRIVER_OK && self.config.is_bus_master();
+        let Some(slot) = self.queues.get_mut(usize::from(index)) else { return };
+        if !live || !slot.queue.ready() {
+            return;
+        }
+        let vector = slot.vector;
+        let mut ring = Ring::new(&mut slot.queue, self.ram.map());
+        match self.device.process(index, &mut ring).and_then(|()| ring.finish()) {
+            Ok(true) => self.interrupt(ISR_QUEUE, vector, out),
+            Ok(false) => {}
+            Err(Broken) => self.break_down(out),
+        }
+    }
+
+    /// Where the window in configuration space points, if that makes sense.
+    fn window(&self) -> Option<(u64, u8)> {
+        let field = |at| self.config.read(self.window + at, 4);
+        let (offset, length) = (u64::from(field(WINDOW_OFFSET)), field(WINDOW_LENGTH));
+        let bar = self.config.read(self.window + WINDOW_BAR, 1) as usize;
+        let fits = bar == BAR && matches!(length, 1 | 2 | 4) && offset % u64::from(length) == 0;
+        (fits && offset + u64::from(length) <= BAR_SIZE).then_some((offset, length as u8))
+    }
+
+    fn is_window(&self, at: usize) -> bool {
+        (self.window + WINDOW_DATA..self.window + WINDOW_DATA + 4).contains(&at)
+    }
+}
+
+impl Slot {
+    fn new(size: u16) -> Self {
+        // Devices give constant powers of two; for anything else there is a queue without entries.
+        let queue = Queue::new(size).unwrap_or_default();
+        Self { queue, vector: NO_VECTOR }
+    }
+}
+
+/// Body of a vendor capability (after ID and link).
+fn capability(kind: u8, offset: u32, len: u32) -> Vec<u8> {
+    let mut body = vec![CAP_LEN, kind, BAR as u8, 0, 0, 0];
+    body.extend(offset.to_le_bytes());
+    body.extend(len.to_le_bytes());
+    body
+}
+
+/// `size` bytes at `offset` of a block of registers; zeroes beyond its end.
+fn window_of(block: &[u8], offset: u64, size: u8) -> u64 {
+    let byte = |i: u8| block.get(offset as usize + usize::from(i)).map_or(0, |&b| u64::from(b) << (8 * i));
+    (0..size.min(8)).map(byte).sum()
+}
+
+impl<D: Device> Function for VirtioPci<D> {
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn config_mut(&mut self) -> &mut Config {
+        &mut self.config
+    }
+
+    fn config_read(&mut self, at: usize, size: u8, out: &mut Vec<Msi>) -> u32 {
+        if self.is_window(at)
+            && let Some((offset, length)) = self.window()
+        {
+            let value = self.bar_read(BAR, offset, length, out) as u32;
+            self.config.write(self.window + WINDOW_DATA, 4, value);
+        }
+        self.config.read(at, size)
+    }
+
+    fn config_write(&mut self, at: usize, size: u8, value: u32, out: &mut Vec<Msi>) {
+        self.config.write(at, size, value);
+        self.msix.refresh(&self.config, out);
+        if self.is_window(at)
+            && let Some((offset, length)) = self.window()
+        {
+            let value = self.config.read(self.window + WINDOW_DATA, length);
+            self.bar_write(BAR, offset, length, u64::from(value), out);
+        }
+    }
+
+    fn bar_read(&mut self, _bar: usize, offset: u64, size: u8, _out: &mut Vec<Msi>) -> u64 {
+        match offset / AREA * AREA {
+            COMMON => window_of(&self.common(), offset, size),
+            ISR if offset == ISR => {
+                self.config.set_interrupt_status(false);
+                u64::from(std::mem::take(&mut self.isr))
+            }
+            DEVICE => window_of(self.device.config(), offset - DEVICE, size),
+            TABLE => self.msix.read_table(offset - TABLE, size),
+            PENDING => self.msix.read_pending(offset - PENDING, size),
+            _ => 0,
+        }
+    }
+
+    fn bar_write(&mut self, _bar: usize, offset: u64, size: u8, value: u64, out: &mut Vec<Msi>) {
+        match offset / AREA * AREA {
+            COMMON => self.write_common(offset as usize, size, value, out),
+            NOTIFY => self.work(((offset - NOTIFY) / u64::from(NOTIFY_STRIDE)) as u16, out),
+            TABLE => self.msix.write_table(offset - TABLE, size, value, out),
+            _ => {}
+        }
+    }
+
+    fn poll(&mut self, out: &mut Vec<Msi>) {
+        if let Some(queue) = self.device.has_input() {
+            self.work(queue, out);
+        }
+    }
+
+    fn intx(&self) -> bool {
+        self.isr != 0 && !self.msix.enabled() && self.config.intx_allowed()
+    }
+}
