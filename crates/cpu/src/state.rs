@@ -2,6 +2,7 @@
 
 use crate::bus::{Bus, Ident};
 use crate::fault::Cause;
+use crate::features::Features;
 use crate::flags::{self, Int, Lazy};
 use crate::mem::{Fetch, Front};
 use crate::model::Model;
@@ -345,6 +346,8 @@ pub struct Cpu {
     pub ram: Ram,
     /// Processor model.
     pub model: Arc<Model>,
+    /// Extensions the model has.
+    pub features: Features,
     /// The board.
     pub bus: Rc<RefCell<dyn Bus>>,
     /// Where charges go.
@@ -372,7 +375,8 @@ impl Cpu {
     ) -> Self {
         let origin = recorder.borrow_mut().origin(Origin { level: 0, ring: 0, space: 0 });
         let geometry = model.geometry;
-        let features = model.static_cpuid(7, 0).ebx;
+        let leaf7 = model.static_cpuid(7, 0).ebx;
+        let features = Features::of(&model.cpuid);
         let mut cpu = Self {
             gpr: [0; 32],
             rip: 0,
@@ -421,12 +425,13 @@ impl Cpu {
             monitor: None,
             random: 0x9e37_79b9_7f4a_7c15 ^ index as u64,
             apic_id: index as u32,
-            fdp_on_exception: features & 1 << 6 != 0,
-            fcs_deprecated: features & 1 << 13 != 0,
+            fdp_on_exception: leaf7 & 1 << 6 != 0,
+            fcs_deprecated: leaf7 & 1 << 13 != 0,
             tlb: Tlb::new(&geometry),
             predictor: Predictor::new(&geometry),
             ram,
             model,
+            features,
             bus,
             recorder,
             index,
