@@ -6,7 +6,8 @@ use acpi_tables::aml::{
     ResourceTemplate, Scope,
 };
 
-use super::{GPE0, PCI_LINES, PM1A_EVENT, SOFT_OFF, pci_line, tables};
+use super::{PCI_LINES, SOFT_OFF, pci_line, tables};
+use crate::devices::pm;
 use crate::memory::layout;
 
 const PCI_DEVICES: u8 = 32;
@@ -19,7 +20,7 @@ pub(super) fn dsdt() -> Vec<u8> {
     tables::table(b"DSDT", 2, &body)
 }
 
-/// `Name (\_S5, Package {5, 5, 0, 0})`: the values for both sleep-type fields, of which there is only one.
+/// The values for both sleep-type fields, of which there is only one.
 fn soft_off() -> Name {
     Name::new("_S5_".into(), &Package::new(vec![&SOFT_OFF, &SOFT_OFF, &0u8, &0u8]))
 }
@@ -69,8 +70,7 @@ fn board() -> Vec<u8> {
         &[("_UID", &0u8)],
         vec![
             &Memory32Fixed::new(true, ecam.start as u32, (ecam.end - ecam.start) as u32),
-            &IO::new(PM1A_EVENT, PM1A_EVENT, 1, 0x0c),
-            &IO::new(GPE0, GPE0, 1, 4),
+            &IO::new(pm::BASE, pm::BASE, 1, pm::SIZE as u8),
         ],
     )
 }

@@ -9,24 +9,23 @@ mod tables;
 
 use thiserror::Error;
 
+use crate::devices::pm;
 use crate::memory::{GuestRam, layout};
 
 /// Port of the PM1a event block (status, then enable; 4 bytes).
-pub const PM1A_EVENT: u16 = 0x600;
+pub const PM1A_EVENT: u16 = pm::BASE + pm::PM1_EVENT;
 /// Port of the PM1a control register (2 bytes).
-pub const PM1A_CONTROL: u16 = 0x604;
+pub const PM1A_CONTROL: u16 = pm::BASE + pm::PM1_CONTROL;
 /// Port of the PM timer (4 bytes).
-pub const PM_TIMER: u16 = 0x608;
+pub const PM_TIMER: u16 = pm::BASE + pm::TIMER;
 /// Port of general-purpose event block 0 (2 bytes of status, 2 of enable).
-pub const GPE0: u16 = 0x620;
+pub const GPE0: u16 = pm::BASE + pm::GPE0;
 /// Port of the reset register.
 pub const RESET: u16 = 0xcf9;
 /// What to write to [`RESET`].
 pub const RESET_VALUE: u8 = 6;
-/// Sleep type of soft-off (`\_S5`) in the PM1a control register.
-pub const SOFT_OFF: u8 = 5;
-/// Interrupt line of the SCI.
-pub const SCI: u8 = 9;
+/// Sleep type of soft-off (`\_S5`) in the PM1a control register, as the power-management device decodes it.
+pub const SOFT_OFF: u8 = 0;
 /// First I/O APIC line that PCI interrupts are routed to. INTx of a device goes to [`pci_line`].
 pub const FIRST_PCI_LINE: u32 = 16;
 /// Lines that PCI interrupts share.
@@ -178,6 +177,6 @@ mod tests {
         let dsdt = dsdt::dsdt();
         assert_eq!(sum(&dsdt), 0);
         let at = dsdt.windows(4).position(|w| w == b"_S5_").unwrap();
-        assert_eq!(dsdt[at + 4..at + 9], [0x12, 8, 4, 0x0a, SOFT_OFF]);
+        assert_eq!(dsdt[at + 4..at + 9], [0x12, 6, 4, SOFT_OFF, SOFT_OFF]);
     }
 }

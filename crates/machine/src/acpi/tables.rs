@@ -5,7 +5,8 @@ use acpi_tables::gas::{AccessSize, AddressSpace, GAS};
 use acpi_tables::sdt::Sdt;
 use acpi_tables::{Aml, facs::FACS};
 
-use super::{Config, GPE0, PM_TIMER, PM1A_CONTROL, PM1A_EVENT, RESET, RESET_VALUE, SCI};
+use super::{Config, GPE0, PM_TIMER, PM1A_CONTROL, PM1A_EVENT, RESET, RESET_VALUE};
+use crate::devices::pm;
 use crate::memory::layout;
 
 const OEM: [u8; 6] = *b"TOLLGT";
@@ -66,10 +67,12 @@ pub(super) fn fadt(facs: u32, dsdt: u32) -> Vec<u8> {
     const BOOT_ARCH: u16 = 1 | 1 << 1 | 1 << 2 | 1 << 4;
     /// Worst-case latencies that mean "C2 and C3 are not there".
     const NO_C2: u16 = 0xffff;
+    /// Byte of the real-time clock's memory that holds the century.
+    const CENTURY: u8 = 0x32;
     const EVENT_LEN: u8 = 4;
     const CONTROL_LEN: u8 = 2;
     const TIMER_LEN: u8 = 4;
-    const GPE_LEN: u8 = 4;
+    const GPE_LEN: u8 = pm::GPE0_SIZE as u8;
     let port = |address: u16, len: u8, access| GAS::new(AddressSpace::SystemIo, 8 * len, 0, access, u64::from(address));
     let mut fadt = FADTBuilder::new(OEM, OEM_TABLE, OEM_REVISION)
         .gpe_info(GPE0.into(), 0, GPE_LEN, 0, 0)
@@ -83,7 +86,7 @@ pub(super) fn fadt(facs: u32, dsdt: u32) -> Vec<u8> {
     fadt.firmware_ctrl = facs.into();
     fadt.dsdt = dsdt.into();
     fadt.x_dsdt = u64::from(dsdt).into();
-    fadt.sci_int = u16::from(SCI).into();
+    fadt.sci_int = u16::from(pm::SCI_IRQ).into();
     fadt.pm1a_evt_blk = u32::from(PM1A_EVENT).into();
     fadt.pm1a_cnt_blk = u32::from(PM1A_CONTROL).into();
     fadt.pm_tmr_blk = u32::from(PM_TIMER).into();
@@ -92,6 +95,7 @@ pub(super) fn fadt(facs: u32, dsdt: u32) -> Vec<u8> {
     fadt.pm_tmr_len = TIMER_LEN;
     fadt.p_lvl2_lat = NO_C2.into();
     fadt.p_lvl3_lat = NO_C2.into();
+    fadt.century = CENTURY;
     fadt.iapc_boot_arch = BOOT_ARCH.into();
     fadt.reset_reg = port(RESET, 1, AccessSize::ByteAccess);
     fadt.reset_value = RESET_VALUE;
@@ -127,7 +131,7 @@ pub(super) fn madt(config: &Config) -> Vec<u8> {
     body.extend([1, 12, config.io_apic_id, 0]);
     body.extend((layout::IO_APIC as u32).to_le_bytes());
     body.extend(0u32.to_le_bytes());
-    for (irq, line, flags) in [(0u8, 2u32, 0u16), (SCI, u32::from(SCI), LEVEL_HIGH)] {
+    for (irq, line, flags) in [(0u8, 2u32, 0u16), (pm::SCI_IRQ, u32::from(pm::SCI_IRQ), LEVEL_HIGH)] {
         body.extend([2, 10, 0, irq]);
         body.extend(line.to_le_bytes());
         body.extend(flags.to_le_bytes());
