@@ -50,7 +50,7 @@ impl Cpu {
     #[inline(always)]
     fn next_block(&mut self, cache: &mut BlockCache) -> Option<u32> {
         self.ilen = 0;
-        let mode = self.mode;
+        let mode = self.decode_mode();
         let linear = if mode & 3 == mode::BITS64 {
             self.rip
         } else {
@@ -173,12 +173,12 @@ impl Cpu {
     /// Runs exactly one instruction, decoded for this purpose. Returns whether it completed without a fault.
     pub fn step(&mut self, cache: &mut BlockCache) -> bool {
         self.ilen = 0;
-        let mode = self.mode;
+        let mode = self.decode_mode();
         let linear = self.code_linear();
         let fetched = self.fetch_instruction(linear, mode);
         let completed = match fetched {
             Ok((instruction, ..)) => {
-                let (op, _) = operation(&instruction, mode);
+                let (op, _) = operation(&self.as_model(instruction), mode);
                 let ticks = u64::from(self.model.costs.class[op.class as usize]);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
                 match execute(self, &op) {
@@ -274,6 +274,15 @@ impl Cpu {
         }
     }
 
+    /// The instruction as this model knows it; invalid if it does not.
+    fn as_model(&self, instruction: Instruction) -> Instruction {
+        self.features.view(&instruction).unwrap_or_else(|| {
+            let mut unknown = instruction;
+            unknown.set_code(iced_x86::Code::INVALID);
+            unknown
+        })
+    }
+
     /// Decodes a block at the current instruction.
     #[cold]
     #[inline(never)]
@@ -301,7 +310,7 @@ impl Cpu {
             if crosses != 0 && !ops.is_empty() {
                 break;
             }
-            let (op, ends) = operation(&instruction, mode);
+            let (op, ends) = operation(&self.as_model(instruction), mode);
             len += u64::from(op.len);
             ops.push(op);
             self.rip = op.next;

@@ -2,6 +2,7 @@
 
 use crate::bus::{Bus, Ident};
 use crate::fault::Cause;
+use crate::features::Features;
 use crate::flags::{self, Int, Lazy};
 use crate::mem::{Fetch, Front};
 use crate::model::Model;
@@ -277,8 +278,6 @@ pub struct Cpu {
     pub cpl: u8,
     /// CS.L and EFER.LMA: 64-bit mode.
     pub long64: bool,
-    /// How code is decoded, see [`crate::decode::mode`].
-    pub mode: u8,
     /// ES, CS, SS, DS, FS, GS, then a flat one ([`crate::op::SEG_FLAT`]).
     pub seg: [Segment; 8],
     /// Translations ready for the fast path.
@@ -333,8 +332,6 @@ pub struct Cpu {
     pub random: u64,
     /// APIC id, as CPUID reports it.
     pub apic_id: u32,
-    /// Processors of the machine, as CPUID reports them.
-    pub processors: u32,
 
     /// The x87 data pointer is only updated by unmasked exceptions (CPUID.7.0:EBX\[6\]).
     pub fdp_on_exception: bool,
@@ -349,6 +346,8 @@ pub struct Cpu {
     pub ram: Ram,
     /// Processor model.
     pub model: Arc<Model>,
+    /// Extensions the model has.
+    pub features: Features,
     /// The board.
     pub bus: Rc<RefCell<dyn Bus>>,
     /// Where charges go.
@@ -376,7 +375,8 @@ impl Cpu {
     ) -> Self {
         let origin = recorder.borrow_mut().origin(Origin { level: 0, ring: 0, space: 0 });
         let geometry = model.geometry;
-        let features = model.static_cpuid(7, 0).ebx;
+        let leaf7 = model.static_cpuid(7, 0).ebx;
+        let features = Features::of(&model.cpuid);
         let mut cpu = Self {
             gpr: [0; 32],
             rip: 0,
@@ -389,7 +389,6 @@ impl Cpu {
             ilen: 0,
             cpl: 0,
             long64: false,
-            mode: 0,
             seg: [Segment::default(); 8],
             front: Front::new(),
             fetch: Fetch::new(),
@@ -426,13 +425,13 @@ impl Cpu {
             monitor: None,
             random: 0x9e37_79b9_7f4a_7c15 ^ index as u64,
             apic_id: index as u32,
-            fdp_on_exception: features & 1 << 6 != 0,
-            fcs_deprecated: features & 1 << 13 != 0,
-            processors: 1,
+            fdp_on_exception: leaf7 & 1 << 6 != 0,
+            fcs_deprecated: leaf7 & 1 << 13 != 0,
             tlb: Tlb::new(&geometry),
             predictor: Predictor::new(&geometry),
             ram,
             model,
+            features,
             bus,
             recorder,
             index,
@@ -565,7 +564,6 @@ impl Cpu {
     pub fn mode_changed(&mut self) {
         self.fetch.leave();
         self.long64 = self.long_mode() && self.seg[seg::CS as usize].rights & rights::L != 0;
-        self.mode = self.decode_mode();
         self.access_changed();
         self.origin_changed();
         self.stop_at = 0;

@@ -49,6 +49,18 @@ pub static FAMILIES: &[(&str, &[Row])] = &[
     ("control", exec::control::ROWS),
     ("miscellaneous", exec::misc::ROWS),
     ("x87", exec::x87::ROWS),
+    ("vector-move", exec::vector::rows::MOVES),
+    ("vector-integer", exec::vector::rows::INTEGER),
+    ("vector-integer-vex", exec::vector::rows::VEX_INTEGER),
+    ("vector-float", exec::vector::rows::FLOAT),
+    ("vector-float-vex", exec::vector::rows::VEX_FLOAT),
+    ("vector-division", exec::vector::rows::DIVISION),
+    ("vector-crypto", exec::vector::rows::CRYPTO),
+    ("vector-sha", exec::vector::rows::SHA),
+    ("vector-approximate", exec::vector::rows::APPROXIMATE),
+    ("vector-masked", exec::vector::rows::MASKED),
+    ("vector-gather", exec::vector::rows::GATHERS),
+    ("vector-control", exec::vector::rows::CONTROL),
 ];
 
 /// The row of a mnemonic.

@@ -5,14 +5,21 @@
 
 pub mod costs;
 pub mod event;
+mod file;
+mod ledger;
 pub mod names;
 pub mod profile;
 pub mod recorder;
+pub mod symbols;
+mod wire;
 
 pub use costs::{Costs, Geometry, Sets};
 pub use event::{Class, Family, Kind};
+pub use file::{LedgerError, VERSION};
+pub use ledger::{BlockRuns, EventCharge, Header, Ledger, SavedSymbol, Totals, VerifyError};
 pub use profile::Profile;
-pub use recorder::{Origin, OriginId, Recorder, Shape, ShapeId};
+pub use recorder::{Amount, Origin, OriginId, Recorder, Region, Shape, ShapeId};
+pub use symbols::{Symbol, Symbols};
 
 /// Thousandths of a core cycle: the unit of the virtual clock.
 pub type Ticks = u64;

@@ -15,11 +15,13 @@
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 enum { DISK_WAIT_MS = 10000, DISK_POLL_MS = 5 };
 
 _Noreturn static void power_off(void) {
+    tcdrain(1); /* or the last lines are lost on machines that model the line's speed */
     sync();
     mount(NULL, "/", NULL, MS_REMOUNT | MS_RDONLY, NULL);
     reboot(RB_POWER_OFF);

@@ -9,6 +9,7 @@ pub mod muldiv;
 pub mod shift;
 pub mod stack;
 pub mod string;
+pub mod vector;
 pub mod x87;
 
 use crate::fault::{Exec, Flow};

@@ -4,7 +4,7 @@
 //! registers as far as it got, and RIP on itself. Forward runs inside pages that the fast path knows are done at once; they
 //! charge what the single iterations would.
 
-use crate::exec::sized;
+use crate::exec::{sized, vector};
 use crate::fault::{Exec, Flow};
 use crate::flags::{self, Int};
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
@@ -201,7 +201,7 @@ fn string<S: Step>(i: &Instruction, op: &mut Op) -> Option<Handler> {
 fn movsd(i: &Instruction, op: &mut Op) -> Option<Handler> {
     match i.code() {
         iced_x86::Code::Movsd_m32_m32 => string::<Move>(i, op),
-        _ => None,
+        _ => vector::shared(i, op),
     }
 }
 
@@ -209,7 +209,7 @@ fn movsd(i: &Instruction, op: &mut Op) -> Option<Handler> {
 fn cmpsd(i: &Instruction, op: &mut Op) -> Option<Handler> {
     match i.code() {
         iced_x86::Code::Cmpsd_m32_m32 => string::<Compare>(i, op),
-        _ => None,
+        _ => vector::shared(i, op),
     }
 }
 

@@ -224,7 +224,7 @@ fn sizes(top: &At) -> Result<Sizes, ProfileError> {
         at.only(&["entries", "ways", "source", "confidence"])?;
         let entries = at.integer("entries", 0, 16384)? as u16;
         let ways = at.integer("ways", 0, i64::from(entries))? as u16;
-        if entries != 0 && (ways == 0 || entries % ways != 0) {
+        if entries != 0 && (ways == 0 || !entries.is_multiple_of(ways)) {
             return Err(at.error("ways", format!("{ways} does not divide {entries} entries")));
         }
         sizes.push((name, Sourced { value: Sets { entries, ways }, from: at.from()? }));

@@ -14,13 +14,20 @@
 
 use ledger::{TICKS_PER_CYCLE, Ticks};
 
+pub mod debug_exit;
+pub mod fw_cfg;
+pub mod i8042;
 pub mod ioapic;
 pub mod lapic;
+pub mod marker;
 pub mod pic;
 pub mod pit;
 pub mod pm;
+pub mod port80;
+pub mod reset;
 pub mod rtc;
 pub mod serial;
+pub mod testdev;
 
 /// Nanoseconds in a second.
 pub const NS_PER_SECOND: u64 = 1_000_000_000;

@@ -211,7 +211,7 @@ impl Rtc {
 
     fn encode(&self, value: i64) -> u8 {
         let value = value.rem_euclid(100) as u8;
-        if self.b() & B_BINARY != 0 { value } else { value / 10 << 4 | value % 10 }
+        if self.b() & B_BINARY != 0 { value } else { value / 10 * 16 + value % 10 }
     }
 
     fn decode(&self, value: u8) -> i64 {

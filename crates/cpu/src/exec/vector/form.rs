@@ -1,0 +1,189 @@
+//! Forms: what a decoded vector instruction becomes, shared by all instructions that differ in registers only.
+
+use crate::exec::vector::run;
+use crate::native::{Extra, Kind, Plan, Stub};
+use crate::op::{Handler, Op};
+use iced_x86::{CpuidFeature, Instruction, Mnemonic};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// What results may underflow: where an exact denormal result must be found when underflow is unmasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tiny {
+    /// The result is never tiny.
+    Never,
+    /// Elements of 2, 4 or 8 bytes, and how many bytes of the result they take.
+    Elements(u8, u8),
+}
+
+/// A vector instruction without its register numbers.
+#[derive(Debug)]
+pub struct Form {
+    /// Runs it.
+    pub stub: Stub,
+    /// Kinds of the operands.
+    pub kinds: [Kind; 4],
+    /// Implicit operands.
+    pub extra: Extra,
+    /// Which operand is memory (4: none).
+    pub memory: u8,
+    /// Bytes of the memory operand.
+    pub memory_len: u8,
+    /// Address bits that must be 0 in the memory operand.
+    pub align: u8,
+    /// Operand 0 is written.
+    pub writes: bool,
+    /// Writes the arithmetic flags.
+    pub flags: bool,
+    /// Has an MMX register operand.
+    pub mmx: bool,
+    /// Has XMM or YMM operands.
+    pub sse: bool,
+    /// See [`Tiny`].
+    pub tiny: Tiny,
+}
+
+/// All forms met so far. They live as long as the process: decoded operations point to them.
+static FORMS: Mutex<BTreeMap<u64, &'static Form>> = Mutex::new(BTreeMap::new());
+
+impl Form {
+    /// The form of an operation whose handler is one of [`run`]'s.
+    #[inline(always)]
+    pub fn of(op: &Op) -> &'static Self {
+        // SAFETY: `bind` put the address of a leaked form there, for exactly the handlers that call this.
+        unsafe { &*(op.imm as *const Self) }
+    }
+}
+
+/// Whether a memory operand must be aligned: legacy SSE ones of 16 bytes, and moves that say so.
+fn align(i: &Instruction, vex: bool) -> u8 {
+    use Mnemonic::*;
+    let len = i.memory_size().size() as u8;
+    let aligned = match i.mnemonic() {
+        Movups | Movupd | Movdqu | Lddqu | Pcmpistri | Pcmpistrm => false,
+        Pcmpestri | Pcmpestrm | Pcmpestri64 | Pcmpestrm64 => false,
+        Vmovaps | Vmovapd | Vmovdqa | Vmovntps | Vmovntpd | Vmovntdq | Vmovntdqa => true,
+        _ => !vex && len == 16,
+    };
+    if aligned { len - 1 } else { 0 }
+}
+
+fn tiny(i: &Instruction) -> Tiny {
+    let name = format!("{:?}", i.mnemonic()).to_lowercase();
+    let name = name.strip_prefix('v').unwrap_or(&name);
+    let width = match i.op0_kind() {
+        iced_x86::OpKind::Register => i.op0_register().size() as u8,
+        _ => i.memory_size().size() as u8,
+    };
+    const MAY: &[&str] = &["add", "sub", "mul", "div", "hadd", "hsub", "dpp", "fm", "fnm"];
+    if name == "cvtps2ph" {
+        let width = if i.op1_register().is_ymm() { 16 } else { 8 };
+        return Tiny::Elements(2, width);
+    }
+    if name == "cvtpd2ps" {
+        let width = if i.op1_register().is_ymm() || i.memory_size().size() == 32 { 16 } else { 8 };
+        return Tiny::Elements(4, width);
+    }
+    if name != "cvtsd2ss" && !MAY.iter().any(|prefix| name.starts_with(prefix)) {
+        return Tiny::Never;
+    }
+    match &name[name.len() - 2..] {
+        "ss" => Tiny::Elements(4, 4),
+        "sd" => Tiny::Elements(8, 8),
+        "ps" => Tiny::Elements(4, width),
+        "pd" => Tiny::Elements(8, width),
+        _ => Tiny::Never,
+    }
+}
+
+fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
+    let plan = Plan::new(i, mxcsr)?;
+    let vex = plan.vex;
+    let mut forms = FORMS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(form) = forms.get(&plan.key()) {
+        return Some((form, vex));
+    }
+    let memory = plan.kinds.iter().position(|kind| *kind == Kind::Memory);
+    let tiny = if mxcsr { tiny(i) } else { Tiny::Never };
+    let form: &'static Form = Box::leak(Box::new(Form {
+        stub: plan.publish()?,
+        kinds: plan.kinds,
+        extra: plan.extra,
+        memory: memory.unwrap_or(4) as u8,
+        memory_len: if memory.is_some() { i.memory_size().size() as u8 } else { 0 },
+        align: if memory.is_some() { align(i, vex) } else { 0 },
+        writes: plan.writes,
+        flags: plan.flags,
+        mmx: plan.kinds.contains(&Kind::Mmx),
+        sse: plan.kinds.contains(&Kind::Xmm) || plan.kinds.contains(&Kind::Ymm),
+        tiny,
+    }));
+    forms.insert(plan.key(), form);
+    Some((form, vex))
+}
+
+/// Binds an instruction that does not look at MXCSR.
+pub fn integer(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    bind(i, op, false)
+}
+
+/// Binds an instruction that can signal SIMD floating-point exceptions.
+pub fn float(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    bind(i, op, true)
+}
+
+/// Whether the host has what is not required of every host: 256-bit AES and PCLMULQDQ.
+fn host_has(i: &Instruction) -> bool {
+    i.code().cpuid_features().iter().all(|feature| match feature {
+        CpuidFeature::VAES => std::arch::is_x86_feature_detected!("vaes"),
+        CpuidFeature::VPCLMULQDQ => std::arch::is_x86_feature_detected!("vpclmulqdq"),
+        _ => true,
+    })
+}
+
+fn bind(i: &Instruction, op: &mut Op, mxcsr: bool) -> Option<Handler> {
+    let encoding = i.code().encoding();
+    if encoding != iced_x86::EncodingKind::Legacy && encoding != iced_x86::EncodingKind::VEX {
+        return None;
+    }
+    if !host_has(i) {
+        return None;
+    }
+    let (form, vex) = form(i, mxcsr)?;
+    op.imm = std::ptr::from_ref(form) as u64;
+    if form.extra == Extra::ReadsXmm0 {
+        op.r3 = 0;
+    }
+    let vectors = |kinds: &[Kind]| kinds.iter().all(|k| matches!(k, Kind::None | Kind::Xmm | Kind::Ymm));
+    let plain = form.writes && !form.flags && matches!(form.extra, Extra::None | Extra::ReadsXmm0);
+    if plain && vectors(&form.kinds) {
+        return Some(match (vex, mxcsr) {
+            (false, false) => run::registers::<false, false>,
+            (false, true) => run::registers::<false, true>,
+            (true, false) => run::registers::<true, false>,
+            (true, true) => run::registers::<true, true>,
+        });
+    }
+    if plain && form.memory == 1 && vectors(&[form.kinds[0], form.kinds[2], form.kinds[3]]) {
+        return Some(match (vex, mxcsr) {
+            (false, false) => run::loading::<false, false, 1>,
+            (false, true) => run::loading::<false, true, 1>,
+            (true, false) => run::loading::<true, false, 1>,
+            (true, true) => run::loading::<true, true, 1>,
+        });
+    }
+    if plain && form.memory == 2 && vectors(&[form.kinds[0], form.kinds[1], form.kinds[3]]) {
+        return Some(match (vex, mxcsr) {
+            (false, false) => run::loading::<false, false, 2>,
+            (false, true) => run::loading::<false, true, 2>,
+            (true, false) => run::loading::<true, false, 2>,
+            (true, true) => run::loading::<true, true, 2>,
+        });
+    }
+    Some(match (vex, mxcsr) {
+        (false, false) => run::general::<false, false>,
+        (false, true) => run::general::<false, true>,
+        (true, false) => run::general::<true, false>,
+        (true, true) => run::general::<true, true>,
+    })
+}

@@ -1,0 +1,34 @@
+//! MMX, SSE to SSE4.2, AES, PCLMULQDQ, SHA, AVX, AVX2, FMA and F16C.
+//!
+//! Vector arithmetic runs on the host's own units: [`form`] turns a decoded instruction into a stub of host code (see
+//! [`crate::native`]) and [`run`] calls it. Moves, and what must not differ between hosts, are in Rust.
+
+pub mod approximate;
+pub mod form;
+pub mod gather;
+pub mod mask;
+pub mod misc;
+pub mod moves;
+pub mod rows;
+pub mod run;
+pub mod sha;
+#[cfg(test)]
+mod tests;
+
+use crate::op::{Handler, Op};
+use iced_x86::{Instruction, Mnemonic};
+
+/// Binds the vector instructions that share their mnemonic with string instructions: MOVSD and CMPSD.
+pub fn shared(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    match i.mnemonic() {
+        Mnemonic::Movsd => {
+            op.class = ledger::Class::Vector;
+            moves::bind(i, op)
+        }
+        Mnemonic::Cmpsd => {
+            op.class = ledger::Class::VectorFp;
+            form::float(i, op)
+        }
+        _ => None,
+    }
+}

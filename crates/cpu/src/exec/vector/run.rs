@@ -1,0 +1,262 @@
+//! Running forms: what vector instructions have in common.
+
+use crate::exec::vector::form::{Form, Tiny};
+use crate::fault::{Exec, Fault, Flow, vector};
+use crate::flags;
+use crate::native::{Extra, Kind};
+use crate::op::Op;
+use crate::state::{Cpu, F80, bits::*};
+
+/// MXCSR: the six exception flags.
+pub const FLAGS: u32 = 0x3f;
+/// MXCSR: the six masks.
+pub const MASKS: u32 = 0x1f80;
+/// MXCSR: flush to zero.
+const FTZ: u32 = 1 << 15;
+/// MXCSR: underflow mask.
+const UM: u32 = 1 << 11;
+/// Flags of the exceptions found before a result is computed: invalid, denormal, divide by zero.
+const BEFORE: u32 = 7;
+const UE: u32 = 1 << 4;
+
+/// XCR0: SSE and AVX state.
+const XCR0_AVX: u64 = 6;
+/// x87 status: an unmasked exception is pending.
+const ES: u16 = 1 << 7;
+/// x87 status: top of stack.
+const TOP: u16 = 7 << 11;
+
+/// Staging for memory operands.
+#[repr(C, align(64))]
+pub struct Stage(pub [u8; 64]);
+
+/// Checks that the operating system lets SSE (or, with `VEX`, AVX) instructions run.
+#[inline(always)]
+pub fn ready<const VEX: bool>(cpu: &mut Cpu) -> Exec {
+    let ok = if VEX {
+        cpu.cr0 & (CR0_TS | CR0_PE) == CR0_PE
+            && cpu.cr4 & CR4_OSXSAVE != 0
+            && cpu.xcr0 & XCR0_AVX == XCR0_AVX
+            && cpu.flags & flags::VM == 0
+    } else {
+        cpu.cr0 & (CR0_EM | CR0_TS) == 0 && cpu.cr4 & CR4_OSFXSR != 0
+    };
+    if ok { Ok(()) } else { Err(not_ready(cpu, VEX)) }
+}
+
+#[cold]
+fn not_ready(cpu: &mut Cpu, vex: bool) -> Fault {
+    let exists = if vex {
+        cpu.protected() && !cpu.v8086() && cpu.cr4 & CR4_OSXSAVE != 0 && cpu.xcr0 & XCR0_AVX == XCR0_AVX
+    } else {
+        cpu.cr0 & CR0_EM == 0 && cpu.cr4 & CR4_OSFXSR != 0
+    };
+    if exists { cpu.nm() } else { cpu.ud() }
+}
+
+/// Checks that MMX instructions may run.
+pub fn mmx_ready(cpu: &mut Cpu) -> Exec {
+    if cpu.cr0 & CR0_EM != 0 {
+        return Err(cpu.ud());
+    }
+    if cpu.cr0 & CR0_TS != 0 {
+        return Err(cpu.nm());
+    }
+    if cpu.x87.status & ES != 0 {
+        return Err(cpu.raise(vector::MF));
+    }
+    Ok(())
+}
+
+/// After an MMX instruction: top of stack 0, no register empty, and all ones above a register that was written.
+pub fn entered_mmx(cpu: &mut Cpu, written: Option<u8>) {
+    cpu.x87.status &= !TOP;
+    cpu.x87.tags = 0xff;
+    if let Some(number) = written {
+        cpu.x87.regs[usize::from(number & 7)].sign_exponent = 0xffff;
+    }
+}
+
+/// Checks alignment of a memory operand: #GP(0).
+#[inline(always)]
+pub fn aligned(cpu: &mut Cpu, op: &Op, len: u64, mask: u8, write: bool) -> Exec<u64> {
+    let linear = cpu.operand_linear(op, len, write)?;
+    if linear & u64::from(mask) != 0 {
+        return Err(cpu.gp(0));
+    }
+    Ok(linear)
+}
+
+/// Where the host finds the `len` bytes of a memory source: in guest memory itself, or copied to the stage.
+#[inline(always)]
+fn source(cpu: &mut Cpu, op: &Op, form: &Form, stage: &mut Stage) -> Exec<*mut u8> {
+    let len = usize::from(form.memory_len);
+    let linear = aligned(cpu, op, len as u64, form.align, false)?;
+    if let Some(host) = cpu.front_read(linear, len as u64) {
+        return Ok(host.cast_mut());
+    }
+    cpu.read_bytes(linear, op.seg, &mut stage.0[..len.min(64)])?;
+    Ok(stage.0.as_mut_ptr())
+}
+
+/// Calls the stub with these operands and result.
+///
+/// # Safety
+/// Each pointer must be good for the operand of its kind: aligned registers of 32 bytes for vectors, `memory_len` bytes for
+/// memory; `out` may be operand 0.
+#[inline(always)]
+unsafe fn call<const FP: bool>(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], out: *mut u8, len: usize) -> Exec<u64> {
+    if FP {
+        let mxcsr = &raw mut cpu.vector.mxcsr;
+        if cpu.vector.mxcsr & MASKS != MASKS {
+            // SAFETY: as our caller promises.
+            return unsafe { unmasked(cpu, form, ops, out, len) };
+        }
+        // SAFETY: as our caller promises; with all exceptions masked the stub cannot fault.
+        return Ok(unsafe { (form.stub)(ops[0], ops[1], ops[2], ops[3], mxcsr.cast(), out) });
+    }
+    let general = cpu.gpr.as_mut_ptr();
+    // SAFETY: as our caller promises.
+    Ok(unsafe { (form.stub)(ops[0], ops[1], ops[2], ops[3], general.cast(), out) })
+}
+
+/// Runs a floating-point stub when the guest has unmasked exceptions: the result, `len` bytes, is only kept if none of those
+/// happened.
+///
+/// # Safety
+/// As for [`call`].
+#[cold]
+unsafe fn unmasked(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], out: *mut u8, len: usize) -> Exec<u64> {
+    let guest = cpu.vector.mxcsr;
+    // With underflow unmasked, results are not flushed.
+    let flush = if guest & UM == 0 { FTZ } else { 0 };
+    let mut mxcsr = ((guest & !FLAGS) | MASKS) & !flush;
+    let mut result = Stage([0; 64]);
+    let in_memory = form.memory == 0;
+    let to = if in_memory { out } else { result.0.as_mut_ptr() };
+    // SAFETY: as our caller promises; the result has room for any operand.
+    let returned = unsafe { (form.stub)(ops[0], ops[1], ops[2], ops[3], (&raw mut mxcsr).cast(), to) };
+    let mut raised = mxcsr & FLAGS;
+    if guest & UM == 0
+        && let Tiny::Elements(size, width) = form.tiny
+    {
+        // SAFETY: the result is at least as wide as its elements say.
+        let bytes = unsafe { std::slice::from_raw_parts(to, usize::from(width)) };
+        if bytes.chunks_exact(usize::from(size)).any(is_denormal) {
+            raised |= UE;
+        }
+    }
+    let enabled = !(guest >> 7) & FLAGS;
+    if raised & enabled == 0 {
+        cpu.vector.mxcsr = guest | raised;
+        if !in_memory {
+            // SAFETY: `out` has room for operand 0.
+            unsafe { std::ptr::copy_nonoverlapping(result.0.as_ptr(), out, len) };
+        }
+        return Ok(returned);
+    }
+    // Exceptions found before computing hide those found after.
+    let shown = if raised & enabled & BEFORE != 0 { raised & BEFORE } else { raised };
+    cpu.vector.mxcsr = guest | shown;
+    let vector = if cpu.cr4 & CR4_OSXMMEXCPT != 0 { vector::XM } else { vector::UD };
+    Err(cpu.raise(vector))
+}
+
+fn is_denormal(element: &[u8]) -> bool {
+    let mut bytes = [0; 8];
+    bytes[..element.len()].copy_from_slice(element);
+    let value = u64::from_le_bytes(bytes);
+    let (exponent, fraction) = match element.len() {
+        2 => (0x7c00, 0x3ff),
+        4 => (0x7f80_0000, 0x7f_ffff),
+        _ => (0x7ff << 52, (1 << 52) - 1),
+    };
+    value & exponent == 0 && value & fraction != 0
+}
+
+/// Bytes that a result in a vector register takes: VEX-encoded instructions write all of it.
+#[inline(always)]
+const fn width(vex: bool) -> usize {
+    if vex { 32 } else { 16 }
+}
+
+/// All operands are vector registers.
+pub fn registers<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    ready::<VEX>(cpu)?;
+    let form = Form::of(op);
+    let at = |cpu: &mut Cpu, r: u8| (&raw mut cpu.vector.ymm[usize::from(r & 15)]).cast::<u8>();
+    let ops = [at(cpu, op.r0), at(cpu, op.r1), at(cpu, op.r2), at(cpu, op.r3)];
+    // SAFETY: all operands of this form are vector registers, and the pointers are to some.
+    unsafe { call::<FP>(cpu, form, ops, ops[0], width(VEX))? };
+    Ok(Flow::Next)
+}
+
+/// Operand `N` is a memory source, the others are vector registers.
+pub fn loading<const VEX: bool, const FP: bool, const N: usize>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    ready::<VEX>(cpu)?;
+    let form = Form::of(op);
+    let mut stage = std::mem::MaybeUninit::<Stage>::uninit();
+    // SAFETY: a stage is bytes; those that are read were written by `source`.
+    let memory = source(cpu, op, form, unsafe { &mut *stage.as_mut_ptr() })?;
+    let at = |cpu: &mut Cpu, r: u8| (&raw mut cpu.vector.ymm[usize::from(r & 15)]).cast::<u8>();
+    let mut ops = [at(cpu, op.r0), at(cpu, op.r1), at(cpu, op.r2), at(cpu, op.r3)];
+    ops[N] = memory;
+    // SAFETY: operand N is `memory_len` readable bytes, the other pointers are to vector registers.
+    unsafe { call::<FP>(cpu, form, ops, ops[0], width(VEX))? };
+    Ok(Flow::Next)
+}
+
+/// Any operands.
+pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let form = Form::of(op);
+    if form.sse || !form.mmx {
+        ready::<VEX>(cpu)?;
+    }
+    if form.mmx {
+        mmx_ready(cpu)?;
+    }
+    let mut stage = Stage([0; 64]);
+    let stores = form.memory == 0 && form.writes;
+    let memory = if stores || form.memory == 4 { stage.0.as_mut_ptr() } else { source(cpu, op, form, &mut stage)? };
+    let mut destination = 0;
+    if stores {
+        destination = aligned(cpu, op, u64::from(form.memory_len), form.align, true)?;
+    }
+    let mut ops = [memory; 4];
+    for (i, register) in [op.r0, op.r1, op.r2, op.r3].into_iter().enumerate() {
+        ops[i] = match form.kinds[i] {
+            Kind::Xmm | Kind::Ymm => (&raw mut cpu.vector.ymm[usize::from(register & 15)]).cast(),
+            Kind::General => (&raw mut cpu.gpr[usize::from(register & 15)]).cast(),
+            Kind::Mmx => {
+                let slot: *mut F80 = &raw mut cpu.x87.regs[usize::from(register & 7)];
+                // SAFETY: a field of a register that is there.
+                unsafe { (&raw mut (*slot).significand).cast() }
+            }
+            Kind::Memory | Kind::None => memory,
+        };
+    }
+    let out = match form.extra {
+        Extra::Index { .. } => (&raw mut cpu.gpr[1]).cast(),
+        Extra::Mask { .. } => (&raw mut cpu.vector.ymm[0]).cast(),
+        _ => ops[0],
+    };
+    let len = match form.kinds[0] {
+        _ if !form.writes => 0,
+        Kind::Xmm | Kind::Ymm => width(VEX),
+        Kind::General | Kind::Mmx => 8,
+        Kind::Memory | Kind::None => 0,
+    };
+    // SAFETY: each pointer is to what the operand's kind says, or to the stage.
+    let returned = unsafe { call::<FP>(cpu, form, ops, out, len)? };
+    if stores {
+        cpu.write_bytes(destination, op.seg, &stage.0[..usize::from(form.memory_len).min(64)])?;
+    }
+    if form.flags {
+        cpu.lazy.load(returned & flags::ARITH);
+    }
+    if form.mmx {
+        let written = (form.writes && form.kinds[0] == Kind::Mmx).then_some(op.r0);
+        entered_mmx(cpu, written);
+    }
+    Ok(Flow::Next)
+}

@@ -1,0 +1,161 @@
+//! Which instruction-set extensions a model has, from its CPUID contents.
+//!
+//! The check is made when an instruction is decoded: one that the model lacks becomes #UD (or, for TZCNT and LZCNT, the older
+//! instruction with the same opcode), so that a processor of 2006 does not execute AVX2.
+
+use crate::model::CpuidEntry;
+use iced_x86::{Code, CpuidFeature, Instruction};
+
+/// A set of extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features(u64);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reg {
+    Ebx,
+    Ecx,
+    Edx,
+    Eax,
+}
+
+/// Extension as the decoder names it, and where CPUID has it: leaf, sub-leaf, register, bit. Position = bit in [`Features`].
+type Place = (CpuidFeature, u32, u32, Reg, u8);
+
+const PLACES: &[Place] = &[
+    (CpuidFeature::MMX, 1, 0, Reg::Edx, 23),
+    (CpuidFeature::FXSR, 1, 0, Reg::Edx, 24),
+    (CpuidFeature::SSE, 1, 0, Reg::Edx, 25),
+    (CpuidFeature::SSE2, 1, 0, Reg::Edx, 26),
+    (CpuidFeature::SSE3, 1, 0, Reg::Ecx, 0),
+    (CpuidFeature::PCLMULQDQ, 1, 0, Reg::Ecx, 1),
+    (CpuidFeature::MONITOR, 1, 0, Reg::Ecx, 3),
+    (CpuidFeature::SSSE3, 1, 0, Reg::Ecx, 9),
+    (CpuidFeature::FMA, 1, 0, Reg::Ecx, 12),
+    (CpuidFeature::CMPXCHG16B, 1, 0, Reg::Ecx, 13),
+    (CpuidFeature::SSE4_1, 1, 0, Reg::Ecx, 19),
+    (CpuidFeature::SSE4_2, 1, 0, Reg::Ecx, 20),
+    (CpuidFeature::MOVBE, 1, 0, Reg::Ecx, 22),
+    (CpuidFeature::POPCNT, 1, 0, Reg::Ecx, 23),
+    (CpuidFeature::AES, 1, 0, Reg::Ecx, 25),
+    (CpuidFeature::XSAVE, 1, 0, Reg::Ecx, 26),
+    (CpuidFeature::AVX, 1, 0, Reg::Ecx, 28),
+    (CpuidFeature::F16C, 1, 0, Reg::Ecx, 29),
+    (CpuidFeature::RDRAND, 1, 0, Reg::Ecx, 30),
+    (CpuidFeature::FSGSBASE, 7, 0, Reg::Ebx, 0),
+    (CpuidFeature::BMI1, 7, 0, Reg::Ebx, 3),
+    (CpuidFeature::AVX2, 7, 0, Reg::Ebx, 5),
+    (CpuidFeature::BMI2, 7, 0, Reg::Ebx, 8),
+    (CpuidFeature::INVPCID, 7, 0, Reg::Ebx, 10),
+    (CpuidFeature::RDSEED, 7, 0, Reg::Ebx, 18),
+    (CpuidFeature::ADX, 7, 0, Reg::Ebx, 19),
+    (CpuidFeature::SMAP, 7, 0, Reg::Ebx, 20),
+    (CpuidFeature::CLFLUSHOPT, 7, 0, Reg::Ebx, 23),
+    (CpuidFeature::CLWB, 7, 0, Reg::Ebx, 24),
+    (CpuidFeature::SHA, 7, 0, Reg::Ebx, 29),
+    (CpuidFeature::PKU, 7, 0, Reg::Ecx, 3),
+    (CpuidFeature::VAES, 7, 0, Reg::Ecx, 9),
+    (CpuidFeature::VPCLMULQDQ, 7, 0, Reg::Ecx, 10),
+    (CpuidFeature::RDPID, 7, 0, Reg::Ecx, 22),
+    (CpuidFeature::SERIALIZE, 7, 0, Reg::Edx, 14),
+    (CpuidFeature::XSAVEOPT, 13, 1, Reg::Eax, 0),
+    (CpuidFeature::XSAVEC, 13, 1, Reg::Eax, 1),
+    (CpuidFeature::XSAVES, 13, 1, Reg::Eax, 3),
+    (CpuidFeature::LZCNT, 0x8000_0001, 0, Reg::Ecx, 5),
+    (CpuidFeature::PREFETCHW, 0x8000_0001, 0, Reg::Ecx, 8),
+    (CpuidFeature::RDTSCP, 0x8000_0001, 0, Reg::Edx, 27),
+];
+
+impl Features {
+    /// Every extension.
+    pub const ALL: Self = Self(u64::MAX);
+
+    /// What a CPUID table announces. A table without contents (tests of single instructions) announces everything.
+    pub fn of(cpuid: &[CpuidEntry]) -> Self {
+        if cpuid.is_empty() {
+            return Self::ALL;
+        }
+        let mut set = 0;
+        for (i, &(_, leaf, subleaf, reg, bit)) in PLACES.iter().enumerate() {
+            let announced = cpuid.iter().any(|e| {
+                let value = match reg {
+                    Reg::Eax => e.regs.eax,
+                    Reg::Ebx => e.regs.ebx,
+                    Reg::Ecx => e.regs.ecx,
+                    Reg::Edx => e.regs.edx,
+                };
+                e.leaf == leaf && e.subleaf.unwrap_or(0) == subleaf && value >> bit & 1 != 0
+            });
+            set |= u64::from(announced) << i;
+        }
+        Self(set)
+    }
+
+    /// What an instruction needs, of the extensions that are looked at here.
+    pub fn needed(code: Code) -> Self {
+        let mut set = 0;
+        for feature in code.cpuid_features() {
+            if let Some(i) = PLACES.iter().position(|place| place.0 == *feature) {
+                set |= 1 << i;
+            }
+        }
+        // A hint: processors without it ignore it.
+        if code.mnemonic() == iced_x86::Mnemonic::Prefetchw {
+            set = 0;
+        }
+        Self(set)
+    }
+
+    /// Whether all of `other` are in this set.
+    #[inline]
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// The instruction as a processor with this set sees it; `None` if it has no such instruction.
+    pub fn view(self, instruction: &Instruction) -> Option<Instruction> {
+        if self == Self::ALL || self.contains(Self::needed(instruction.code())) {
+            return Some(*instruction);
+        }
+        // Without the extension the mandatory prefix of TZCNT and LZCNT is a REP that BSF and BSR ignore.
+        let older = match instruction.code() {
+            Code::Tzcnt_r16_rm16 => Code::Bsf_r16_rm16,
+            Code::Tzcnt_r32_rm32 => Code::Bsf_r32_rm32,
+            Code::Tzcnt_r64_rm64 => Code::Bsf_r64_rm64,
+            Code::Lzcnt_r16_rm16 => Code::Bsr_r16_rm16,
+            Code::Lzcnt_r32_rm32 => Code::Bsr_r32_rm32,
+            Code::Lzcnt_r64_rm64 => Code::Bsr_r64_rm64,
+            _ => return None,
+        };
+        let mut instruction = *instruction;
+        instruction.set_code(older);
+        Some(instruction)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::CpuidRegs;
+
+    fn sse2_only() -> Features {
+        let regs = CpuidRegs { edx: 1 << 26 | 1 << 25, ..CpuidRegs::default() };
+        Features::of(&[CpuidEntry { leaf: 1, subleaf: None, regs }])
+    }
+
+    #[test]
+    fn announced_extensions_are_allowed_and_others_are_not() {
+        let set = sse2_only();
+        assert!(set.contains(Features::needed(Code::Paddb_xmm_xmmm128)));
+        assert!(set.contains(Features::needed(Code::Add_r32_rm32)));
+        assert!(!set.contains(Features::needed(Code::VEX_Vpaddb_ymm_ymm_ymmm256)));
+        assert!(Features::ALL.contains(Features::needed(Code::VEX_Vpaddb_ymm_ymm_ymmm256)));
+    }
+
+    #[test]
+    fn tzcnt_without_bmi1_is_bsf() {
+        let mut i = Instruction::default();
+        i.set_code(Code::Tzcnt_r32_rm32);
+        assert_eq!(sse2_only().view(&i).unwrap().code(), Code::Bsf_r32_rm32);
+        assert_eq!(Features::ALL.view(&i).unwrap().code(), Code::Tzcnt_r32_rm32);
+    }
+}

@@ -1,0 +1,39 @@
+//! The host's own vector units: what is required of them, and stubs of machine code that run one guest instruction each.
+
+mod pool;
+mod stub;
+
+#[cfg(test)]
+pub(crate) use pool::publish;
+pub use stub::{Extra, Kind, Plan, Stub};
+
+use thiserror::Error;
+
+/// Why this host cannot run the processor.
+#[derive(Debug, Error)]
+pub enum HostError {
+    /// Extensions that vector instructions are run with.
+    #[error("this host's processor lacks {0}; x86-64-v3 with AES and PCLMULQDQ is needed")]
+    Missing(String),
+    /// No memory that can be both written and, elsewhere, executed.
+    #[error("cannot get executable memory: {0}")]
+    Executable(#[from] std::io::Error),
+}
+
+/// Checks that this host can run the processor: x86-64-v3, AES, PCLMULQDQ, and executable memory.
+pub fn host_supported() -> Result<(), HostError> {
+    macro_rules! missing {
+        ($($name:tt)*) => {
+            [$(($name, std::arch::is_x86_feature_detected!($name))),*]
+                .iter()
+                .filter(|(_, there)| !there)
+                .map(|(name, _)| *name)
+                .collect::<Vec<_>>()
+        };
+    }
+    let missing = missing!("sse3" "ssse3" "sse4.1" "sse4.2" "popcnt" "avx" "avx2" "fma" "f16c" "bmi1" "bmi2" "lzcnt" "movbe" "aes" "pclmulqdq");
+    if !missing.is_empty() {
+        return Err(HostError::Missing(missing.join(", ").to_uppercase()));
+    }
+    Ok(pool::ready()?)
+}

@@ -1,0 +1,382 @@
+//! A ledger: what a run was charged, by whom and for what, ready to be saved, compared and reported.
+
+use crate::recorder::{Amount, Recorder, Region, Shape};
+use crate::symbols::Symbols;
+use crate::{Class, Family, Kind, Origin, Profile, Ticks};
+use std::collections::BTreeMap;
+
+/// What a run was, apart from its charges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Name of the cost profile.
+    pub profile: String,
+    /// Frequency of the core and of the TSC, in hertz.
+    pub tsc_hz: u64,
+    /// Ticks per instruction of each class, in the order of [`Class::ALL`].
+    pub class_ticks: [u32; Class::COUNT],
+    /// Where each virtual CPU's clock stood at the end, in ticks.
+    pub clocks: Vec<Ticks>,
+    /// Whatever describes the run: kernel, command line, memory, versions.
+    pub metadata: BTreeMap<String, String>,
+    /// Names of kinds whose parameter is a number given by the board or the decoder: devices, opcodes, vectors.
+    pub names: BTreeMap<Kind, String>,
+}
+
+impl Header {
+    /// The header of a run on `profile` whose virtual CPUs ended at `clocks`.
+    pub fn new(profile: &Profile, clocks: Vec<Ticks>) -> Self {
+        Self {
+            profile: profile.name.clone(),
+            tsc_hz: profile.tsc_hz.value,
+            class_ticks: profile.costs().class,
+            clocks,
+            metadata: BTreeMap::new(),
+            names: BTreeMap::new(),
+        }
+    }
+}
+
+/// A function, or other named range of addresses, that something was charged to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SavedSymbol {
+    /// The address space it belongs to, as in [`Origin::space`]; 0 for all.
+    pub space: u64,
+    /// Its first address.
+    pub start: u64,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its name.
+    pub name: String,
+    /// The module or file it is in; empty for the kernel itself.
+    pub module: String,
+}
+
+/// Executions of a block. Numbers are positions in the lists of [`Ledger`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BlockRuns {
+    /// The region.
+    pub region: u32,
+    /// The origin.
+    pub origin: u32,
+    /// The block's address.
+    pub rip: u64,
+    /// Its shape.
+    pub shape: u32,
+    /// How often it was executed.
+    pub runs: u64,
+}
+
+/// Events of one kind at one address. Numbers are positions in the lists of [`Ledger`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EventCharge {
+    /// The region.
+    pub region: u32,
+    /// The origin.
+    pub origin: u32,
+    /// The address of the instruction.
+    pub rip: u64,
+    /// The kind.
+    pub kind: Kind,
+    /// How often.
+    pub count: u64,
+    /// Ticks charged in all.
+    pub ticks: Ticks,
+}
+
+/// Everything a run was charged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ledger {
+    /// What the run was.
+    pub header: Header,
+    /// Regions of interest; the first, without a name, is what was in none.
+    pub regions: Vec<Region>,
+    /// Who was charged, sorted.
+    pub origins: Vec<Origin>,
+    /// What blocks are made of, sorted.
+    pub shapes: Vec<Shape>,
+    /// Symbols of the addresses that were charged, sorted.
+    pub symbols: Vec<SavedSymbol>,
+    /// Executed blocks, sorted.
+    pub blocks: Vec<BlockRuns>,
+    /// Events, sorted.
+    pub events: Vec<EventCharge>,
+}
+
+/// A ledger's sums, when they are consistent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// Ticks of all entries, and of all clocks.
+    pub ticks: Ticks,
+    /// Ticks of ordinary instructions.
+    pub instruction_ticks: Ticks,
+    /// Ordinary instructions executed.
+    pub instructions: u64,
+}
+
+/// How a ledger contradicts itself.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VerifyError {
+    /// The sum of the entries is not the clock.
+    #[error("the entries add up to {entries} ticks, the clocks of the virtual CPUs to {clocks}")]
+    Sum {
+        /// Sum of the entries.
+        entries: u128,
+        /// Sum of the clocks.
+        clocks: u128,
+    },
+    /// Instructions outside blocks were charged at another price than the class's.
+    #[error(
+        "instructions of class {class} at {rip:#x} are charged {ticks} ticks where {count} of them cost {expected}"
+    )]
+    Class {
+        /// The class.
+        class: &'static str,
+        /// The address.
+        rip: u64,
+        /// How many.
+        count: u64,
+        /// What was charged.
+        ticks: Ticks,
+        /// What they cost.
+        expected: u128,
+    },
+    /// Sums are beyond any possible run.
+    #[error("the sums overflow")]
+    Overflow,
+}
+
+impl Ledger {
+    /// The ledger of a run. Resolves the addresses that were charged with `symbols`.
+    pub fn new(header: Header, recorder: &Recorder, symbols: &Symbols) -> Self {
+        let (origins, origin_at) = sorted(recorder.origins());
+        let (shapes, shape_at) = sorted(recorder.shapes());
+        let mut blocks: Vec<BlockRuns> = recorder
+            .blocks()
+            .filter(|entry| entry.4 != 0)
+            .map(|(region, origin, rip, shape, runs)| BlockRuns {
+                region: region as u32,
+                origin: origin_at[origin.0 as usize],
+                rip,
+                shape: shape_at[shape.0 as usize],
+                runs,
+            })
+            .collect();
+        blocks.sort_unstable();
+        let mut events: Vec<EventCharge> = recorder
+            .events()
+            .filter(|entry| entry.4 != Amount::default())
+            .map(|(region, origin, rip, kind, amount)| EventCharge {
+                region: region as u32,
+                origin: origin_at[origin.0 as usize],
+                rip,
+                kind,
+                count: amount.count,
+                ticks: amount.ticks,
+            })
+            .collect();
+        events.sort_unstable();
+        let regions = recorder.regions().to_vec();
+        let mut ledger = Self { header, regions, origins, shapes, symbols: Vec::new(), blocks, events };
+        ledger.resolve(symbols);
+        ledger
+    }
+
+    /// Names the addresses that were charged. What was resolved before is forgotten.
+    pub fn resolve(&mut self, symbols: &Symbols) {
+        let mut places: Vec<(u64, u64)> =
+            self.blocks.iter().map(|b| (self.origins[b.origin as usize].space, b.rip)).collect();
+        places.extend(self.events.iter().map(|e| (self.origins[e.origin as usize].space, e.rip)));
+        places.sort_unstable();
+        places.dedup();
+        self.symbols = places.into_iter().filter_map(|(space, rip)| symbols.find(space, rip)).collect();
+        self.symbols.sort_unstable();
+        self.symbols.dedup();
+    }
+
+    /// The symbol that `rip` is in, seen from `space`, and the offset within.
+    pub fn symbol(&self, space: u64, rip: u64) -> Option<(&SavedSymbol, u64)> {
+        [space, 0].into_iter().find_map(|space| {
+            let after = self.symbols.partition_point(|s| (s.space, s.start) <= (space, rip));
+            let symbol = self.symbols[..after].last()?;
+            (symbol.space == space && rip - symbol.start < symbol.size).then(|| (symbol, rip - symbol.start))
+        })
+    }
+
+    /// What one execution of each shape costs: ticks, instructions.
+    pub fn shape_costs(&self) -> Vec<(u128, u128)> {
+        let price = |class: Class| u128::from(self.header.class_ticks[class as usize]);
+        self.shapes
+            .iter()
+            .map(|shape| {
+                shape.iter().fold((0, 0), |(ticks, n), &(class, count)| {
+                    (ticks + price(class) * u128::from(count), n + u128::from(count))
+                })
+            })
+            .collect()
+    }
+
+    /// Checks that the entries add up to the clock, and returns the sums.
+    pub fn verify(&self) -> Result<Totals, VerifyError> {
+        let shapes = self.shape_costs();
+        let (mut entries, mut instruction_ticks, mut instructions) = (0u128, 0u128, 0u128);
+        let add = |sum: &mut u128, n: u128| sum.checked_add(n).map(|n| *sum = n).ok_or(VerifyError::Overflow);
+        for block in &self.blocks {
+            let (ticks, count) = shapes[block.shape as usize];
+            add(&mut instruction_ticks, ticks.checked_mul(u128::from(block.runs)).ok_or(VerifyError::Overflow)?)?;
+            add(&mut instructions, count.checked_mul(u128::from(block.runs)).ok_or(VerifyError::Overflow)?)?;
+        }
+        for event in &self.events {
+            match (event.kind.family, Class::from_index(event.kind.param as usize)) {
+                (Family::Instruction, Some(class)) => {
+                    let expected = u128::from(self.header.class_ticks[class as usize]) * u128::from(event.count);
+                    if expected != u128::from(event.ticks) {
+                        let (class, rip, count, ticks) = (class.name(), event.rip, event.count, event.ticks);
+                        return Err(VerifyError::Class { class, rip, count, ticks, expected });
+                    }
+                    add(&mut instruction_ticks, expected)?;
+                    add(&mut instructions, u128::from(event.count))?;
+                }
+                _ => add(&mut entries, u128::from(event.ticks))?,
+            }
+        }
+        add(&mut entries, instruction_ticks)?;
+        let clocks = self.header.clocks.iter().map(|clock| u128::from(*clock)).sum();
+        if entries != clocks {
+            return Err(VerifyError::Sum { entries, clocks });
+        }
+        let narrow = |n: u128| u64::try_from(n).map_err(|_| VerifyError::Overflow);
+        Ok(Totals {
+            ticks: narrow(entries)?,
+            instruction_ticks: narrow(instruction_ticks)?,
+            instructions: narrow(instructions)?,
+        })
+    }
+}
+
+/// The items sorted, and the new position of each.
+fn sorted<T: Clone + Ord>(items: &[T]) -> (Vec<T>, Vec<u32>) {
+    let mut order: Vec<u32> = (0..items.len() as u32).collect();
+    order.sort_unstable_by(|&a, &b| items[a as usize].cmp(&items[b as usize]));
+    let mut at = vec![0; items.len()];
+    for (position, &item) in order.iter().enumerate() {
+        at[item as usize] = position as u32;
+    }
+    (order.iter().map(|&item| items[item as usize].clone()).collect(), at)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::symbols::Symbol;
+
+    /// A small run with everything in it, charged as a processor would: its clock is what it charged.
+    pub(crate) fn sample() -> Ledger {
+        let profile = Profile::named("skx").expect("is built in");
+        let costs = profile.costs();
+        let mut recorder = Recorder::default();
+        let mut clock = 0;
+        let kernel = recorder.origin(Origin { level: 0, ring: 0, space: 0x1000_0000 });
+        let user = recorder.origin(Origin { level: 0, ring: 3, space: 0x1000_0000 });
+        let early = recorder.origin(Origin { level: 0, ring: 0, space: 0 });
+        for (i, (origin, base)) in
+            [(early, 0x100_0000), (kernel, 0xffff_ffff_8100_0000), (user, 0x40_1000)].iter().enumerate()
+        {
+            if i == 2 {
+                recorder.begin_region("work");
+            }
+            for n in 0..20u64 {
+                let shape = recorder.shape(&vec![(Class::Alu, 1 + n as u32 % 5), (Class::Load, 2), (Class::Branch, 1)]);
+                let ticks = u64::from(costs.class[Class::Alu as usize]) * (1 + n % 5)
+                    + u64::from(costs.class[Class::Load as usize]) * 2
+                    + u64::from(costs.class[Class::Branch as usize]);
+                recorder.add_block(*origin, base + n * 16, shape, 100 + n);
+                clock += ticks * (100 + n);
+            }
+            for (kind, count) in [
+                (Kind::new(Family::Syscall, 0), 3),
+                (Kind::new(Family::Exception, 14), 7),
+                (Kind::cpuid(0xd, 2), 2),
+                (Kind::new(Family::Wrmsr, 0x6e0), 11),
+                (Kind::new(Family::TlbMissData, 4), 40),
+                (Kind::new(Family::PortOut, 0x3f8), 5),
+                (Kind::new(Family::MmioWrite, 3), 6),
+                (Kind::new(Family::IndirectMiss, 0), 9),
+                (Kind::new(Family::Instruction, Class::StringStep as u32), 512),
+            ] {
+                let price = match kind.family {
+                    Family::Instruction => u64::from(costs.class[kind.param as usize]),
+                    _ => costs.of(kind),
+                };
+                recorder.add(*origin, base + count * 8, kind, count, price * count);
+                clock += price * count;
+            }
+        }
+        recorder.end_region("work");
+        recorder.add(kernel, 0xffff_ffff_8100_0100, Kind::new(Family::Halt, 0), 1, 5_000_000_000);
+        clock += 5_000_000_000;
+        let mut header = Header::new(&profile, vec![clock - 1000, 1000]);
+        header.metadata.insert("kernel".to_owned(), "vmlinuz-6.1.0".to_owned());
+        header.metadata.insert("command line".to_owned(), "console=ttyS0".to_owned());
+        header.names.insert(Kind::new(Family::PortOut, 0x3f8), "serial".to_owned());
+        header.names.insert(Kind::new(Family::MmioWrite, 3), "virtio-blk".to_owned());
+        let mut symbols = Symbols::default();
+        symbols.add(
+            "",
+            0,
+            vec![
+                Symbol::new(0xffff_ffff_8100_0000, 0x40, "do_syscall_64"),
+                Symbol::new(0xffff_ffff_8100_0040, 0xc1, "default_idle"),
+            ],
+        );
+        symbols.add("a.out", 0x1000_0000, vec![Symbol::new(0x40_1000, 0x1000, "main")]);
+        Ledger::new(header, &recorder, &symbols)
+    }
+
+    #[test]
+    fn the_sum_over_entries_is_the_clock() {
+        let ledger = sample();
+        let totals = ledger.verify().expect("is consistent");
+        assert_eq!(totals.ticks, ledger.header.clocks.iter().sum::<u64>());
+        assert!(totals.instructions > 3 * 20 * 100);
+    }
+
+    #[test]
+    fn a_lost_charge_is_noticed() {
+        let mut ledger = sample();
+        ledger.events.pop();
+        assert!(matches!(ledger.verify(), Err(VerifyError::Sum { .. })));
+    }
+
+    #[test]
+    fn a_wrong_price_of_an_instruction_is_noticed() {
+        let mut ledger = sample();
+        let event = ledger.events.iter_mut().find(|e| e.kind.family == Family::Instruction).expect("is there");
+        event.ticks += 1;
+        assert!(matches!(ledger.verify(), Err(VerifyError::Class { class: "string_step", .. })));
+    }
+
+    #[test]
+    fn absurd_numbers_overflow_into_an_error() {
+        let mut ledger = sample();
+        for shape in &mut ledger.shapes {
+            for part in shape {
+                part.1 = u32::MAX;
+            }
+        }
+        for block in &mut ledger.blocks {
+            block.runs = u64::MAX;
+        }
+        assert!(ledger.verify().is_err());
+    }
+
+    #[test]
+    fn addresses_are_resolved_within_their_space() {
+        let ledger = sample();
+        let name = |space, rip| ledger.symbol(space, rip).map(|(s, offset)| (s.name.as_str(), offset));
+        assert_eq!(name(0x1000_0000, 0xffff_ffff_8100_0048), Some(("default_idle", 8)));
+        assert_eq!(name(0x2000_0000, 0xffff_ffff_8100_0008), Some(("do_syscall_64", 8)));
+        assert_eq!(name(0x1000_0000, 0x40_1010), Some(("main", 0x10)));
+        assert_eq!(name(0x2000_0000, 0x40_1010), None);
+        assert_eq!(name(0x1000_0000, 0xffff_ffff_8100_0101), None);
+    }
+}

@@ -1,0 +1,208 @@
+//! The kernel's own symbols, from the tables that CONFIG_KALLSYMS puts into its read-only data.
+//!
+//! Nothing points to the tables, so they are found by their structure. Names are compressed with a table of 256 tokens, in
+//! which the ten digits always stand for themselves: that finds the table of tokens. The index of tokens follows it and says
+//! where it begins. The number of symbols, their names and markers (the place of each 256th name) come before it, and
+//! the markers tell whether the names were read correctly. Addresses are 32-bit offsets from a base. Up to Linux 6.4 they
+//! and the base lie in front of the number of symbols, later behind the index of tokens.
+
+use super::{Raw, Symbol, functions};
+
+/// Why there are no symbols in an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KallsymsError {
+    /// There is no table of tokens.
+    #[error("no kallsyms table in the kernel (CONFIG_KALLSYMS is off, or the image is still compressed)")]
+    NoTokens,
+    /// There is no list of names that fits the tokens.
+    #[error("the kallsyms names in the kernel can't be found")]
+    NoNames,
+    /// There are no addresses that fit the names.
+    #[error("the kallsyms addresses in the kernel can't be found")]
+    NoAddresses,
+}
+
+/// Between two symbols of a marker.
+const PER_MARKER: usize = 256;
+/// Numbers of symbols that a kernel can have.
+const SYMBOLS: std::ops::RangeInclusive<u64> = 64..=4_000_000;
+/// How far in front of the tokens the names can begin.
+const FURTHEST: usize = 64 << 20;
+/// No token, and no name, is longer.
+const LONGEST_NAME: usize = 2048;
+/// Bounds on the search, which may be in the memory of a guest that wants it to last for ever: tables of tokens tried, and
+/// names read.
+const MOST_CANDIDATES: usize = 256;
+const PATIENCE: usize = 64_000_000;
+/// The tokens of the digits.
+const DIGITS: &[u8; 20] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\0";
+/// Where kernels are linked.
+const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
+
+/// Functions of the kernel whose (decompressed) image or memory is `image`, moved by `slide`: 0 if the image is memory of
+/// a running kernel, which has moved its tables itself. The image begins where a page does.
+pub fn kallsyms(image: &[u8], slide: u64) -> Result<Vec<Symbol>, KallsymsError> {
+    let mut worst = KallsymsError::NoTokens;
+    let mut patience = PATIENCE;
+    for digits in memchr::memmem::find_iter(image, DIGITS).take(MOST_CANDIDATES) {
+        let Some(tokens) = Tokens::around(image, digits) else { continue };
+        worst = KallsymsError::NoNames;
+        let Some(names) = Names::before(image, &tokens, &mut patience) else { continue };
+        worst = KallsymsError::NoAddresses;
+        let Some(addresses) = addresses(image, &tokens, &names) else { continue };
+        let raw = addresses.into_iter().zip(&names.places).filter_map(|(address, &place)| {
+            let (letter, name) = names.name(image, &tokens, place)?;
+            Some((address?, letter, name))
+        });
+        return Ok(functions(raw.collect::<Vec<Raw>>(), slide));
+    }
+    Err(worst)
+}
+
+fn u32_at(image: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(image.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+fn u64_at(image: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(image.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+fn align(at: usize) -> usize {
+    at.next_multiple_of(8)
+}
+
+/// The 256 strings that codes in names stand for.
+struct Tokens<'a> {
+    /// Where the table begins in the image.
+    start: usize,
+    /// Where the index of tokens ends.
+    end: usize,
+    strings: Vec<&'a [u8]>,
+}
+
+impl<'a> Tokens<'a> {
+    /// The table in which the tokens of the digits are at `digits`. The index, of 16 bits for each token, follows it.
+    fn around(image: &'a [u8], digits: usize) -> Option<Self> {
+        let mut at = digits;
+        for _ in usize::from(b'0')..256 {
+            at += image[at..].iter().take(LONGEST_NAME).position(|byte| *byte == 0)? + 1;
+        }
+        let index = align(at);
+        let offset = |token: usize| {
+            let bytes = image.get(index + 2 * token..index + 2 * token + 2)?;
+            Some(usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))
+        };
+        let start = digits.checked_sub(offset(usize::from(b'0'))?)?;
+        let mut strings = Vec::with_capacity(256);
+        let mut expected = 0;
+        for token in 0..256 {
+            if offset(token)? != expected {
+                return None;
+            }
+            let string = &image[start + expected..];
+            let string = &string[..string.iter().take(LONGEST_NAME).position(|byte| *byte == 0)?];
+            expected += string.len() + 1;
+            strings.push(string);
+        }
+        (start + expected == at).then_some(Self { start, end: index + 512, strings })
+    }
+}
+
+/// The compressed names.
+struct Names {
+    /// Where the number of symbols is in the image: just before the names.
+    number: usize,
+    /// Where each symbol's name begins.
+    places: Vec<usize>,
+}
+
+impl Names {
+    fn before(image: &[u8], tokens: &Tokens, patience: &mut usize) -> Option<Self> {
+        let nearest = tokens.start.checked_sub(8)?;
+        let furthest = tokens.start.saturating_sub(FURTHEST);
+        (furthest..=nearest).rev().step_by(8).find_map(|number| {
+            let count = u64_at(image, number).filter(|count| SYMBOLS.contains(count))? as usize;
+            Self::at(image, number, count, tokens, patience)
+        })
+    }
+
+    /// The names behind `number`, if `count` of them end where markers for them begin.
+    fn at(image: &[u8], number: usize, count: usize, tokens: &Tokens, patience: &mut usize) -> Option<Self> {
+        let names = number + 8;
+        if count * 2 > tokens.start - names.min(tokens.start) {
+            return None;
+        }
+        let mut places = Vec::new();
+        let mut at = names;
+        for _ in 0..count {
+            *patience = patience.checked_sub(1)?;
+            places.push(at);
+            let (length, data) = length(image, at).filter(|(length, _)| *length != 0)?;
+            at = data + length;
+            if at > tokens.start {
+                return None;
+            }
+        }
+        let markers = align(at);
+        let all_right = (0..count.div_ceil(PER_MARKER))
+            .all(|i| u32_at(image, markers + 4 * i) == Some((places[i * PER_MARKER] - names) as u32));
+        all_right.then_some(Self { number, places })
+    }
+
+    /// The letter of the type and the name of the symbol at `place`.
+    fn name(&self, image: &[u8], tokens: &Tokens, place: usize) -> Option<(char, String)> {
+        let (length, data) = length(image, place)?;
+        let mut name = Vec::with_capacity(32);
+        for code in image.get(data..data + length)? {
+            name.extend_from_slice(tokens.strings[usize::from(*code)]);
+            if name.len() > LONGEST_NAME {
+                return None;
+            }
+        }
+        let name = String::from_utf8(name).ok()?;
+        let letter = name.chars().next()?;
+        Some((letter, name[letter.len_utf8()..].to_owned()))
+    }
+}
+
+/// How many codes a name has, and where they begin: seven bits in one byte, or since Linux 6.1 fourteen in two.
+fn length(image: &[u8], at: usize) -> Option<(usize, usize)> {
+    let first = usize::from(*image.get(at)?);
+    if first < 0x80 {
+        return Some((first, at + 1));
+    }
+    let second = usize::from(*image.get(at + 1)?);
+    (second < 0x80).then_some((first & 0x7f | second << 7, at + 2))
+}
+
+/// The address of each symbol, in the order of the names; `None` for those that are not in the kernel's memory.
+fn addresses(image: &[u8], tokens: &Tokens, names: &Names) -> Option<Vec<Option<u64>>> {
+    let count = names.places.len();
+    let size = align(4 * count);
+    let in_front = names.number.checked_sub(8).and_then(|base| Some((base.checked_sub(size)?, base)));
+    let behind = Some((tokens.end, tokens.end + size));
+    [in_front, behind].into_iter().flatten().find_map(|(offsets, base)| {
+        let base = u64_at(image, base).filter(|base| *base >= KERNEL_HALF)?;
+        let offsets: Option<Vec<i32>> = (0..count).map(|i| u32_at(image, offsets + 4 * i).map(|n| n as i32)).collect();
+        decode(&offsets?, base)
+    })
+}
+
+/// With CONFIG_KALLSYMS_ABSOLUTE_PERCPU, offsets that are not negative are absolute (of per-CPU symbols), and the others count
+/// down from one below the base. Without, all are relative to the base. Either way symbols are sorted.
+fn decode(offsets: &[i32], base: u64) -> Option<Vec<Option<u64>>> {
+    let first_negative = offsets.iter().position(|offset| *offset < 0);
+    let Some(first) = first_negative else {
+        let sorted = offsets.is_sorted() && offsets.first() != offsets.last();
+        return sorted.then(|| offsets.iter().map(|offset| base.checked_add(*offset as u64)).collect());
+    };
+    let (absolute, relative) = offsets.split_at(first);
+    let sorted = absolute.is_sorted() && relative.is_sorted_by(|a, b| a >= b);
+    sorted.then(|| {
+        let absent = absolute.iter().map(|_| None);
+        absent.chain(relative.iter().map(|offset| base.checked_add(u64::from(!*offset as u32)))).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests;

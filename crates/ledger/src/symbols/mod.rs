@@ -1,0 +1,163 @@
+//! Symbols: from an address to the function it is in.
+//!
+//! Sources: the kernel's own table of symbols, found in its image or in guest memory ([`kallsyms`]); ELF files; the text
+//! of a `System.map` or of `/proc/kallsyms`; and lists that the caller made, of modules that the guest loaded.
+
+mod bzimage;
+mod kallsyms;
+mod text;
+
+pub use bzimage::{ImageError, vmlinux_from_bzimage};
+pub use kallsyms::{KallsymsError, kallsyms};
+pub use text::{ElfError, elf, system_map};
+
+use crate::ledger::SavedSymbol;
+
+/// A named range of addresses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Symbol {
+    /// Its first address.
+    pub start: u64,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Its name.
+    pub name: String,
+}
+
+impl Symbol {
+    /// A symbol.
+    pub fn new(start: u64, size: u64, name: &str) -> Self {
+        Self { start, size, name: name.to_owned() }
+    }
+}
+
+/// Symbols of the kernel, of its modules and of programs.
+#[derive(Clone, Debug, Default)]
+pub struct Symbols {
+    tables: Vec<Table>,
+}
+
+#[derive(Clone, Debug)]
+struct Table {
+    module: String,
+    space: u64,
+    /// Sorted, one for each address.
+    symbols: Vec<Symbol>,
+}
+
+impl Symbols {
+    /// Adds the symbols of a module or program; the kernel itself has an empty name. They are seen from the address space
+    /// `space` ([`crate::Origin::space`]), or from all if it is 0.
+    pub fn add(&mut self, module: &str, space: u64, mut symbols: Vec<Symbol>) {
+        symbols.retain(|symbol| symbol.size != 0);
+        symbols.sort_unstable();
+        symbols.dedup_by_key(|symbol| symbol.start);
+        self.tables.push(Table { module: module.to_owned(), space, symbols });
+    }
+
+    /// The symbol that `rip` is in, seen from `space`: of that space if there is one, else of all.
+    pub fn find(&self, space: u64, rip: u64) -> Option<SavedSymbol> {
+        let own = self.tables.iter().filter(|table| table.space == space && space != 0);
+        let common = self.tables.iter().filter(|table| table.space == 0);
+        own.chain(common).find_map(|table| {
+            let symbol = table.symbols[..table.symbols.partition_point(|s| s.start <= rip)].last()?;
+            (rip - symbol.start < symbol.size).then(|| SavedSymbol {
+                space: table.space,
+                start: symbol.start,
+                size: symbol.size,
+                name: symbol.name.clone(),
+                module: table.module.clone(),
+            })
+        })
+    }
+
+    /// The address of the first symbol of that name, in the order in which tables were added.
+    pub fn address_of(&self, name: &str) -> Option<u64> {
+        self.tables.iter().find_map(|t| t.symbols.iter().find(|s| s.name == name).map(|s| s.start))
+    }
+
+    /// How many symbols there are.
+    pub fn len(&self) -> usize {
+        self.tables.iter().map(|table| table.symbols.len()).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A symbol of a kernel's table before sizes are known: address, letter of its type, name.
+type Raw = (u64, char, String);
+
+/// No function is longer; what lies further behind the last symbol is in none.
+const LONGEST: u64 = 1 << 20;
+
+/// The functions among `raw`, moved by `slide`. Where several names have one address, the one that a reader would look for:
+/// global before local before weak, with few leading underscores, short.
+fn functions(mut raw: Vec<Raw>, slide: u64) -> Vec<Symbol> {
+    let rank = |letter: char| match letter {
+        'T' => 0,
+        't' => 1,
+        _ => 2,
+    };
+    let underscores = |name: &str| name.len() - name.trim_start_matches('_').len();
+    raw.sort_by(|a, b| {
+        let key = |(address, letter, name): &Raw| (*address, rank(*letter), underscores(name), name.len());
+        key(a).cmp(&key(b)).then_with(|| a.2.cmp(&b.2))
+    });
+    let mut functions: Vec<Symbol> = Vec::new();
+    let mut after = raw.len();
+    for i in (0..raw.len()).rev() {
+        let (address, letter, _) = &raw[i];
+        if raw.get(i + 1).is_some_and(|next| next.0 != *address) {
+            after = i + 1;
+        }
+        let first = i == 0 || raw[i - 1].0 != *address;
+        if first && matches!(letter, 'T' | 't' | 'W' | 'w') {
+            let size = raw.get(after).map_or(LONGEST, |next| (next.0 - address).min(LONGEST));
+            let name = std::mem::take(&mut raw[i].2);
+            functions.push(Symbol { start: raw[i].0.wrapping_add(slide), size, name });
+        }
+    }
+    functions.reverse();
+    functions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_end_where_the_next_symbol_begins() {
+        let raw = vec![
+            (0x200, 'D', "data".to_owned()),
+            (0x100, 't', "local".to_owned()),
+            (0x140, 't', "__alias".to_owned()),
+            (0x140, 'T', "second".to_owned()),
+            (0x140, 'T', "_second".to_owned()),
+            (0x300, 'T', "last".to_owned()),
+        ];
+        let expected = [
+            Symbol::new(0x1100, 0x40, "local"),
+            Symbol::new(0x1140, 0xc0, "second"),
+            Symbol::new(0x1300, LONGEST, "last"),
+        ];
+        assert_eq!(functions(raw, 0x1000), expected);
+    }
+
+    #[test]
+    fn a_space_of_its_own_comes_before_the_common_one() {
+        let mut symbols = Symbols::default();
+        symbols.add("", 0, vec![Symbol::new(0x1000, 0x100, "common")]);
+        symbols.add("a.out", 7, vec![Symbol::new(0x1000, 0x10, "own"), Symbol::new(0x2000, 0, "empty")]);
+        let name = |space, rip| symbols.find(space, rip).map(|s| s.name);
+        assert_eq!(name(7, 0x100f).as_deref(), Some("own"));
+        assert_eq!(name(7, 0x1010).as_deref(), Some("common"));
+        assert_eq!(name(8, 0x1000).as_deref(), Some("common"));
+        assert_eq!(name(0, 0xfff), None);
+        assert_eq!(name(0, 0x1100), None);
+        assert_eq!(symbols.address_of("own"), Some(0x1000));
+        assert_eq!(symbols.len(), 2);
+    }
+}

@@ -1,0 +1,97 @@
+//! Symbols from ELF files and from text.
+
+use super::{Raw, Symbol, functions};
+use object::{Object, ObjectSymbol, SymbolKind};
+
+/// Why a file has no usable ELF symbols.
+#[derive(Debug, thiserror::Error)]
+pub enum ElfError {
+    /// It is not an object file, or a broken one.
+    #[error("is not a readable ELF file: {0}")]
+    Unreadable(String),
+    /// It has no functions in its tables of symbols.
+    #[error("has no symbols (it is stripped)")]
+    Stripped,
+}
+
+/// Functions in the tables of symbols of an ELF file, moved by `slide`.
+pub fn elf(bytes: &[u8], slide: u64) -> Result<Vec<Symbol>, ElfError> {
+    let file = object::File::parse(bytes).map_err(|error| ElfError::Unreadable(error.to_string()))?;
+    let mut raw: Vec<Raw> = Vec::new();
+    let mut sized = Vec::new();
+    for symbol in file.symbols().chain(file.dynamic_symbols()) {
+        let Ok(name) = symbol.name() else { continue };
+        if symbol.kind() != SymbolKind::Text || symbol.is_undefined() || name.is_empty() {
+            continue;
+        }
+        if symbol.size() != 0 {
+            sized.push((symbol.address(), symbol.size()));
+        }
+        let letter = if symbol.is_weak() {
+            'W'
+        } else if symbol.is_global() {
+            'T'
+        } else {
+            't'
+        };
+        raw.push((symbol.address(), letter, name.to_owned()));
+    }
+    if raw.is_empty() {
+        return Err(ElfError::Stripped);
+    }
+    let mut symbols = functions(raw, 0);
+    sized.sort_unstable();
+    for symbol in &mut symbols {
+        // The size that the file gives, where it does; else up to the next symbol.
+        if let Ok(at) = sized.binary_search_by_key(&symbol.start, |entry| entry.0) {
+            symbol.size = sized[at].1;
+        }
+        symbol.start = symbol.start.wrapping_add(slide);
+    }
+    Ok(symbols)
+}
+
+/// Functions in the text of a `System.map` or of `/proc/kallsyms`, moved by `slide`. Lines that are no symbols are skipped,
+/// and so are the symbols of modules.
+pub fn system_map(text: &str, slide: u64) -> Vec<Symbol> {
+    let raw = text.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let address = u64::from_str_radix(words.next()?, 16).ok()?;
+        let letter = words.next().filter(|word| word.len() == 1)?.chars().next()?;
+        let name = words.next()?;
+        words.next().is_none().then(|| (address, letter, name.to_owned()))
+    });
+    functions(raw.collect(), slide)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_system_map_is_read() {
+        let text = "0000000000000000 D __per_cpu_start\nffffffff81000000 T _text\nffffffff81000000 T startup_64\n\
+                    ffffffff81000110 t verify\nnot a line\nffffffffc0000000 t helper\t[module]\nffffffff81000200 R table\n";
+        let symbols = system_map(text, 0x100_0000);
+        assert_eq!(
+            symbols,
+            [
+                Symbol::new(0xffff_ffff_8200_0000, 0x110, "startup_64"),
+                Symbol::new(0xffff_ffff_8200_0110, 0xf0, "verify"),
+            ]
+        );
+    }
+
+    #[test]
+    fn functions_of_this_program_are_found() {
+        let own = std::fs::read(std::env::current_exe().expect("has a path")).expect("is readable");
+        let symbols = elf(&own, 0).expect("tests are not stripped");
+        assert!(symbols.iter().any(|s| s.name.contains("functions_of_this_program_are_found")));
+        assert!(symbols.is_sorted());
+    }
+
+    #[test]
+    fn what_is_no_elf_file_is_refused() {
+        assert!(matches!(elf(b"\xff\xd8\xff\xe0", 0), Err(ElfError::Unreadable(_))));
+    }
+}

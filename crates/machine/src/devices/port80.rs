@@ -1,0 +1,54 @@
+//! Port 0x80 (power-on self-test codes, and the delay of old drivers), and the debug console of Bochs at port 0xe9.
+
+/// Self-test code; writes to it take time and nothing else.
+pub const POST_CODE: u16 = 0x80;
+/// Debug console.
+pub const DEBUG_CONSOLE: u16 = 0xe9;
+
+/// Both ports.
+#[derive(Clone, Debug, Default)]
+pub struct DebugPorts {
+    code: u8,
+    /// What the guest wrote to the console; the board takes it out.
+    pub output: Vec<u8>,
+}
+
+impl DebugPorts {
+    /// Reads a port. The console reads as its own number, by which guests find it.
+    pub fn read(&self, port: u16) -> u8 {
+        match port {
+            POST_CODE => self.code,
+            DEBUG_CONSOLE => DEBUG_CONSOLE as u8,
+            _ => 0xff,
+        }
+    }
+
+    /// Writes a port.
+    pub fn write(&mut self, port: u16, value: u8) {
+        match port {
+            POST_CODE => self.code = value,
+            DEBUG_CONSOLE => self.output.push(value),
+            _ => {}
+        }
+    }
+
+    /// The last self-test code: where a guest that went silent had got to.
+    pub fn code(&self) -> u8 {
+        self.code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_keep_what_is_written() {
+        let mut ports = DebugPorts::default();
+        b"hi".iter().for_each(|&byte| ports.write(DEBUG_CONSOLE, byte));
+        ports.write(POST_CODE, 0x55);
+        ports.write(0x81, 0x66);
+        assert_eq!((ports.output.as_slice(), ports.code()), (&b"hi"[..], 0x55));
+        assert_eq!([POST_CODE, DEBUG_CONSOLE, 0x81].map(|port| ports.read(port)), [0x55, 0xe9, 0xff]);
+    }
+}
