@@ -239,7 +239,8 @@ mod tests {
     #[test]
     fn controller_commands_answer() {
         // (writes, answer)
-        let table: [(&[(u16, u8)], &[u8]); 9] = [
+        type Row = (&'static [(u16, u8)], &'static [u8]);
+        let table: [Row; 9] = [
             (&[(0x64, 0xaa)], &[0x55]),
             (&[(0x64, 0xab)], &[0x00]),
             (&[(0x64, 0xa9)], &[0x01]),

@@ -23,21 +23,36 @@ const UPDATE_CLOCKS: u64 = 8;
 const DAY: i64 = 86_400;
 
 /// Registers and memory bytes.
-mod index {
+pub mod index {
+    /// Seconds.
     pub const SECONDS: u8 = 0x00;
+    /// Alarm: seconds.
     pub const SECONDS_ALARM: u8 = 0x01;
+    /// Minutes.
     pub const MINUTES: u8 = 0x02;
+    /// Alarm: minutes.
     pub const MINUTES_ALARM: u8 = 0x03;
+    /// Hours.
     pub const HOURS: u8 = 0x04;
+    /// Alarm: hours.
     pub const HOURS_ALARM: u8 = 0x05;
+    /// Day of the week, Sunday being 1.
     pub const WEEKDAY: u8 = 0x06;
+    /// Day of the month.
     pub const DAY: u8 = 0x07;
+    /// Month.
     pub const MONTH: u8 = 0x08;
+    /// Year in its century.
     pub const YEAR: u8 = 0x09;
+    /// Register A: divider chain, rate, update in progress.
     pub const A: u8 = 0x0a;
+    /// Register B: format and interrupt enables.
     pub const B: u8 = 0x0b;
+    /// Register C: interrupt flags.
     pub const C: u8 = 0x0c;
+    /// Register D: battery.
     pub const D: u8 = 0x0d;
+    /// Century, where the FADT says it is.
     pub const CENTURY: u8 = 0x32;
 }
 
