@@ -54,7 +54,8 @@ pub struct I8042 {
     next: Next,
     last_was_command: bool,
     output_port: u8,
-    replies: VecDeque<u8>,
+    /// The output buffer, when the controller filled it: a new answer replaces one that nobody read.
+    reply: Option<u8>,
     keyboard: VecDeque<u8>,
     /// The command whose parameter the keyboard waits for.
     keyboard_command: Option<u8>,
@@ -80,7 +81,7 @@ impl I8042 {
             next: Next::Keyboard,
             last_was_command: false,
             output_port: OUTPUT_PORT_RUNNING | OUTPUT_PORT_A20,
-            replies: VecDeque::new(),
+            reply: None,
             keyboard: VecDeque::new(),
             keyboard_command: None,
             last_data: 0,
@@ -99,7 +100,7 @@ impl I8042 {
     }
 
     fn output_full(&self) -> bool {
-        !self.replies.is_empty() || !self.keyboard.is_empty() && !self.is(control::KEYBOARD_DISABLED)
+        self.reply.is_some() || !self.keyboard.is_empty() && !self.is(control::KEYBOARD_DISABLED)
     }
 
     fn update(&mut self) {
@@ -111,7 +112,7 @@ impl I8042 {
         match port {
             0x60 => {
                 if self.output_full() {
-                    let byte = self.replies.pop_front().or_else(|| self.keyboard.pop_front());
+                    let byte = self.reply.take().or_else(|| self.keyboard.pop_front());
                     self.last_data = byte.unwrap_or(self.last_data);
                     // Each byte has its own edge.
                     self.irq.set(false);
@@ -153,29 +154,29 @@ impl I8042 {
     fn command(&mut self, value: u8) {
         self.next = Next::Keyboard;
         match value {
-            0x20..=0x3f => self.reply(self.memory[usize::from(value & 0x1f)]),
+            0x20..=0x3f => self.reply = Some(self.memory[usize::from(value & 0x1f)]),
             0x60..=0x7f => self.next = Next::Memory(value & 0x1f),
             0xa7 => self.memory[0] |= control::AUX_DISABLED,
             0xa8 => self.memory[0] &= !control::AUX_DISABLED,
             // Auxiliary port test: its clock line is stuck low.
-            0xa9 => self.reply(0x01),
+            0xa9 => self.reply = Some(0x01),
             0xaa => {
                 self.memory[0] |= control::SYSTEM;
-                self.reply(0x55);
+                self.reply = Some(0x55);
             }
-            0xab => self.reply(0x00),
+            0xab => self.reply = Some(0x00),
             0xad => self.memory[0] |= control::KEYBOARD_DISABLED,
             0xae => self.memory[0] &= !control::KEYBOARD_DISABLED,
             // Input port: keyboard not locked.
-            0xc0 => self.reply(0x80),
-            0xd0 => self.reply(self.output_port),
+            0xc0 => self.reply = Some(0x80),
+            0xd0 => self.reply = Some(self.output_port),
             0xd1 => self.next = Next::OutputPort,
             0xd2 => self.next = Next::KeyboardBuffer,
             0xd3 => self.next = Next::Loop,
             0xd4 => self.next = Next::Discard,
             0xdd => self.output_port &= !OUTPUT_PORT_A20,
             0xdf => self.output_port |= OUTPUT_PORT_A20,
-            0xe0 => self.reply(0x00),
+            0xe0 => self.reply = Some(0x00),
             0xf0..=0xff => self.reset |= value & 1 == 0,
             _ => {}
         }
@@ -189,14 +190,8 @@ impl I8042 {
                 self.output_port = value;
                 self.reset |= value & OUTPUT_PORT_RUNNING == 0;
             }
-            Next::KeyboardBuffer | Next::Loop => self.reply(value),
+            Next::KeyboardBuffer | Next::Loop => self.reply = Some(value),
             Next::Discard => {}
-        }
-    }
-
-    fn reply(&mut self, byte: u8) {
-        if self.replies.len() < KEYBOARD_QUEUE {
-            self.replies.push_back(byte);
         }
     }
 
@@ -240,7 +235,7 @@ mod tests {
     fn controller_commands_answer() {
         // (writes, answer)
         type Row = (&'static [(u16, u8)], &'static [u8]);
-        let table: [Row; 9] = [
+        let table: [Row; 10] = [
             (&[(0x64, 0xaa)], &[0x55]),
             (&[(0x64, 0xab)], &[0x00]),
             (&[(0x64, 0xa9)], &[0x01]),
@@ -250,6 +245,7 @@ mod tests {
             (&[(0x64, 0xd2), (0x60, 0x1c)], &[0x1c]),
             (&[(0x64, 0xd4), (0x60, 0xff)], &[]),
             (&[(0x64, 0xd0)], &[0x03]),
+            (&[(0x64, 0xd3), (0x60, 0x5a), (0x64, 0xa9)], &[0x01]),
         ];
         for (writes, answer) in table {
             let mut controller = I8042::new();
@@ -314,7 +310,7 @@ mod tests {
             let mut controller = I8042::new();
             for (write, port, value) in ops {
                 if write { controller.write(PORTS[port], value) } else { controller.read(PORTS[port]); }
-                prop_assert!(controller.replies.len() + controller.keyboard.len() <= 2 * KEYBOARD_QUEUE);
+                prop_assert!(controller.keyboard.len() <= KEYBOARD_QUEUE);
             }
         }
     }
