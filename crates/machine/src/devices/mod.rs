@@ -140,6 +140,9 @@ pub fn write_bytes(port: u16, size: u8, value: u32, mut byte: impl FnMut(u16, u8
 }
 
 #[cfg(test)]
+mod wiring_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
