@@ -139,6 +139,22 @@ impl Lazy {
         self.aux = (u32::from(cf) << 31) | (u32::from(cf ^ of) << 30) | (u32::from(af) << 3);
     }
 
+    /// After a multiplication whose low half is `low`: CF and OF say whether there is more, and ZF is clear whatever the
+    /// result, as on Intel processors (the manual leaves it undefined).
+    #[inline(always)]
+    pub fn set_product<T: Int>(&mut self, low: T, overflow: bool) {
+        let low = low.to_i64() as u64;
+        // A value that is not zero, with zero's sign and parity.
+        self.result = if low == 0 { 0x100 } else { low };
+        self.aux = u32::from(overflow) << 31;
+    }
+
+    /// Clears PF, leaving the others.
+    #[inline(always)]
+    pub fn clear_pf(&mut self) {
+        self.aux ^= u32::from(self.pf()) << 8;
+    }
+
     /// Replaces CF, leaving the others.
     #[inline(always)]
     pub fn set_cf(&mut self, cf: bool) {

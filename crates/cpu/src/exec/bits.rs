@@ -172,7 +172,7 @@ fn scan<S: Scan, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     }
     let index = S::index::<T>(source);
     cpu.set(op.r0, T::from_u64(u64::from(index)));
-    cpu.lazy.load(0);
+    cpu.lazy.set_product(index, false);
     Ok(Flow::Next)
 }
 
@@ -275,6 +275,7 @@ fn andn<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let b = source2::<T>(cpu, op)?.to_u64();
     let r = T::from_u64(!cpu.get::<T>(op.r1).to_u64() & b);
     cpu.lazy.set_logic(r);
+    cpu.lazy.clear_pf();
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }
@@ -286,6 +287,7 @@ fn bextr<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let shifted = source.checked_shr(start).unwrap_or(0);
     let r = T::from_u64(if len >= 64 { shifted } else { shifted & ((1 << len) - 1) });
     cpu.lazy.set_logic(r);
+    cpu.lazy.clear_pf();
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }
@@ -299,6 +301,7 @@ fn blsi<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let s = source1::<T>(cpu, op)?.to_u64();
     let r = T::from_u64(s & s.wrapping_neg());
     cpu.lazy.set_result(r, s != 0, false, false);
+    cpu.lazy.clear_pf();
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }
@@ -307,6 +310,7 @@ fn blsmsk<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let s = source1::<T>(cpu, op)?.to_u64();
     let r = T::from_u64(s ^ s.wrapping_sub(1));
     cpu.lazy.set_result(r, s == 0, false, false);
+    cpu.lazy.clear_pf();
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }
@@ -315,6 +319,7 @@ fn blsr<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let s = source1::<T>(cpu, op)?.to_u64();
     let r = T::from_u64(s & s.wrapping_sub(1));
     cpu.lazy.set_result(r, s == 0, false, false);
+    cpu.lazy.clear_pf();
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }
@@ -325,6 +330,7 @@ fn bzhi<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let r = if index >= T::BITS { source } else { source & ((1 << index) - 1) };
     let r = T::from_u64(r);
     cpu.lazy.set_result(r, index >= T::BITS, false, false);
+    cpu.lazy.clear_pf();
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }

@@ -129,11 +129,6 @@ fn cmpxchg_register<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         set0(cpu, op, new);
     } else {
         cpu.set(reg::RAX, value);
-        if T::SIZE == 4 {
-            // The destination is rewritten, which zero-extends it.
-            set0(cpu, op, value);
-            cpu.set(reg::RAX, value);
-        }
     }
     Ok(Flow::Next)
 }

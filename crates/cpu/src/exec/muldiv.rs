@@ -38,7 +38,7 @@ fn mul<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let wide = u128::from(cpu.get::<T>(reg::RAX).to_u64()) * u128::from(b.to_u64());
     let (low, high) = (T::from_u64(wide as u64), (wide >> T::BITS) as u64);
     set_wide::<T>(cpu, low.to_u64(), high);
-    cpu.lazy.set_result(low, high != 0, high != 0, false);
+    cpu.lazy.set_product(low, high != 0);
     Ok(Flow::Next)
 }
 
@@ -56,7 +56,7 @@ fn signed<T: Int>(cpu: &mut Cpu, a: T, b: T) -> (T, u64) {
     let wide = i128::from(a.to_i64()) * i128::from(b.to_i64());
     let low = T::from_u64(wide as u64);
     let overflow = i128::from(low.to_i64()) != wide;
-    cpu.lazy.set_result(low, overflow, overflow, false);
+    cpu.lazy.set_product(low, overflow);
     (low, (wide >> T::BITS) as u64)
 }
 

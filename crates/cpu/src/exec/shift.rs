@@ -1,7 +1,7 @@
 //! Shifts and rotates.
 //!
 //! Flags the manual leaves undefined (AF; OF for counts other than 1) are set as Intel processors set them: AF clear, OF as
-//! if the last step had been a shift by one.
+//! if the count were 1.
 
 use crate::exec::{get0, get1, set0, sized};
 use crate::fault::{Exec, Flow};
@@ -44,13 +44,19 @@ fn top<T: Int>(value: u64) -> bool {
     value >> (T::BITS - 1) & 1 != 0
 }
 
+/// Whether shifting left by one changes the sign.
+#[inline(always)]
+fn top_two_differ<T: Int>(value: u64) -> bool {
+    (value ^ value << 1) >> (T::BITS - 1) & 1 != 0
+}
+
 impl Shift for Left {
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
         let v = u128::from(value.to_u64()) << count;
         let r = T::from_u64(v as u64);
         let cf = v >> T::BITS & 1 != 0;
-        cpu.lazy.set_result(r, cf, top::<T>(r.to_u64()) ^ cf, false);
+        cpu.lazy.set_result(r, cf, top_two_differ::<T>(value.to_u64()), false);
         r
     }
 }
@@ -61,8 +67,7 @@ impl Shift for Right {
         let v = value.to_u64();
         let before = v >> (count - 1);
         let r = T::from_u64(before >> 1);
-        // OF is the bit that was on top before the last step.
-        cpu.lazy.set_result(r, before & 1 != 0, top::<T>(before), false);
+        cpu.lazy.set_result(r, before & 1 != 0, top::<T>(v), false);
         r
     }
 }
@@ -83,8 +88,7 @@ impl Shift for RotateLeft {
         let n = count % T::BITS;
         let v = value.to_u64();
         let r = if n == 0 { v } else { (v << n | v >> (T::BITS - n)) & T::MASK };
-        let cf = r & 1 != 0;
-        cpu.lazy.set_cf_of(cf, top::<T>(r) ^ cf);
+        cpu.lazy.set_cf_of(r & 1 != 0, top_two_differ::<T>(v));
         T::from_u64(r)
     }
 }
@@ -95,8 +99,7 @@ impl Shift for RotateRight {
         let n = count % T::BITS;
         let v = value.to_u64();
         let r = if n == 0 { v } else { (v >> n | v << (T::BITS - n)) & T::MASK };
-        let cf = top::<T>(r);
-        cpu.lazy.set_cf_of(cf, cf ^ (r >> (T::BITS - 2) & 1 != 0));
+        cpu.lazy.set_cf_of(top::<T>(r), top::<T>(v) ^ (v & 1 != 0));
         T::from_u64(r)
     }
 }
@@ -108,10 +111,8 @@ impl Shift for CarryLeft {
         let width = T::BITS + 1;
         let v = u128::from(cpu.lazy.cf()) << T::BITS | u128::from(value.to_u64());
         let r = if n == 0 { v } else { v << n | v >> (width - n) };
-        let cf = r >> T::BITS & 1 != 0;
-        let r = r as u64 & T::MASK;
-        cpu.lazy.set_cf_of(cf, top::<T>(r) ^ cf);
-        T::from_u64(r)
+        cpu.lazy.set_cf_of(r >> T::BITS & 1 != 0, top_two_differ::<T>(value.to_u64()));
+        T::from_u64(r as u64)
     }
 }
 
@@ -122,10 +123,9 @@ impl Shift for CarryRight {
         let width = T::BITS + 1;
         let v = u128::from(cpu.lazy.cf()) << T::BITS | u128::from(value.to_u64());
         let r = if n == 0 { v } else { v >> n | v << (width - n) };
-        let cf = r >> T::BITS & 1 != 0;
-        let r = r as u64 & T::MASK;
-        cpu.lazy.set_cf_of(cf, top::<T>(r) ^ (r >> (T::BITS - 2) & 1 != 0));
-        T::from_u64(r)
+        let of = top::<T>(value.to_u64()) ^ cpu.lazy.cf();
+        cpu.lazy.set_cf_of(r >> T::BITS & 1 != 0, of);
+        T::from_u64(r as u64)
     }
 }
 
@@ -231,7 +231,7 @@ fn double_shift<const LEFT: bool, T: Int>(cpu: &mut Cpu, value: T, fill: T, coun
         ((wide >> count) as u64 & T::MASK, wide >> (count - 1) & 1 != 0)
     };
     let result = T::from_u64(r);
-    let of = if LEFT { top::<T>(r) ^ cf } else { top::<T>(r) ^ (r >> (bits - 2) & 1 != 0) };
+    let of = if LEFT { top_two_differ::<T>(v as u64) } else { top::<T>(v as u64) ^ (f & 1 != 0) };
     cpu.lazy.set_result(result, cf, of, false);
     result
 }

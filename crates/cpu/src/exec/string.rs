@@ -42,6 +42,8 @@ pub static ROWS: &[Row] = &[
 trait Step {
     /// Whether REPE and REPNE also look at ZF.
     const COMPARES: bool;
+    /// Whether it writes memory.
+    const WRITES: bool = false;
     const USES_SI: bool;
     const USES_DI: bool;
 
@@ -81,6 +83,7 @@ fn bulk_linear(cpu: &Cpu, segment: u8, offset: u64) -> Option<u64> {
 
 impl Step for Move {
     const COMPARES: bool = false;
+    const WRITES: bool = true;
     const USES_SI: bool = true;
     const USES_DI: bool = true;
 
@@ -115,6 +118,7 @@ impl Step for Move {
 
 impl Step for Store {
     const COMPARES: bool = false;
+    const WRITES: bool = true;
     const USES_SI: bool = false;
     const USES_DI: bool = true;
 
@@ -159,9 +163,9 @@ impl Step for Compare {
 
     #[inline(always)]
     fn once<T: Int>(cpu: &mut Cpu, op: &Op, si: u64, di: u64) -> Exec {
-        let a = cpu.read_seg::<T>(op.seg, si)?;
         let segment = destination(cpu);
         let b = cpu.read_seg::<T>(segment, di)?;
+        let a = cpu.read_seg::<T>(op.seg, si)?;
         cpu.lazy.set_sub(a, b, T::from_u64(a.to_u64().wrapping_sub(b.to_u64())));
         Ok(())
     }
@@ -250,10 +254,26 @@ fn single<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
+/// A repeated instruction with 32-bit addresses clears the upper halves of its counter, and of the pointers of MOVS and STOS,
+/// whether or not it gets to an iteration (where the manual is silent; as Intel processors do).
+fn zero_extend<S: Step>(cpu: &mut Cpu) {
+    cpu.gpr[usize::from(reg::RCX)] &= 0xffff_ffff;
+    if S::WRITES {
+        if S::USES_SI {
+            cpu.gpr[usize::from(reg::RSI)] &= 0xffff_ffff;
+        }
+        cpu.gpr[usize::from(reg::RDI)] &= 0xffff_ffff;
+    }
+}
+
 fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let mask = address_mask(op.asize);
     let per_step = u64::from(cpu.model.costs.class[Class::StringStep as usize]).max(1);
     let mut done = 0;
+    let before = cpu.lazy;
+    if op.asize == 4 {
+        zero_extend::<S>(cpu);
+    }
     let result = loop {
         let count = cpu.gpr[usize::from(reg::RCX)] & mask;
         if count == 0 {
@@ -279,6 +299,8 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             continue;
         }
         if let Err(fault) = step::<S, T>(cpu, op) {
+            // The registers say how far it got, the flags are those from before it (SDM vol. 2, REP).
+            cpu.lazy = before;
             break Err(fault);
         }
         cpu.set_sized(reg::RCX, op.asize, count - 1);
