@@ -325,7 +325,11 @@ impl Generator {
                 poke(state.gpr[RSP], &operands::indirect_target(rng, self.bits).to_le_bytes()[..self.bits as usize / 8])
             }
             Mnemonic::Jmp | Mnemonic::Call => {
-                let to = operands::indirect_target(rng, self.bits);
+                let mut to = operands::indirect_target(rng, self.bits);
+                if i.mnemonic() == Mnemonic::Call && to >> 62 != 0 {
+                    // Processors differ in whether the return address is written before the target is found bad.
+                    to = CODE + 0x100;
+                }
                 match i.op0_kind() {
                     OpKind::Memory => poke(plan.target.unwrap_or(0), &to.to_le_bytes()),
                     OpKind::Register => state.gpr[i.op0_register().number()] = to,
@@ -378,6 +382,13 @@ impl Generator {
                 if address.is_some_and(|a| !fine(a)) || (address.is_none() && lane == 0) {
                     return false;
                 }
+            }
+        }
+        // A target that could not be chosen may lead anywhere.
+        if matches!(i.mnemonic(), Mnemonic::Jmp | Mnemonic::Call) && i.op0_kind() == OpKind::Memory {
+            let address = i.virtual_address(0, 0, |r, e, s| value(state, r, e, s)).unwrap_or(0);
+            if (0..8).any(|n| rights(address.wrapping_add(n)) == Rights::Read) {
+                return false;
             }
         }
         let bit_test = matches!(i.mnemonic(), Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc);

@@ -3,15 +3,26 @@
 use crate::case::Case;
 use crate::layout::ARENA;
 use crate::state::{Difference, Outcome, fields, flag_names, show};
+use cpu::flags::ARITH;
 use iced_x86::Mnemonic;
 
-/// Flags that the manual leaves undefined and where our choice, which depends on nothing but the operands, is not that of
-/// every processor: mnemonics, flags, and where the manual (SDM vol. 2) says so.
-const UNDEFINED_FLAGS: &[(&[Mnemonic], u64, &str)] = &[];
+/// Flags that are not compared: mnemonics, flags, whether only when the instruction faults, and why.
+const NOT_COMPARED: &[(&[Mnemonic], u64, bool, &str)] = {
+    use Mnemonic::*;
+    &[(
+        &[Cmpsb, Cmpsw, Cmpsd, Cmpsq, Scasb, Scasw, Scasd, Scasq],
+        ARITH,
+        true,
+        "SDM vol. 2, REP: a fault restores the flags from before the instruction; with REPNE this host's processor does not",
+    )]
+};
 
-/// Flags that are not compared after an instruction.
-fn undefined_flags(mnemonic: Mnemonic) -> u64 {
-    UNDEFINED_FLAGS.iter().filter(|(list, ..)| list.contains(&mnemonic)).fold(0, |all, (_, flags, _)| all | flags)
+/// Flags that are not compared after this instruction.
+fn undefined_flags(mnemonic: Mnemonic, faulted: bool) -> u64 {
+    let applies = |(list, _, only_fault, _): &&(&[Mnemonic], u64, bool, &str)| {
+        list.contains(&mnemonic) && (faulted || !only_fault)
+    };
+    NOT_COMPARED.iter().filter(applies).fold(0, |all, (_, flags, ..)| all | flags)
 }
 
 fn same(a: &Outcome, b: &Outcome, flags: u64) -> bool {
@@ -30,7 +41,7 @@ fn same(a: &Outcome, b: &Outcome, flags: u64) -> bool {
 
 /// What differs, memory apart.
 pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome) -> Vec<Difference> {
-    let undefined = undefined_flags(case.instruction.mnemonic());
+    let undefined = undefined_flags(case.instruction.mnemonic(), native.exception.is_some());
     let mut found = Vec::new();
     if same(native, emulated, undefined) {
         return found;

@@ -286,8 +286,7 @@ fn bextr<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let (start, len) = (control as u32 & 0xff, (control >> 8) as u32 & 0xff);
     let shifted = source.checked_shr(start).unwrap_or(0);
     let r = T::from_u64(if len >= 64 { shifted } else { shifted & ((1 << len) - 1) });
-    cpu.lazy.set_logic(r);
-    cpu.lazy.clear_pf();
+    cpu.lazy.load(if r.to_u64() == 0 { crate::flags::ZF } else { 0 });
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }

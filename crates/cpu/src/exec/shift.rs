@@ -1,7 +1,7 @@
 //! Shifts and rotates.
 //!
 //! Flags the manual leaves undefined (AF; OF for counts other than 1) are set as Intel processors set them: AF clear, OF as
-//! if the count were 1.
+//! if the count were 1. ROL and ROR of registers by an immediate other than 1, and RCL and RCR all the way round, leave OF alone.
 
 use crate::exec::{get0, get1, set0, sized};
 use crate::fault::{Exec, Flow};
@@ -28,7 +28,21 @@ pub static ROWS: &[Row] = &[
 
 /// A shift or rotate by `count`, already masked to 5 or 6 bits and not zero.
 trait Shift {
+    /// Whether an immediate count other than 1 leaves OF alone, with a register operand.
+    const IMMEDIATE_KEEPS_OF: bool = false;
+
     fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T;
+
+    /// As [`Shift::apply`], of a register by an immediate count.
+    #[inline(always)]
+    fn apply_immediate<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
+        let of = cpu.lazy.of();
+        let r = Self::apply(cpu, value, count);
+        if Self::IMMEDIATE_KEEPS_OF && count != 1 {
+            cpu.lazy.set_cf_of(cpu.lazy.cf(), of);
+        }
+        r
+    }
 }
 
 struct Left;
@@ -83,6 +97,8 @@ impl Shift for Arithmetic {
 }
 
 impl Shift for RotateLeft {
+    const IMMEDIATE_KEEPS_OF: bool = true;
+
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
         let n = count % T::BITS;
@@ -94,6 +110,8 @@ impl Shift for RotateLeft {
 }
 
 impl Shift for RotateRight {
+    const IMMEDIATE_KEEPS_OF: bool = true;
+
     #[inline(always)]
     fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
         let n = count % T::BITS;
@@ -109,8 +127,11 @@ impl Shift for CarryLeft {
     fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
         let n = count % (T::BITS + 1);
         let width = T::BITS + 1;
+        if n == 0 {
+            return value;
+        }
         let v = u128::from(cpu.lazy.cf()) << T::BITS | u128::from(value.to_u64());
-        let r = if n == 0 { v } else { v << n | v >> (width - n) };
+        let r = v << n | v >> (width - n);
         cpu.lazy.set_cf_of(r >> T::BITS & 1 != 0, top_two_differ::<T>(value.to_u64()));
         T::from_u64(r as u64)
     }
@@ -121,8 +142,11 @@ impl Shift for CarryRight {
     fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
         let n = count % (T::BITS + 1);
         let width = T::BITS + 1;
+        if n == 0 {
+            return value;
+        }
         let v = u128::from(cpu.lazy.cf()) << T::BITS | u128::from(value.to_u64());
-        let r = if n == 0 { v } else { v >> n | v << (width - n) };
+        let r = v >> n | v << (width - n);
         let of = top::<T>(value.to_u64()) ^ cpu.lazy.cf();
         cpu.lazy.set_cf_of(r >> T::BITS & 1 != 0, of);
         T::from_u64(r as u64)
@@ -146,36 +170,36 @@ fn shift<S: Shift>(i: &Instruction, op: &mut Op) -> Option<Handler> {
 }
 
 #[inline(always)]
-fn register<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op, count: u32) -> Exec<Flow> {
+fn register<T: Int>(cpu: &mut Cpu, op: &Op, count: u32, apply: fn(&mut Cpu, T, u32) -> T) -> Exec<Flow> {
     let value = get0::<T>(cpu, op);
     // A 32-bit register is zero-extended even when the count is zero.
-    let r = if count == 0 { value } else { S::apply(cpu, value, count) };
+    let r = if count == 0 { value } else { apply(cpu, value, count) };
     set0(cpu, op, r);
     Ok(Flow::Next)
 }
 
 fn register_by_immediate<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    register::<S, T>(cpu, op, op.imm as u32 & count_mask::<T>())
+    register(cpu, op, op.imm as u32 & count_mask::<T>(), S::apply_immediate::<T>)
 }
 
 fn register_by_cl<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let count = cpu.gpr[usize::from(reg::RCX)] as u32 & count_mask::<T>();
-    register::<S, T>(cpu, op, count)
+    register(cpu, op, count, S::apply::<T>)
 }
 
 #[inline(always)]
-fn memory<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op, count: u32) -> Exec<Flow> {
-    cpu.modify::<T>(op, |cpu, value| if count == 0 { value } else { S::apply(cpu, value, count) })?;
+fn memory<T: Int>(cpu: &mut Cpu, op: &Op, count: u32, apply: fn(&mut Cpu, T, u32) -> T) -> Exec<Flow> {
+    cpu.modify::<T>(op, |cpu, value| if count == 0 { value } else { apply(cpu, value, count) })?;
     Ok(Flow::Next)
 }
 
 fn memory_by_immediate<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    memory::<S, T>(cpu, op, op.imm as u32 & count_mask::<T>())
+    memory(cpu, op, op.imm as u32 & count_mask::<T>(), S::apply::<T>)
 }
 
 fn memory_by_cl<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let count = cpu.gpr[usize::from(reg::RCX)] as u32 & count_mask::<T>();
-    memory::<S, T>(cpu, op, count)
+    memory(cpu, op, count, S::apply::<T>)
 }
 
 fn double<const LEFT: bool>(i: &Instruction, op: &mut Op) -> Option<Handler> {
