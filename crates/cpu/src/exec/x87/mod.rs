@@ -8,10 +8,12 @@ mod environment;
 mod load;
 mod stack;
 mod store;
+mod transcendental;
 
 use crate::exec::x87::stack::bound;
 use crate::f80::host::{Add, Div, DivR, Mul, Sub, SubR};
-use crate::f80::{Rounding, host};
+use crate::f80::{Rounding, host, transcendental as f};
+
 use crate::table::Row;
 use iced_x86::Mnemonic::*;
 use ledger::Class::{X87, X87Slow};
@@ -70,6 +72,22 @@ pub static ROWS: &[Row] = &[
     Row::new(Fprem, X87Slow, |i, op| bound(i, op, |cpu, op| arithmetic::remainder(cpu, op, host::prem))),
     Row::new(Fprem1, X87Slow, |i, op| bound(i, op, |cpu, op| arithmetic::remainder(cpu, op, host::prem1))),
     Row::new(Fxtract, X87Slow, |i, op| bound(i, op, arithmetic::fxtract)),
+    Row::new(Fsin, X87Slow, |i, op| bound(i, op, |cpu, op| transcendental::circular(cpu, op, f::sine))),
+    Row::new(Fcos, X87Slow, |i, op| bound(i, op, |cpu, op| transcendental::circular(cpu, op, f::cosine))),
+    Row::new(Fsincos, X87Slow, |i, op| {
+        bound(i, op, |cpu, op| transcendental::two_results(cpu, op, transcendental::fsincos))
+    }),
+    Row::new(Fptan, X87Slow, |i, op| {
+        bound(i, op, |cpu, op| transcendental::two_results(cpu, op, transcendental::fptan))
+    }),
+    Row::new(Fpatan, X87Slow, |i, op| {
+        bound(i, op, |cpu, op| transcendental::into_second(cpu, op, f::arctangent_of_quotient))
+    }),
+    Row::new(F2xm1, X87Slow, |i, op| bound(i, op, |cpu, op| arithmetic::function(cpu, op, f::power_minus_one, 1))),
+    Row::new(Fyl2x, X87Slow, |i, op| bound(i, op, |cpu, op| transcendental::into_second(cpu, op, f::y_log2_x))),
+    Row::new(Fyl2xp1, X87Slow, |i, op| {
+        bound(i, op, |cpu, op| transcendental::into_second(cpu, op, f::y_log2_x_plus_1))
+    }),
     Row::new(Fcom, X87, compare::fcom::<false, 0>),
     Row::new(Fcomp, X87, compare::fcom::<false, 1>),
     Row::new(Fcompp, X87, |i, op| bound(i, op, compare::pair::<false>)),
