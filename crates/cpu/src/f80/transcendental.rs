@@ -141,7 +141,7 @@ fn arctangents() -> &'static [Wide; 17] {
 
 /// Arctangent of a number from 0 to 1.
 fn arctangent(x: Wide) -> Wide {
-    let nearest = ((x.fraction_up_to_one() >> 122) + 1) / 2;
+    let nearest = (x.fraction_up_to_one() >> 122).div_ceil(2);
     if nearest == 0 {
         return small_arctangent(x);
     }

@@ -24,7 +24,7 @@ pub fn multiply_high(a: u128, b: u128) -> u128 {
     let low = u128::from(u64::MAX);
     let (a1, a0, b1, b0) = (a >> 64, a & low, b >> 64, b & low);
     let (p10, p01) = (a1 * b0, a0 * b1);
-    let middle = (a0 * b0 >> 64) + (p10 & low) + (p01 & low);
+    let middle = ((a0 * b0) >> 64) + (p10 & low) + (p01 & low);
     a1 * b1 + (p10 >> 64) + (p01 >> 64) + (middle >> 64)
 }
 

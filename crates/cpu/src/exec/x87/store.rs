@@ -155,7 +155,7 @@ pub fn fbstp(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             let mut bytes = [0; 10];
             for byte in &mut bytes[..9] {
                 let pair = (magnitude % 100) as u8;
-                *byte = (pair / 10) << 4 | pair % 10;
+                *byte = ((pair / 10) << 4) | pair % 10;
                 magnitude /= 100;
             }
             bytes[9] = u8::from(value.negative()) << 7;
