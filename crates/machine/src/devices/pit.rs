@@ -42,6 +42,8 @@ struct Channel {
     access: Access,
     /// Initial count; 0 stands for the maximum.
     reload: u16,
+    /// The count written last, which the next trigger loads.
+    written: u16,
     /// Input clock at which counting (re)started; nothing runs until a count was written.
     start: Option<u64>,
     /// In modes 1 and 5: a count is there, but no trigger came since the mode was set.
@@ -65,6 +67,7 @@ impl Channel {
             bcd: false,
             access: Access::Both,
             reload: 0,
+            written: 0,
             start: None,
             untriggered: false,
             held: 0,
@@ -208,7 +211,9 @@ impl Channel {
         self.load(count, clock);
     }
 
+    /// A whole count was written. Modes 2 and 3 start over at once; the chip would finish the period first.
     fn load(&mut self, count: u16, clock: u64) {
+        self.written = count;
         match self.mode {
             // The gate starts these; a new count waits for the next trigger.
             1 | 5 => {
@@ -216,11 +221,6 @@ impl Channel {
                     self.untriggered = true;
                     self.start = Some(clock);
                 }
-                if self.untriggered || self.elapsed(clock) >= Some(self.period()) {
-                    self.untriggered = true;
-                    self.null_count = false;
-                }
-                self.reload = count;
             }
             _ => {
                 self.reload = count;
@@ -240,6 +240,7 @@ impl Channel {
                 (0 | 4, Some(_)) => self.start = Some(clock),
                 _ => {
                     self.untriggered = false;
+                    self.reload = self.written;
                     self.restart(clock);
                 }
             }
@@ -532,6 +533,20 @@ mod tests {
             assert_eq!(pit.read(0x61, at(1050)) & 0x20, during, "mode {mode} counts");
             assert_eq!(pit.read(0x61, at(1101)) & 0x20, at_end, "mode {mode} ends");
         }
+    }
+
+    #[test]
+    fn one_shot_takes_a_new_count_at_the_next_trigger() {
+        let mut pit = Pit::new(CLOCK);
+        for (port, value, clock) in
+            [(0x43, 0xb2, 0), (0x42, 100, 0), (0x42, 0, 0), (0x61, 1, 10), (0x42, 50, 20), (0x42, 0, 20)]
+        {
+            pit.write(port, value, at(clock));
+        }
+        assert_eq!([pit.read(0x61, at(110)) & 0x20, pit.read(0x61, at(111)) & 0x20], [0, 0x20]);
+        pit.write(0x61, 0, at(200));
+        pit.write(0x61, 1, at(200));
+        assert_eq!([pit.read(0x61, at(250)) & 0x20, pit.read(0x61, at(251)) & 0x20], [0, 0x20]);
     }
 
     #[test]
