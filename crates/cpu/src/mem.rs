@@ -410,7 +410,8 @@ impl Cpu {
 
     fn check_alignment(&mut self, linear: u64, size: u64, privilege: Privilege) -> Exec {
         let checked = self.cr0 & CR0_AM != 0 && self.flags & flags::AC != 0 && privilege == Privilege::User;
-        if checked && size.is_power_of_two() && linear & (size - 1) != 0 {
+        // Vectors and save areas have alignment rules of their own, with #GP.
+        if checked && size <= 8 && size.is_power_of_two() && linear & (size - 1) != 0 {
             return Err(self.raise_code(vector::AC, 0));
         }
         Ok(())

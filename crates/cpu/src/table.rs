@@ -61,6 +61,7 @@ pub static FAMILIES: &[(&str, &[Row])] = &[
     ("vector-masked", exec::vector::rows::MASKED),
     ("vector-gather", exec::vector::rows::GATHERS),
     ("vector-control", exec::vector::rows::CONTROL),
+    ("state", exec::xsave::ROWS),
 ];
 
 /// The row of a mnemonic.

@@ -11,6 +11,7 @@ pub mod stack;
 pub mod string;
 pub mod vector;
 pub mod x87;
+pub mod xsave;
 
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;

@@ -1,0 +1,137 @@
+//! The 512-byte legacy region: what FXSAVE writes and FXRSTOR reads (SDM vol. 1, 10.5.1).
+
+use crate::exec::vector::misc::MXCSR_MASK;
+use crate::state::{Cpu, F80};
+
+/// Bits of the x87 control word that can be written; bit 6 reads as 1.
+const CONTROL_WORD: u16 = 0x1f3f;
+/// Where the x87 part is, apart from the registers.
+pub const X87_HEAD: std::ops::Range<usize> = 0..24;
+/// Where MXCSR and its mask are.
+pub const MXCSR: std::ops::Range<usize> = 24..32;
+/// Where the x87 registers are.
+pub const X87_REGISTERS: std::ops::Range<usize> = 32..160;
+/// Where XMM0 is.
+pub const XMM: usize = 160;
+
+/// Vector registers that the current mode saves.
+pub fn registers(cpu: &Cpu) -> usize {
+    if cpu.long64 { 16 } else { 8 }
+}
+
+/// Where the XMM registers are in the current mode.
+pub fn xmm(cpu: &Cpu) -> std::ops::Range<usize> {
+    XMM..XMM + 16 * registers(cpu)
+}
+
+/// Writes the x87 part. `wide`: 64-bit pointers without selectors (REX.W).
+pub fn save_x87(cpu: &Cpu, area: &mut [u8], wide: bool) {
+    let x87 = &cpu.x87;
+    area[X87_HEAD].fill(0);
+    area[0..2].copy_from_slice(&x87.control.to_le_bytes());
+    area[2..4].copy_from_slice(&x87.status.to_le_bytes());
+    area[4] = x87.tags;
+    area[6..8].copy_from_slice(&x87.opcode.to_le_bytes());
+    if wide {
+        area[8..16].copy_from_slice(&x87.ip.to_le_bytes());
+        area[16..24].copy_from_slice(&x87.dp.to_le_bytes());
+    } else {
+        let (cs, ds) = if cpu.fcs_deprecated { (0, 0) } else { (x87.cs, x87.ds) };
+        area[8..12].copy_from_slice(&(x87.ip as u32).to_le_bytes());
+        area[12..14].copy_from_slice(&cs.to_le_bytes());
+        area[16..20].copy_from_slice(&(x87.dp as u32).to_le_bytes());
+        area[20..22].copy_from_slice(&ds.to_le_bytes());
+    }
+    for i in 0..8u8 {
+        let at = 32 + 16 * usize::from(i);
+        area[at..at + 16].fill(0);
+        area[at..at + 10].copy_from_slice(&x87.st(i).to_bytes());
+    }
+}
+
+/// Reads the x87 part.
+pub fn restore_x87(cpu: &mut Cpu, area: &[u8], wide: bool) {
+    let word = |at: usize| u16::from_le_bytes([area[at], area[at + 1]]);
+    let quad = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&area[at..at + 8]);
+        u64::from_le_bytes(bytes)
+    };
+    let x87 = &mut cpu.x87;
+    x87.control = word(0) & CONTROL_WORD | 0x40;
+    x87.status = word(2);
+    x87.tags = area[4];
+    x87.opcode = word(6) & 0x7ff;
+    if wide {
+        (x87.ip, x87.dp) = (quad(8), quad(16));
+        (x87.cs, x87.ds) = (0, 0);
+    } else {
+        (x87.ip, x87.dp) = (quad(8) & 0xffff_ffff, quad(16) & 0xffff_ffff);
+        (x87.cs, x87.ds) = if cpu.fcs_deprecated { (0, 0) } else { (word(12), word(20)) };
+    }
+    let top = x87.status >> 11;
+    for i in 0..8u16 {
+        let at = 32 + 16 * usize::from(i);
+        let mut bytes = [0; 10];
+        bytes.copy_from_slice(&area[at..at + 10]);
+        x87.regs[usize::from((top + i) & 7)] = F80::from_bytes(bytes);
+    }
+    x87.summarize();
+}
+
+/// x87 state as FNINIT leaves it, with empty registers cleared.
+pub fn init_x87(cpu: &mut Cpu) {
+    cpu.x87.init();
+    cpu.x87.regs = [F80::default(); 8];
+}
+
+/// Whether x87 state is as [`init_x87`] leaves it.
+pub fn x87_is_init(cpu: &Cpu) -> bool {
+    let x = &cpu.x87;
+    let pointers = (x.opcode, x.ip, x.cs, x.dp, x.ds) == (0, 0, 0, 0, 0);
+    (x.control, x.status, x.tags) == (0x37f, 0, 0) && pointers && x.regs.iter().all(|r| *r == F80::default())
+}
+
+/// Writes MXCSR and its mask.
+pub fn save_mxcsr(cpu: &Cpu, area: &mut [u8]) {
+    area[24..28].copy_from_slice(&cpu.vector.mxcsr.to_le_bytes());
+    area[28..32].copy_from_slice(&MXCSR_MASK.to_le_bytes());
+}
+
+/// MXCSR in a save area.
+pub fn mxcsr(area: &[u8]) -> u32 {
+    u32::from_le_bytes([area[24], area[25], area[26], area[27]])
+}
+
+/// Writes halves of the vector registers, 16 bytes each: the lower (`half` 0) or the upper (2).
+pub fn save_halves(cpu: &Cpu, area: &mut [u8], half: usize) {
+    let count = registers(cpu);
+    for (register, bytes) in cpu.vector.ymm[..count].iter().zip(area.as_chunks_mut::<16>().0) {
+        bytes[..8].copy_from_slice(&register[half].to_le_bytes());
+        bytes[8..].copy_from_slice(&register[half + 1].to_le_bytes());
+    }
+}
+
+/// Reads halves of the vector registers.
+pub fn restore_halves(cpu: &mut Cpu, area: &[u8], half: usize) {
+    let count = registers(cpu);
+    for (register, bytes) in cpu.vector.ymm[..count].iter_mut().zip(area.as_chunks::<16>().0) {
+        let value = u128::from_le_bytes(*bytes);
+        register[half] = value as u64;
+        register[half + 1] = (value >> 64) as u64;
+    }
+}
+
+/// Clears halves of the vector registers.
+pub fn init_halves(cpu: &mut Cpu, half: usize) {
+    let count = registers(cpu);
+    for register in &mut cpu.vector.ymm[..count] {
+        register[half] = 0;
+        register[half + 1] = 0;
+    }
+}
+
+/// Whether halves of the vector registers are clear.
+pub fn halves_are_init(cpu: &Cpu, half: usize) -> bool {
+    cpu.vector.ymm[..registers(cpu)].iter().all(|r| r[half] == 0 && r[half + 1] == 0)
+}
