@@ -332,6 +332,8 @@ pub struct Cpu {
     pub random: u64,
     /// APIC id, as CPUID reports it.
     pub apic_id: u32,
+    /// Processors of the machine, as CPUID reports them.
+    pub processors: u32,
 
     /// The x87 data pointer is only updated by unmasked exceptions (CPUID.7.0:EBX\[6\]).
     pub fdp_on_exception: bool,
@@ -427,6 +429,9 @@ impl Cpu {
             apic_id: index as u32,
             fdp_on_exception: leaf7 & 1 << 6 != 0,
             fcs_deprecated: leaf7 & 1 << 13 != 0,
+            fdp_on_exception: features & 1 << 6 != 0,
+            fcs_deprecated: features & 1 << 13 != 0,
+            processors: 1,
             tlb: Tlb::new(&geometry),
             predictor: Predictor::new(&geometry),
             ram,

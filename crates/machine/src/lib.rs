@@ -1,8 +1,18 @@
 //! The board: guest memory, devices, interrupt controllers, firmware tables, loaders and the loop that drives processors.
 
 pub mod acpi;
+pub mod board;
 pub mod devices;
+pub mod error;
 pub mod loader;
+pub mod machine;
 pub mod memory;
 pub mod pci;
 pub mod virtio;
+pub mod vcpus;
+
+pub use error::MachineError;
+pub use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
+
+/// Most processors a machine can have.
+pub const MAX_CPUS: usize = 255;

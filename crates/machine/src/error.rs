@@ -1,0 +1,21 @@
+//! Why a machine can't be made.
+
+use crate::loader::LoadError;
+use crate::memory::MemoryError;
+
+/// Why a machine can't be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// Guest memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The kernel or what goes with it.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// ACPI tables.
+    #[error(transparent)]
+    Acpi(#[from] crate::acpi::AcpiError),
+    /// Number of processors.
+    #[error("{0} processors: between 1 and {max} can be had", max = crate::MAX_CPUS)]
+    Cpus(usize),
+}

@@ -1,0 +1,236 @@
+//! A whole machine: made from a configuration, run against a host, asked about afterwards.
+
+use crate::board::{Board, Ending, Parts};
+use crate::error::MachineError;
+use crate::loader::{self, Options};
+use crate::memory::GuestRam;
+use crate::vcpus::{Pause, Vcpus};
+use crate::{MAX_CPUS, acpi};
+use cpu::model::{CpuidEntry, CpuidRegs};
+use cpu::ram::Region;
+use cpu::{Cpu, Model, Ram};
+use ledger::profile::Profile;
+use ledger::{Recorder, TICKS_PER_CYCLE, Ticks};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What time is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockSource {
+    /// Cycles of the profiled processor: deterministic, and on the ledger.
+    Virtual,
+    /// The host's clock: nothing is charged.
+    Host,
+}
+
+/// What a machine is made from.
+pub struct Config {
+    /// Bytes of RAM.
+    pub memory: u64,
+    /// Number of processors.
+    pub cpus: usize,
+    /// What the processors are.
+    pub profile: Profile,
+    /// The kernel image.
+    pub kernel: Vec<u8>,
+    /// Its name, for messages and multiboot.
+    pub kernel_name: String,
+    /// Initial RAM disk or multiboot module.
+    pub initrd: Option<Vec<u8>>,
+    /// Its name.
+    pub initrd_name: String,
+    /// Kernel command line.
+    pub cmdline: String,
+    /// Devices beyond those every board has.
+    pub parts: Parts,
+    /// What time is made of.
+    pub clock: ClockSource,
+}
+
+/// The outside world, as a machine sees it.
+pub trait Host {
+    /// Prints what the guest wrote to its console.
+    fn output(&mut self, bytes: &[u8]);
+    /// Says what has happened since the last call; `now` is the virtual time.
+    fn poll(&mut self, now: Ticks) -> Poll;
+    /// Nothing to do for up to this long, unless there is input.
+    fn idle(&mut self, limit: Duration);
+}
+
+/// What a host has for a machine.
+#[derive(Clone, Debug, Default)]
+pub struct Poll {
+    /// Console input.
+    pub input: Vec<u8>,
+    /// The run is to stop.
+    pub stop: bool,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The guest powered off.
+    PowerOff,
+    /// The guest asked for a reset.
+    Reset,
+    /// The guest wrote to the debug-exit port.
+    DebugExit(i32),
+    /// Triple fault on this processor.
+    TripleFault(usize),
+    /// All processors are halted with interrupts off.
+    Stuck,
+    /// The host stopped it.
+    Stopped,
+}
+
+/// A machine.
+pub struct Machine {
+    /// The processors.
+    pub vcpus: Vcpus,
+    /// The devices.
+    pub board: Rc<RefCell<Board>>,
+    /// What was charged.
+    pub recorder: Rc<RefCell<Recorder>>,
+    /// Guest memory.
+    pub ram: GuestRam,
+    clock: ClockSource,
+    tsc_hz: u64,
+}
+
+/// The processor's model of a profile. Without charges every instruction takes one cycle and events take none: time then
+/// comes from the host.
+fn model(profile: &Profile, clock: ClockSource) -> Model {
+    let costs = match clock {
+        ClockSource::Virtual => profile.costs(),
+        ClockSource::Host => ledger::Costs::free(),
+    };
+    let entry = |l: &ledger::profile::CpuidLeaf| CpuidEntry {
+        leaf: l.leaf,
+        subleaf: l.subleaf,
+        regs: CpuidRegs { eax: l.eax, ebx: l.ebx, ecx: l.ecx, edx: l.edx },
+    };
+    Model {
+        costs,
+        geometry: profile.geometry(),
+        cpuid: profile.cpuid().iter().map(entry).collect(),
+        tsc_hz: profile.tsc_hz.value,
+        physical_bits: profile.physical_bits.value,
+    }
+}
+
+/// The processor's view of guest memory.
+fn processor_ram(ram: &GuestRam) -> Ram {
+    let region = |r: crate::memory::HostRange| Region { start: r.start, len: r.len, host: r.host, read_only: false };
+    let regions = ram.host_ranges().into_iter().map(region).collect();
+    // SAFETY: the ranges are mapped as long as the `GuestRam` that is handed over with them lives, and vm-memory makes no
+    // references to guest memory.
+    unsafe { Ram::new(regions, Rc::new(ram.clone())) }
+}
+
+impl Machine {
+    /// Makes a machine and loads its image.
+    pub fn new(config: Config) -> Result<Self, MachineError> {
+        if config.cpus == 0 || config.cpus > MAX_CPUS {
+            return Err(MachineError::Cpus(config.cpus));
+        }
+        let ram = GuestRam::new(config.memory)?;
+        let apic_ids = (0..config.cpus as u32).collect();
+        let rsdp = acpi::install(&ram, &acpi::Config { apic_ids, io_apic_id: Board::IO_APIC_ID })?;
+        let options = Options {
+            name: &config.kernel_name,
+            cmdline: &config.cmdline,
+            initrd: config.initrd.as_deref(),
+            initrd_name: &config.initrd_name,
+            rsdp: Some(rsdp),
+        };
+        let entry = loader::load(&ram, &config.kernel, &options)?;
+        let model = Arc::new(model(&config.profile, config.clock));
+        let recorder = Rc::new(RefCell::new(Recorder::default()));
+        let board = Rc::new(RefCell::new(Board::new(&ram, config.cpus, &config.profile, config.parts)));
+        let processor_ram = processor_ram(&ram);
+        let cpus = (0..config.cpus).map(|index| {
+            let mut cpu = Cpu::new(index, model.clone(), processor_ram.clone(), board.clone(), recorder.clone());
+            cpu.processors = config.cpus as u32;
+            cpu
+        });
+        let mut vcpus = Vcpus::new(cpus.collect(), board.clone());
+        vcpus.enter(&entry);
+        // Loading went through the devices' view of memory; no code is decoded yet.
+        drop(ram.take_written());
+        Ok(Self { vcpus, board, recorder, ram, clock: config.clock, tsc_hz: config.profile.tsc_hz.value })
+    }
+
+    /// Runs until the guest ends the machine, or the host stops it.
+    pub fn run(&mut self, host: &mut dyn Host) -> Outcome {
+        let started = Instant::now();
+        let outcome = loop {
+            if self.clock == ClockSource::Host {
+                self.follow_host(started);
+            }
+            let pause = self.vcpus.run();
+            self.console(host);
+            let poll = host.poll(self.vcpus.now());
+            if !poll.input.is_empty() {
+                self.board.borrow_mut().console_input(&poll.input);
+            }
+            match pause {
+                Pause::Ended(Ending::PowerOff) => break Outcome::PowerOff,
+                Pause::Ended(Ending::Reset) => break Outcome::Reset,
+                Pause::Ended(Ending::DebugExit(status)) => break Outcome::DebugExit(status),
+                Pause::TripleFault(cpu) => break Outcome::TripleFault(cpu),
+                Pause::Stuck => break Outcome::Stuck,
+                _ if poll.stop => break Outcome::Stopped,
+                Pause::Slice => {}
+                Pause::Idle(event) => self.idle(host, event, started),
+            }
+        };
+        self.console(host);
+        for vcpu in &mut self.vcpus.all {
+            vcpu.cpu.settle(&mut self.vcpus.cache);
+        }
+        outcome
+    }
+
+    fn console(&mut self, host: &mut dyn Host) {
+        let bytes = self.board.borrow_mut().console_output();
+        if !bytes.is_empty() {
+            host.output(&bytes);
+        }
+    }
+
+    /// Nobody runs before `event`: with a clock of its own the machine goes there at once, unless only input can wake it.
+    fn idle(&self, host: &mut dyn Host, event: Ticks, started: Instant) {
+        const LONGEST: Duration = Duration::from_millis(10);
+        if event == Ticks::MAX {
+            host.idle(LONGEST);
+        } else if self.clock == ClockSource::Host {
+            let ahead = event.saturating_sub(self.host_ticks(started));
+            let ns = u128::from(ahead) * 1_000_000_000 / self.ticks_per_second();
+            host.idle(LONGEST.min(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))));
+        }
+    }
+
+    fn ticks_per_second(&self) -> u128 {
+        u128::from(self.tsc_hz) * u128::from(TICKS_PER_CYCLE)
+    }
+
+    fn host_ticks(&self, started: Instant) -> Ticks {
+        (started.elapsed().as_nanos() * self.ticks_per_second() / 1_000_000_000) as Ticks
+    }
+
+    /// Moves clocks that lag behind the host's on to it.
+    fn follow_host(&mut self, started: Instant) {
+        let now = self.host_ticks(started);
+        for vcpu in &mut self.vcpus.all {
+            vcpu.cpu.clock = vcpu.cpu.clock.max(now);
+        }
+        self.board.borrow_mut().advance(now);
+    }
+
+    /// Virtual time in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.vcpus.now() as f64 / self.ticks_per_second() as f64
+    }
+}

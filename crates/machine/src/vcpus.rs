@@ -1,0 +1,281 @@
+//! The processors of a machine, and the loop that runs them.
+//!
+//! Each processor has a clock of its own. The one that is furthest behind runs next, for a bounded time, so that all of them
+//! advance together in virtual time; which one runs when depends on nothing but their clocks. A processor in HLT stands still
+//! until something wakes it, and is charged the time it slept.
+
+use crate::board::{Board, Ending};
+use crate::loader::Entry;
+use cpu::cache::BlockCache;
+use cpu::state::{Segment, TableRegister, attention, reg, seg};
+use cpu::{Cpu, Exit};
+use ledger::{Family, Kind, Ticks};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// How far one processor may run ahead of the others, in cycles.
+const QUANTUM_CYCLES: u64 = 20_000;
+/// How long a processor runs at most before the loop looks at the host (input, interruption), in cycles.
+const SLICE_CYCLES: u64 = 2_000_000;
+
+/// What a processor is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// Executing.
+    Running,
+    /// In HLT or MWAIT.
+    Halted,
+    /// After INIT, waiting for a start-up IPI.
+    WaitingForStartup,
+}
+
+/// A processor and what it does.
+pub struct Vcpu {
+    /// The processor.
+    pub cpu: Cpu,
+    /// What it does.
+    pub activity: Activity,
+}
+
+/// What the loop came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// The guest ended the machine.
+    Ended(Ending),
+    /// Triple fault on this processor.
+    TripleFault(usize),
+    /// Every processor is halted with interrupts off: nothing will ever wake one.
+    Stuck,
+    /// A slice is over: time to look at the host.
+    Slice,
+    /// All processors sleep until this time; the host may sleep too.
+    Idle(Ticks),
+}
+
+/// The processors.
+pub struct Vcpus {
+    /// By index.
+    pub all: Vec<Vcpu>,
+    /// Decoded blocks, shared.
+    pub cache: BlockCache,
+    board: Rc<RefCell<Board>>,
+    slice_end: Ticks,
+}
+
+impl Vcpus {
+    /// Processors on a board: the first one executes, the others wait for start-up.
+    pub fn new(cpus: Vec<Cpu>, board: Rc<RefCell<Board>>) -> Self {
+        let activity = |i| if i == 0 { Activity::Running } else { Activity::WaitingForStartup };
+        let all = cpus.into_iter().enumerate().map(|(i, cpu)| Vcpu { cpu, activity: activity(i) }).collect();
+        Self { all, cache: BlockCache::new(), board, slice_end: 0 }
+    }
+
+    /// Puts the first processor where an image is entered.
+    pub fn enter(&mut self, entry: &Entry) {
+        let cpu = &mut self.all[0].cpu;
+        let segment = |s: &crate::loader::EntrySegment| Segment {
+            base: s.base,
+            limit: s.limit,
+            rights: s.rights,
+            selector: s.selector,
+        };
+        cpu.cr0 = entry.cr0;
+        cpu.cr3 = entry.cr3;
+        cpu.cr4 = entry.cr4;
+        cpu.msr.efer = entry.efer;
+        cpu.gdtr = TableRegister { base: entry.gdt.base, limit: entry.gdt.limit };
+        cpu.idtr = TableRegister { base: entry.idt.base, limit: entry.idt.limit };
+        for number in [seg::ES, seg::SS, seg::DS, seg::FS, seg::GS] {
+            cpu.seg[usize::from(number)] = segment(&entry.data);
+        }
+        cpu.seg[usize::from(seg::CS)] = segment(&entry.cs);
+        cpu.tr = segment(&entry.tr);
+        cpu.gpr = [0; 32];
+        cpu.gpr[usize::from(reg::RAX)] = entry.rax;
+        cpu.gpr[usize::from(reg::RBX)] = entry.rbx;
+        cpu.gpr[usize::from(reg::RSI)] = entry.rsi;
+        cpu.rip = entry.rip;
+        cpu.set_rflags(entry.rflags);
+        cpu.tlb.flush_all();
+        cpu.mode_changed();
+        cpu.mapping_changed();
+    }
+
+    /// The time all processors have reached.
+    pub fn now(&self) -> Ticks {
+        let running = self.all.iter().filter(|v| v.activity == Activity::Running).map(|v| v.cpu.clock).min();
+        running.unwrap_or_else(|| self.board.borrow().now())
+    }
+
+    /// Runs until something is to be done outside.
+    pub fn run(&mut self) -> Pause {
+        self.slice_end = self.now() + SLICE_CYCLES * ledger::TICKS_PER_CYCLE;
+        loop {
+            if let Some(ending) = self.board.borrow_mut().ending() {
+                return Pause::Ended(ending);
+            }
+            self.signals();
+            let Some(index) = self.furthest_behind() else {
+                match self.sleep() {
+                    Some(pause) => return pause,
+                    None => continue,
+                }
+            };
+            let now = self.all[index].cpu.clock;
+            if now >= self.slice_end {
+                return Pause::Slice;
+            }
+            if self.timers(now) {
+                // Time passing may have woken one that is further behind.
+                continue;
+            }
+            let deadline = self.horizon(index);
+            if let Some(pause) = self.run_one(index, deadline) {
+                return pause;
+            }
+        }
+    }
+
+    /// Lets time pass up to `now`, which is no later than any running processor's clock. Whether a sleeping processor's
+    /// timer expired.
+    fn timers(&mut self, now: Ticks) -> bool {
+        let mut board = self.board.borrow_mut();
+        board.advance(now);
+        let mut woken = false;
+        for (index, vcpu) in self.all.iter_mut().enumerate() {
+            match vcpu.activity {
+                Activity::Running => board.advance_timer(index, vcpu.cpu.clock),
+                _ => {
+                    let Some(event) = board.timer_event(index).filter(|event| *event <= now) else { continue };
+                    board.advance_timer(index, event);
+                    woken |= board.interrupt(index) && wake(&mut vcpu.cpu, &mut vcpu.activity, event);
+                }
+            }
+        }
+        woken
+    }
+
+    /// When something happens next: on the board, or a timer of a processor for which `concerns` holds.
+    fn next_event(&self, concerns: impl Fn(usize, &Vcpu) -> bool) -> Option<Ticks> {
+        let board = self.board.borrow();
+        let mine = self.all.iter().enumerate().filter(|(i, v)| concerns(*i, v));
+        mine.filter_map(|(i, _)| board.timer_event(i)).chain(board.next_event()).min()
+    }
+
+    fn furthest_behind(&self) -> Option<usize> {
+        let running = self.all.iter().enumerate().filter(|(_, v)| v.activity == Activity::Running);
+        running.min_by_key(|(i, v)| (v.cpu.clock, *i)).map(|(i, _)| i)
+    }
+
+    /// Until when one processor may run: the next event on the board, and not too far ahead of the others.
+    fn horizon(&self, index: usize) -> Ticks {
+        let others = self.all.iter().enumerate().filter(|(i, v)| *i != index && v.activity == Activity::Running);
+        let quantum = QUANTUM_CYCLES * ledger::TICKS_PER_CYCLE;
+        let furthest = others.map(|(_, v)| v.cpu.clock + quantum).min().unwrap_or(Ticks::MAX);
+        let event = self.next_event(|i, v| i == index || v.activity != Activity::Running).unwrap_or(Ticks::MAX);
+        furthest.min(event).min(self.slice_end)
+    }
+
+    fn run_one(&mut self, index: usize, deadline: Ticks) -> Option<Pause> {
+        let vcpu = &mut self.all[index];
+        let interrupt = self.board.borrow().interrupt(index);
+        if interrupt {
+            vcpu.cpu.attend(attention::INTR);
+        } else {
+            vcpu.cpu.attention &= !attention::INTR;
+        }
+        match vcpu.cpu.run(&mut self.cache, deadline) {
+            Exit::Deadline | Exit::Bus => {}
+            Exit::Halt => vcpu.activity = Activity::Halted,
+            Exit::Shutdown => return Some(Pause::TripleFault(index)),
+        }
+        self.device_writes();
+        None
+    }
+
+    /// Drops decoded code that devices have overwritten.
+    fn device_writes(&mut self) {
+        let written = self.board.borrow().take_written();
+        let Some(first) = self.all.first_mut() else { return };
+        for range in written {
+            let mut at = range.start;
+            while at < range.end {
+                let len = (range.end - at).min(4096 - at % 4096);
+                first.cpu.code_written(at, len);
+                at += len;
+            }
+        }
+    }
+
+    /// Delivers NMI, INIT and start-up, and wakes processors that have something to wake for.
+    fn signals(&mut self) {
+        let board = self.board.clone();
+        let mut board = board.borrow_mut();
+        for (index, vcpu) in self.all.iter_mut().enumerate() {
+            let lapic = board.lapic(index);
+            if lapic.has_signals() {
+                if lapic.take_init() {
+                    lapic.reset();
+                    vcpu.cpu.reset(true);
+                    vcpu.activity = Activity::WaitingForStartup;
+                }
+                let nmis = lapic.take_nmis();
+                if nmis != 0 {
+                    vcpu.cpu.attend(attention::NMI);
+                }
+                let startup = lapic.take_startup();
+                if let (Some(page), Activity::WaitingForStartup) = (startup, vcpu.activity) {
+                    let now = board.now();
+                    start(&mut vcpu.cpu, page, now);
+                    vcpu.activity = Activity::Running;
+                }
+            }
+            if vcpu.activity == Activity::Halted {
+                let now = board.now();
+                if board.interrupt(index) || vcpu.cpu.attention & attention::NMI != 0 {
+                    wake(&mut vcpu.cpu, &mut vcpu.activity, now);
+                }
+            }
+        }
+    }
+
+    /// Nobody runs: lets time pass to the next event.
+    fn sleep(&mut self) -> Option<Pause> {
+        let wakeable = |v: &Vcpu| v.activity == Activity::Halted && v.cpu.flags & cpu::flags::IF != 0;
+        if !self.all.iter().any(wakeable) {
+            return Some(Pause::Stuck);
+        }
+        // Without an event only input from outside can wake it.
+        let event = self.next_event(|_, _| true).unwrap_or(Ticks::MAX);
+        if event >= self.slice_end {
+            if event != Ticks::MAX {
+                self.timers(self.slice_end);
+            }
+            return Some(Pause::Idle(event));
+        }
+        self.timers(event);
+        None
+    }
+}
+
+/// Wakes a processor from HLT at time `now`, if it takes interrupts (an NMI it always takes): it is charged its sleep.
+fn wake(cpu: &mut Cpu, activity: &mut Activity, now: Ticks) -> bool {
+    let takes = cpu.flags & cpu::flags::IF != 0 || cpu.attention & attention::NMI != 0;
+    if *activity != Activity::Halted || !takes {
+        return false;
+    }
+    let asleep = now.saturating_sub(cpu.clock);
+    cpu.charge_ticks(Kind::new(Family::Halt, 0), 1, asleep);
+    *activity = Activity::Running;
+    true
+}
+
+/// A start-up IPI: real mode at the given page (SDM vol. 3, 9.4.3).
+fn start(cpu: &mut Cpu, page: u8, now: Ticks) {
+    let selector = u16::from(page) << 8;
+    cpu.seg[usize::from(seg::CS)] = Segment::real(selector, true);
+    cpu.rip = 0;
+    let idle = now.saturating_sub(cpu.clock);
+    cpu.charge_ticks(Kind::new(Family::Halt, 0), 0, idle);
+    cpu.mode_changed();
+}
