@@ -95,7 +95,9 @@ impl Terminal {
             (true, ESCAPE | b'a') => out.push(ESCAPE),
             (true, b'x') => self.quit = true,
             (true, b'h' | b'?') => {
-                eprint!("\r\nCtrl-A x  ends Tollgate\r\nCtrl-A a  sends Ctrl-A to the guest\r\nCtrl-A h  this help\r\n");
+                eprint!(
+                    "\r\nCtrl-A x  ends Tollgate\r\nCtrl-A a  sends Ctrl-A to the guest\r\nCtrl-A h  this help\r\n"
+                );
             }
             (true, _) => {}
         }
