@@ -50,7 +50,7 @@ impl Cpu {
     #[inline(always)]
     fn next_block(&mut self, cache: &mut BlockCache) -> Option<u32> {
         self.ilen = 0;
-        let mode = self.decode_mode();
+        let mode = self.mode;
         let linear = if mode & 3 == mode::BITS64 {
             self.rip
         } else {
@@ -173,7 +173,7 @@ impl Cpu {
     /// Runs exactly one instruction, decoded for this purpose. Returns whether it completed without a fault.
     pub fn step(&mut self, cache: &mut BlockCache) -> bool {
         self.ilen = 0;
-        let mode = self.decode_mode();
+        let mode = self.mode;
         let linear = self.code_linear();
         let fetched = self.fetch_instruction(linear, mode);
         let completed = match fetched {

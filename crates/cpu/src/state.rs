@@ -278,6 +278,8 @@ pub struct Cpu {
     pub cpl: u8,
     /// CS.L and EFER.LMA: 64-bit mode.
     pub long64: bool,
+    /// How code is decoded, see [`crate::decode::mode`].
+    pub mode: u8,
     /// ES, CS, SS, DS, FS, GS, then a flat one ([`crate::op::SEG_FLAT`]).
     pub seg: [Segment; 8],
     /// Translations ready for the fast path.
@@ -391,6 +393,7 @@ impl Cpu {
             ilen: 0,
             cpl: 0,
             long64: false,
+            mode: 0,
             seg: [Segment::default(); 8],
             front: Front::new(),
             fetch: Fetch::new(),
@@ -569,6 +572,7 @@ impl Cpu {
     pub fn mode_changed(&mut self) {
         self.fetch.leave();
         self.long64 = self.long_mode() && self.seg[seg::CS as usize].rights & rights::L != 0;
+        self.mode = self.decode_mode();
         self.access_changed();
         self.origin_changed();
         self.stop_at = 0;
