@@ -432,8 +432,6 @@ impl Cpu {
             apic_id: index as u32,
             fdp_on_exception: leaf7 & 1 << 6 != 0,
             fcs_deprecated: leaf7 & 1 << 13 != 0,
-            fdp_on_exception: features & 1 << 6 != 0,
-            fcs_deprecated: features & 1 << 13 != 0,
             processors: 1,
             tlb: Tlb::new(&geometry),
             predictor: Predictor::new(&geometry),

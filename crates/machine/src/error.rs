@@ -15,6 +15,9 @@ pub enum MachineError {
     /// ACPI tables.
     #[error(transparent)]
     Acpi(#[from] crate::acpi::AcpiError),
+    /// Too many devices.
+    #[error(transparent)]
+    Pci(#[from] crate::pci::PciError),
     /// Number of processors.
     #[error("{0} processors: between 1 and {max} can be had", max = crate::MAX_CPUS)]
     Cpus(usize),

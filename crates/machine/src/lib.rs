@@ -8,8 +8,8 @@ pub mod loader;
 pub mod machine;
 pub mod memory;
 pub mod pci;
-pub mod virtio;
 pub mod vcpus;
+pub mod virtio;
 
 pub use error::MachineError;
 pub use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};

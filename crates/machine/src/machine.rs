@@ -76,7 +76,7 @@ pub enum Outcome {
     /// The guest asked for a reset.
     Reset,
     /// The guest wrote to the debug-exit port.
-    DebugExit(i32),
+    DebugExit(u8),
     /// Triple fault on this processor.
     TripleFault(usize),
     /// All processors are halted with interrupts off.
@@ -148,7 +148,8 @@ impl Machine {
         let entry = loader::load(&ram, &config.kernel, &options)?;
         let model = Arc::new(model(&config.profile, config.clock));
         let recorder = Rc::new(RefCell::new(Recorder::default()));
-        let board = Rc::new(RefCell::new(Board::new(&ram, config.cpus, &config.profile, config.parts)));
+        let board = Board::new(&ram, config.cpus, &config.profile, config.parts, recorder.clone())?;
+        let board = Rc::new(RefCell::new(board));
         let processor_ram = processor_ram(&ram);
         let cpus = (0..config.cpus).map(|index| {
             let mut cpu = Cpu::new(index, model.clone(), processor_ram.clone(), board.clone(), recorder.clone());

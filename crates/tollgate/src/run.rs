@@ -150,7 +150,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     drop(console);
     Ok(match outcome {
         Outcome::PowerOff | Outcome::Reset => ExitCode::SUCCESS,
-        Outcome::DebugExit(status) => ExitCode::from(status as u8),
+        Outcome::DebugExit(status) => ExitCode::from(status),
         Outcome::TripleFault(_) | Outcome::Stuck => {
             for vcpu in &machine.vcpus.all {
                 eprintln!("{:?} rip {:#x} {:?}", vcpu.activity, vcpu.cpu.rip, outcome);

@@ -1,0 +1,412 @@
+//! A 16550A serial port.
+//!
+//! Transmission takes no time: a byte is in the output as soon as it is written. Received bytes wait in a queue without
+//! limit and enter the 16-byte FIFO as the guest makes room, so input is never overrun. Bytes below the FIFO's trigger
+//! level are announced at once by the character-timeout interrupt instead of four characters later. The interrupt output
+//! does not depend on OUT2, as in other virtual machines.
+
+use std::collections::VecDeque;
+
+use super::Line;
+
+/// First port of COM1, which uses IRQ 4.
+pub const COM1: u16 = 0x3f8;
+/// Interrupt line of COM1.
+pub const COM1_IRQ: u8 = 4;
+
+const FIFO_SIZE: usize = 16;
+
+mod ier {
+    pub const RECEIVED: u8 = 1 << 0;
+    pub const TRANSMITTER_EMPTY: u8 = 1 << 1;
+    pub const LINE_STATUS: u8 = 1 << 2;
+    pub const MODEM_STATUS: u8 = 1 << 3;
+}
+
+mod iir {
+    pub const NONE: u8 = 0x01;
+    pub const MODEM_STATUS: u8 = 0x00;
+    pub const TRANSMITTER_EMPTY: u8 = 0x02;
+    pub const RECEIVED: u8 = 0x04;
+    pub const LINE_STATUS: u8 = 0x06;
+    pub const TIMEOUT: u8 = 0x0c;
+    pub const FIFO: u8 = 0xc0;
+}
+
+mod lsr {
+    pub const DATA_READY: u8 = 1 << 0;
+    pub const OVERRUN: u8 = 1 << 1;
+    pub const BREAK: u8 = 1 << 4;
+    pub const EMPTY: u8 = 1 << 5 | 1 << 6;
+}
+
+mod mcr {
+    pub const DTR: u8 = 1 << 0;
+    pub const RTS: u8 = 1 << 1;
+    pub const OUT1: u8 = 1 << 2;
+    pub const OUT2: u8 = 1 << 3;
+    pub const LOOPBACK: u8 = 1 << 4;
+}
+
+mod msr {
+    pub const TRAILING_RI: u8 = 1 << 2;
+    pub const CTS: u8 = 1 << 4;
+    pub const DSR: u8 = 1 << 5;
+    pub const RI: u8 = 1 << 6;
+    pub const DCD: u8 = 1 << 7;
+}
+
+const LCR_DLAB: u8 = 1 << 7;
+const LCR_BREAK: u8 = 1 << 6;
+const FCR_ENABLE: u8 = 1 << 0;
+const FCR_CLEAR_RECEIVER: u8 = 1 << 1;
+
+/// The serial port. The board takes what the guest sent out of [`Serial::output`].
+#[derive(Clone, Debug)]
+pub struct Serial {
+    ier: u8,
+    lcr: u8,
+    mcr: u8,
+    /// Lines of the other end, in the upper half; changes since the last read, in the lower.
+    msr: u8,
+    scratch: u8,
+    divisor: u16,
+    fifo_enabled: bool,
+    trigger: usize,
+    received: VecDeque<u8>,
+    waiting: VecDeque<u8>,
+    errors: u8,
+    transmitter_empty: bool,
+    /// Interrupt line.
+    pub irq: Line,
+    /// What the guest sent.
+    pub output: Vec<u8>,
+}
+
+impl Default for Serial {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Serial {
+    /// After reset, with a terminal connected (DCD, DSR and CTS on).
+    pub fn new() -> Self {
+        Self {
+            ier: 0,
+            lcr: 0,
+            mcr: mcr::OUT2,
+            msr: msr::CTS | msr::DSR | msr::DCD,
+            scratch: 0,
+            divisor: 12,
+            fifo_enabled: false,
+            trigger: 1,
+            received: VecDeque::new(),
+            waiting: VecDeque::new(),
+            errors: 0,
+            transmitter_empty: true,
+            irq: Line::default(),
+            output: Vec::new(),
+        }
+    }
+
+    /// Gives the guest input.
+    pub fn push_input(&mut self, bytes: &[u8]) {
+        self.waiting.extend(bytes);
+        self.refill();
+        self.update();
+    }
+
+    fn capacity(&self) -> usize {
+        if self.fifo_enabled { FIFO_SIZE } else { 1 }
+    }
+
+    /// Moves input into the receiver. In loopback the receiver is cut off from the line.
+    fn refill(&mut self) {
+        if self.mcr & mcr::LOOPBACK != 0 {
+            return;
+        }
+        let room = self.capacity().saturating_sub(self.received.len());
+        let count = room.min(self.waiting.len());
+        self.received.extend(self.waiting.drain(..count));
+    }
+
+    /// The pending interrupt of highest priority, as IIR encodes it.
+    fn pending(&self) -> u8 {
+        let enabled = |bit| self.ier & bit != 0;
+        if enabled(ier::LINE_STATUS) && self.errors != 0 {
+            iir::LINE_STATUS
+        } else if enabled(ier::RECEIVED) && !self.received.is_empty() {
+            if self.fifo_enabled && self.received.len() < self.trigger { iir::TIMEOUT } else { iir::RECEIVED }
+        } else if enabled(ier::TRANSMITTER_EMPTY) && self.transmitter_empty {
+            iir::TRANSMITTER_EMPTY
+        } else if enabled(ier::MODEM_STATUS) && self.msr & 0x0f != 0 {
+            iir::MODEM_STATUS
+        } else {
+            iir::NONE
+        }
+    }
+
+    fn update(&mut self) {
+        self.irq.set(self.pending() != iir::NONE);
+    }
+
+    fn receive_loopback(&mut self, byte: u8) {
+        if self.received.len() >= self.capacity() {
+            self.errors |= lsr::OVERRUN;
+            // Without FIFO the new byte replaces the old one; with it, the new one is lost.
+            if !self.fifo_enabled {
+                self.received.clear();
+                self.received.push_back(byte);
+            }
+        } else {
+            self.received.push_back(byte);
+        }
+    }
+
+    /// The modem lines: in loopback, the port's own outputs.
+    fn modem_lines(&self) -> u8 {
+        if self.mcr & mcr::LOOPBACK == 0 {
+            return msr::CTS | msr::DSR | msr::DCD;
+        }
+        [(mcr::RTS, msr::CTS), (mcr::DTR, msr::DSR), (mcr::OUT1, msr::RI), (mcr::OUT2, msr::DCD)]
+            .into_iter()
+            .filter(|&(out, _)| self.mcr & out != 0)
+            .fold(0, |lines, (_, line)| lines | line)
+    }
+
+    fn set_mcr(&mut self, value: u8) {
+        self.mcr = value & 0x1f;
+        let lines = self.modem_lines();
+        let before = self.msr & 0xf0;
+        let mut changed = (before ^ lines) >> 4;
+        // The ring indicator counts only when it goes off.
+        if lines & msr::RI != 0 {
+            changed &= !msr::TRAILING_RI;
+        }
+        self.msr = lines | self.msr & 0x0f | changed;
+        self.refill();
+    }
+
+    fn set_fcr(&mut self, value: u8) {
+        let enable = value & FCR_ENABLE != 0;
+        if enable != self.fifo_enabled || value & FCR_CLEAR_RECEIVER != 0 {
+            self.received.clear();
+        }
+        self.fifo_enabled = enable;
+        self.trigger = if enable { [1, 4, 8, 14][usize::from(value >> 6)] } else { 1 };
+        self.refill();
+    }
+
+    /// Reads the register at `offset` 0–7.
+    pub fn read(&mut self, offset: u16) -> u8 {
+        let latch = self.lcr & LCR_DLAB != 0;
+        let value = match offset & 7 {
+            0 if latch => self.divisor as u8,
+            1 if latch => (self.divisor >> 8) as u8,
+            0 => {
+                let byte = self.received.pop_front().unwrap_or(0);
+                self.refill();
+                byte
+            }
+            1 => self.ier,
+            2 => {
+                let pending = self.pending();
+                if pending == iir::TRANSMITTER_EMPTY {
+                    self.transmitter_empty = false;
+                }
+                pending | if self.fifo_enabled { iir::FIFO } else { 0 }
+            }
+            3 => self.lcr,
+            4 => self.mcr,
+            5 => {
+                let ready = if self.received.is_empty() { 0 } else { lsr::DATA_READY };
+                lsr::EMPTY | ready | std::mem::take(&mut self.errors)
+            }
+            6 => {
+                let value = self.msr;
+                self.msr &= 0xf0;
+                value
+            }
+            _ => self.scratch,
+        };
+        self.update();
+        value
+    }
+
+    /// Writes the register at `offset` 0–7.
+    pub fn write(&mut self, offset: u16, value: u8) {
+        let latch = self.lcr & LCR_DLAB != 0;
+        match offset & 7 {
+            0 if latch => self.divisor = self.divisor & 0xff00 | u16::from(value),
+            1 if latch => self.divisor = self.divisor & 0x00ff | u16::from(value) << 8,
+            0 => {
+                if self.mcr & mcr::LOOPBACK != 0 {
+                    self.receive_loopback(value);
+                } else {
+                    self.output.push(value);
+                }
+                // The transmitter is empty again at once: a new interrupt, not the old one.
+                self.transmitter_empty = false;
+                self.update();
+                self.transmitter_empty = true;
+            }
+            1 => {
+                let enabled = value & !self.ier;
+                self.ier = value & 0x0f;
+                if enabled & ier::TRANSMITTER_EMPTY != 0 {
+                    self.transmitter_empty = true;
+                }
+            }
+            2 => self.set_fcr(value),
+            3 => {
+                let starts_break = value & !self.lcr & LCR_BREAK != 0;
+                self.lcr = value;
+                if starts_break && self.mcr & mcr::LOOPBACK != 0 {
+                    self.receive_loopback(0);
+                    self.errors |= lsr::BREAK;
+                }
+            }
+            4 => self.set_mcr(value),
+            7 => self.scratch = value,
+            _ => {}
+        }
+        self.update();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn port(writes: &[(u16, u8)]) -> Serial {
+        let mut serial = Serial::new();
+        writes.iter().for_each(|&(offset, value)| serial.write(offset, value));
+        serial
+    }
+
+    #[test]
+    fn identifies_as_16550a() {
+        // Scratch and interrupt enable bits, then the FIFO bits of IIR, as the Linux driver probes them.
+        let mut serial = port(&[(1, 0), (7, 0x5a)]);
+        assert_eq!((serial.read(1), serial.read(7)), (0, 0x5a));
+        serial.write(1, 0xff);
+        assert_eq!(serial.read(1), 0x0f);
+        serial.write(1, 0);
+        serial.write(2, 0x01);
+        assert_eq!(serial.read(2), 0xc1);
+        for lcr in [0x80, 0xbf] {
+            serial.write(3, lcr);
+            assert_ne!(serial.read(2), 0, "no extended feature register behind {lcr:#x}");
+        }
+        serial.write(2, 0x21);
+        assert_eq!(serial.read(2) & 0xe0, 0xc0, "no 64-byte FIFO");
+    }
+
+    #[test]
+    fn loopback_shows_outputs_as_inputs() {
+        for (mcr, msr) in
+            [(0x10, 0x00), (0x11, 0x20), (0x12, 0x10), (0x14, 0x40), (0x18, 0x80), (0x1a, 0x90), (0x0b, 0xb0)]
+        {
+            let mut serial = port(&[(4, mcr)]);
+            assert_eq!(serial.read(6) & 0xf0, msr, "{mcr:#x}");
+            assert_eq!(serial.read(6) & 0x0f, 0, "changes are shown once");
+        }
+    }
+
+    #[test]
+    fn ring_indicator_counts_at_its_end() {
+        let mut serial = port(&[(4, 0x10)]);
+        serial.read(6);
+        serial.write(4, 0x14);
+        assert_eq!(serial.read(6), 0x40);
+        serial.write(4, 0x10);
+        assert_eq!(serial.read(6), 0x04);
+    }
+
+    #[test]
+    fn loopback_keeps_data_inside() {
+        let mut serial = port(&[(2, 1), (4, 0x10)]);
+        serial.push_input(b"x");
+        (0..20).for_each(|i| serial.write(0, i));
+        assert_eq!(serial.read(5) & 0x03, 0x03, "overrun");
+        assert_eq!((0..16).map(|_| serial.read(0)).collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
+        assert_eq!((serial.read(5) & 1, serial.output.len()), (0, 0));
+        serial.write(4, 0);
+        assert_eq!(serial.read(0), b'x', "input waited outside");
+    }
+
+    #[test]
+    fn transmitter_interrupts_again_after_each_write_and_enable() {
+        let mut serial = port(&[(1, ier::TRANSMITTER_EMPTY)]);
+        assert!(serial.irq.level());
+        assert_eq!((serial.read(2), serial.read(2)), (iir::TRANSMITTER_EMPTY, iir::NONE));
+        assert!(!serial.irq.level());
+        serial.write(0, b'a');
+        assert_eq!((serial.read(2), serial.read(2)), (iir::TRANSMITTER_EMPTY, iir::NONE));
+        serial.write(1, 0);
+        serial.write(1, ier::TRANSMITTER_EMPTY);
+        assert_eq!(serial.read(2), iir::TRANSMITTER_EMPTY);
+        assert_eq!(serial.output, b"a");
+    }
+
+    #[test]
+    fn each_byte_written_is_an_edge() {
+        let mut serial = port(&[(1, ier::TRANSMITTER_EMPTY)]);
+        serial.irq.drain(|_| ());
+        serial.write(0, b'a');
+        let mut levels = Vec::new();
+        serial.irq.drain(|level| levels.push(level));
+        assert_eq!(levels, [false, true]);
+    }
+
+    #[test]
+    fn receiver_interrupts_by_trigger_and_timeout() {
+        let mut serial = port(&[(2, 0x41), (1, ier::RECEIVED)]);
+        for (bytes, expected) in [(1, iir::TIMEOUT), (2, iir::TIMEOUT), (1, iir::RECEIVED), (16, iir::RECEIVED)] {
+            serial.push_input(&vec![b'z'; bytes]);
+            assert_eq!(serial.read(2) & 0x0f, expected);
+        }
+        for left in (0..20).rev() {
+            assert!(serial.irq.level());
+            serial.read(0);
+            assert_eq!(serial.read(5) & 1 != 0, left > 0, "{left}");
+        }
+        assert!(!serial.irq.level());
+    }
+
+    #[test]
+    fn divisor_latch_hides_data_and_enable() {
+        let mut serial = port(&[(3, 0x83), (0, 1), (1, 2), (3, 0x03)]);
+        assert_eq!((serial.read(0), serial.read(1), serial.output.len()), (0, 0, 0));
+        serial.write(3, 0x83);
+        assert_eq!((serial.read(0), serial.read(1)), (1, 2));
+    }
+
+    #[test]
+    fn line_status_interrupt_is_first_and_ends_with_reading() {
+        let mut serial = port(&[(1, 0x0f), (4, 0x10), (0, 1), (0, 2)]);
+        assert_eq!(serial.read(2), iir::LINE_STATUS);
+        assert_eq!(serial.read(5) & lsr::OVERRUN, lsr::OVERRUN);
+        assert_eq!(serial.read(2), iir::RECEIVED);
+        assert_eq!(serial.read(0), 2);
+        assert_eq!(serial.read(2), iir::TRANSMITTER_EMPTY);
+        assert_eq!(serial.read(2), iir::MODEM_STATUS);
+    }
+
+    proptest! {
+        #[test]
+        fn random_accesses_do_not_panic(ops in prop::collection::vec((0..3u8, any::<u16>(), any::<u8>()), 0..300)) {
+            let mut serial = Serial::new();
+            for (op, offset, value) in ops {
+                match op {
+                    0 => { serial.read(offset); }
+                    1 => serial.write(offset, value),
+                    _ => serial.push_input(&vec![value; usize::from(value & 31)]),
+                }
+                prop_assert!(serial.received.len() <= FIFO_SIZE);
+            }
+        }
+    }
+}
