@@ -304,6 +304,8 @@ pub struct Pit {
     speaker: bool,
     /// Rising edges of channel 0 that were passed on.
     rises: u64,
+    /// When the next one comes.
+    next: Option<Ticks>,
     /// IRQ 0.
     pub irq: Line,
 }
@@ -312,7 +314,7 @@ impl Pit {
     /// After power-on: channel 2 gated off, nothing counting.
     pub fn new(clock: Clock) -> Self {
         let channels = [Channel::new(true), Channel::new(true), Channel::new(false)];
-        Self { clock, channels, speaker: false, rises: 0, irq: Line::default() }
+        Self { clock, channels, speaker: false, rises: 0, next: None, irq: Line::default() }
     }
 
     /// As a PC BIOS leaves it: channel 0 in mode 2 with the longest period (18.2 Hz), channel 1 refreshing memory.
@@ -332,19 +334,23 @@ impl Pit {
 
     /// When channel 0 raises IRQ 0 next.
     pub fn next_event(&self) -> Option<Ticks> {
-        self.channels[0].next_rise(self.rises).map(|clock| self.clock.ticks(clock, PIT_HZ))
+        self.next
+    }
+
+    fn schedule(&mut self, rises: u64) {
+        self.rises = rises;
+        self.next = self.channels[0].next_rise(rises).map(|clock| self.clock.ticks(clock, PIT_HZ));
     }
 
     /// Lets time pass.
     pub fn advance(&mut self, now: Ticks) {
         let clock = self.input_clock(now);
-        let channel = &self.channels[0];
-        let rises = channel.rises(clock);
+        let rises = self.channels[0].rises(clock);
         if rises > self.rises {
             self.irq.strobe();
+            self.schedule(rises);
         }
-        self.rises = rises;
-        self.irq.set(channel.output(clock));
+        self.irq.set(self.channels[0].output(clock));
     }
 
     /// Applies `change` to a channel and brings the interrupt line up to date.
@@ -352,9 +358,8 @@ impl Pit {
         let clock = self.input_clock(now);
         change(&mut self.channels[index], clock);
         if index == 0 {
-            let channel = &self.channels[0];
-            self.rises = channel.rises(clock);
-            self.irq.set(channel.output(clock));
+            self.schedule(self.channels[0].rises(clock));
+            self.irq.set(self.channels[0].output(clock));
         }
     }
 

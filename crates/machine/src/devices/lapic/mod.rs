@@ -264,9 +264,9 @@ impl Lapic {
         self.timer.set_tsc_offset(offset);
     }
 
-    /// When the timer expires next.
+    /// When the timer interrupts next. A masked timer runs on, but nobody notices until the next access.
     pub fn next_event(&self) -> Option<Ticks> {
-        self.timer.due()
+        self.timer.due().filter(|_| self.lvt[Lvt::Timer as usize] & LVT_MASKED == 0)
     }
 
     /// Lets time pass.
