@@ -306,7 +306,7 @@ fn check(cases: u64, seed: u64, transcendental: bool) {
     for case in 0..cases {
         let (bytes, mnemonic) = all[(case % all.len() as u64) as usize].clone();
         let initial = random.state();
-        if transcendental && st(&initial, 0).exponent() == 1 && st(&initial, 0).significand == 1 << 63 {
+        if transcendental && st(&initial, 0).exponent() <= 1 && st(&initial, 0).significand == 1 << 63 {
             // Just below the smallest normal number processors do not agree on what is tiny.
             continue;
         }

@@ -1,6 +1,6 @@
 //! Rounding operations on the host's x87 unit.
 //!
-//! Addition, multiplication, division, square root, remainder, scaling and narrowing are specified to the bit, so the host
+//! Addition, multiplication, division, square root, scaling and narrowing are specified to the bit, so the host
 //! does them, under the guest's own control word. An unmasked exception then is pending on the host, with the result it
 //! demands (none, or one with a biased exponent), until FNCLEX takes it away before the next instruction that would trap.
 
@@ -26,6 +26,11 @@ struct Frame {
     memory: u64,  // 48
     control: u16, // 56
     saved: u16,   // 58
+}
+
+/// A control word without the reserved precision control 01, which acts as 11 on the processors that were tried.
+fn defined(control: u16) -> u16 {
+    if control & 0x300 == 0x100 { control | 0x300 } else { control }
 }
 
 /// Runs x87 instructions between a known beginning and end: `$load` pushes the operands, `$work` leaves the result in ST(0),
@@ -72,14 +77,14 @@ pub trait Arithmetic {
 
 macro_rules! with_memory {
     ($control:expr, $a:expr, $b:expr, $instruction:expr) => {{
-        let mut frame = Frame { a: $a, memory: $b.into(), control: $control, ..Frame::default() };
+        let mut frame = Frame { a: $a, memory: $b.into(), control: defined($control), ..Frame::default() };
         run!(frame, "fld tbyte ptr [{f}]", $instruction, "fstp tbyte ptr [{f} + 32]")
     }};
 }
 
 macro_rules! with_register {
     ($control:expr, $a:expr, $b:expr, $instruction:expr) => {{
-        let mut frame = Frame { a: $a, b: $b, control: $control, ..Frame::default() };
+        let mut frame = Frame { a: $a, b: $b, control: defined($control), ..Frame::default() };
         run!(
             frame,
             "fld tbyte ptr [{f} + 16]\nfld tbyte ptr [{f}]",
@@ -147,26 +152,16 @@ pub fn scale(control: u16, st0: F80, st1: F80) -> Outcome {
     with_register!(control, st0, st1, "fscale")
 }
 
-/// FPREM.
-pub fn prem(control: u16, st0: F80, st1: F80) -> Outcome {
-    with_register!(control, st0, st1, "fprem")
-}
-
-/// FPREM1.
-pub fn prem1(control: u16, st0: F80, st1: F80) -> Outcome {
-    with_register!(control, st0, st1, "fprem1")
-}
-
 /// FST to single precision. The value is meaningless if an unmasked exception other than PE is reported.
 pub fn to_single(control: u16, a: F80) -> (u32, u16) {
-    let mut frame = Frame { a, control, ..Frame::default() };
+    let mut frame = Frame { a, control: defined(control), ..Frame::default() };
     let outcome = run!(frame, "fld tbyte ptr [{f}]", "fst dword ptr [{f} + 48]", "fstp st(0)");
     (frame.memory as u32, outcome.status)
 }
 
 /// FST to double precision, likewise.
 pub fn to_double(control: u16, a: F80) -> (u64, u16) {
-    let mut frame = Frame { a, control, ..Frame::default() };
+    let mut frame = Frame { a, control: defined(control), ..Frame::default() };
     let outcome = run!(frame, "fld tbyte ptr [{f}]", "fst qword ptr [{f} + 48]", "fstp st(0)");
     (frame.memory, outcome.status)
 }

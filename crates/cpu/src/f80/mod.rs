@@ -1,10 +1,11 @@
 //! Arithmetic on 80-bit floating-point values.
 //!
 //! Values that need no rounding (classes, comparisons, widening from memory formats) and conversions to integers are done
-//! here. [`host`] rounds: addition to remainders are specified to the bit, so the host's x87 unit does them.
+//! here. [`host`] rounds: addition to scaling are specified to the bit, so the host's x87 unit does them.
 //! [`transcendental`] functions, in which processors differ, are computed in software on [`wide`] numbers.
 
 pub mod host;
+pub mod remainder;
 pub mod transcendental;
 pub mod wide;
 

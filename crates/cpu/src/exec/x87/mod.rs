@@ -12,7 +12,7 @@ mod transcendental;
 
 use crate::exec::x87::stack::bound;
 use crate::f80::host::{Add, Div, DivR, Mul, Sub, SubR};
-use crate::f80::{Rounding, host, transcendental as f};
+use crate::f80::{Rounding, host, remainder, transcendental as f};
 
 use crate::table::Row;
 use iced_x86::Mnemonic::*;
@@ -69,8 +69,8 @@ pub static ROWS: &[Row] = &[
     Row::new(Fsqrt, X87Slow, |i, op| bound(i, op, |cpu, op| arithmetic::function(cpu, op, host::sqrt, 1))),
     Row::new(Frndint, X87Slow, |i, op| bound(i, op, |cpu, op| arithmetic::function(cpu, op, host::round, 1))),
     Row::new(Fscale, X87Slow, |i, op| bound(i, op, |cpu, op| arithmetic::function(cpu, op, host::scale, 2))),
-    Row::new(Fprem, X87Slow, |i, op| bound(i, op, |cpu, op| arithmetic::remainder(cpu, op, host::prem))),
-    Row::new(Fprem1, X87Slow, |i, op| bound(i, op, |cpu, op| arithmetic::remainder(cpu, op, host::prem1))),
+    Row::new(Fprem, X87Slow, |i, op| bound(i, op, |cpu, op| arithmetic::remainder(cpu, op, remainder::truncating))),
+    Row::new(Fprem1, X87Slow, |i, op| bound(i, op, |cpu, op| arithmetic::remainder(cpu, op, remainder::nearest))),
     Row::new(Fxtract, X87Slow, |i, op| bound(i, op, arithmetic::fxtract)),
     Row::new(Fsin, X87Slow, |i, op| bound(i, op, |cpu, op| transcendental::circular(cpu, op, f::sine))),
     Row::new(Fcos, X87Slow, |i, op| bound(i, op, |cpu, op| transcendental::circular(cpu, op, f::cosine))),
