@@ -10,6 +10,7 @@ mod ledger;
 pub mod names;
 pub mod profile;
 pub mod recorder;
+pub mod summary;
 pub mod symbols;
 mod wire;
 

@@ -1,7 +1,11 @@
 //! The `tollgate` command line: parses, calls the libraries, prints.
 
+mod compare;
+mod cpu_cmd;
+mod report;
 mod run;
 mod size;
+mod table;
 mod terminal;
 
 use clap::{Parser, Subcommand};
@@ -18,6 +22,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Report(report::ReportArgs),
+    Compare(compare::CompareArgs),
+    Cpu(cpu_cmd::CpuArgs),
 }
 
 /// Exit status when a command failed.
@@ -26,6 +33,9 @@ const FAILED: u8 = 126;
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tollgate: error: {error:#}");

@@ -1,0 +1,247 @@
+//! `tollgate compare`: two runs side by side, what changed most first.
+
+use crate::report::{cause_name, header_document, limit, select};
+use crate::table::{
+    Align::{Left, Right},
+    change, emit, gigahertz, number, read_ledger, seconds, signed, table, whole_cycles,
+};
+use anyhow::{Context, Result};
+use clap::Args;
+use ledger::summary::{By, Cause, Selection};
+use ledger::{Amount, Ledger};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Shows two runs side by side, sorted by what changed most.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tollgate compare before.ledger after.ledger
+  tollgate compare pti.ledger nopti.ledger --region ssdd --top 40
+  tollgate compare before.ledger after.ledger --json | jq .totals")]
+pub struct CompareArgs {
+    /// The run before
+    #[arg(value_name = "A")]
+    before: PathBuf,
+    /// The run after
+    #[arg(value_name = "B")]
+    after: PathBuf,
+    /// Prints everything as JSON
+    #[arg(long)]
+    json: bool,
+    /// Rows per table; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 25)]
+    top: usize,
+    /// Only what was charged in this region of interest
+    #[arg(long, value_name = "NAME")]
+    region: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(args: &CompareArgs) -> Result<()> {
+    let (before, after) = (read_ledger(&args.before)?, read_ledger(&args.after)?);
+    let region = args.region.as_deref();
+    let selected = |ledger, path: &PathBuf| select(ledger, region).with_context(|| path.display().to_string());
+    let two = [(&before, selected(&before, &args.before)?), (&after, selected(&after, &args.after)?)];
+    if args.json { emit(&format!("{:#}\n", document(two))) } else { emit(&text(two, args.top)) }
+}
+
+type Two<'a> = [(&'a Ledger, Selection<'a>); 2];
+
+/// Something, and what it was charged before and after.
+struct Change {
+    name: String,
+    before: Amount,
+    after: Amount,
+}
+
+impl Change {
+    /// The difference in cycles, each rounded, so that what is shown adds up.
+    fn cycles(&self) -> i128 {
+        i128::from(whole_cycles(self.after.ticks)) - i128::from(whole_cycles(self.before.ticks))
+    }
+}
+
+/// What both runs have, by name, what changed most first.
+fn changes(before: BTreeMap<String, Amount>, after: BTreeMap<String, Amount>) -> Vec<Change> {
+    let mut both: BTreeMap<String, (Amount, Amount)> =
+        before.into_iter().map(|(name, amount)| (name, (amount, Amount::default()))).collect();
+    for (name, amount) in after {
+        both.entry(name).or_default().1 = amount;
+    }
+    let mut changes: Vec<Change> =
+        both.into_iter().map(|(name, (before, after))| Change { name, before, after }).collect();
+    changes.sort_by(|a, b| {
+        let order = |change: &Change| {
+            (change.before.ticks.abs_diff(change.after.ticks), change.before.count.abs_diff(change.after.count))
+        };
+        order(b).cmp(&order(a)).then_with(|| a.name.cmp(&b.name))
+    });
+    changes
+}
+
+/// What is not the same in both runs, what changed most first.
+fn changed(before: BTreeMap<String, Amount>, after: BTreeMap<String, Amount>) -> Vec<Change> {
+    let mut changes = changes(before, after);
+    changes.retain(|change| change.before != change.after);
+    changes
+}
+
+fn totals((ledger, selection): (&Ledger, Selection)) -> Vec<(String, Amount)> {
+    let total = selection.total();
+    let of = |cause| (cause_name(ledger, cause), total.of(cause));
+    vec![
+        of(Cause::Instructions),
+        ("crossings".to_owned(), total.crossings()),
+        of(Cause::TlbMisses),
+        of(Cause::Mispredictions),
+        of(Cause::Halted),
+        ("all".to_owned(), Amount { count: 0, ticks: total.ticks }),
+    ]
+}
+
+/// By kind, without halting, which is what remains of the time.
+fn kinds((ledger, selection): (&Ledger, Selection)) -> BTreeMap<String, Amount> {
+    let busy = selection.kinds().into_iter().filter(|(kind, _)| Cause::of(*kind) != Cause::Halted);
+    let mut kinds: BTreeMap<String, Amount> = BTreeMap::new();
+    for (kind, amount) in busy {
+        let sum = kinds.entry(ledger.describe(kind)).or_default();
+        sum.count = sum.count.saturating_add(amount.count);
+        sum.ticks = sum.ticks.saturating_add(amount.ticks);
+    }
+    kinds
+}
+
+/// By symbol: instructions and cycles, without halting.
+fn symbols((_, selection): (&Ledger, Selection)) -> BTreeMap<String, Amount> {
+    let amount = |row: &ledger::summary::Row| Amount { count: row.instructions, ticks: row.busy() };
+    selection.rows(By::Symbol).iter().map(|(name, row)| (name.clone(), amount(row))).collect()
+}
+
+fn text(two: Two, top: usize) -> String {
+    let mut out = String::new();
+    let columns = [("", Left), ("before", Right), ("after", Right)];
+    let headers = two.map(|(ledger, _)| &ledger.header);
+    let mut rows = vec![
+        row("processor", headers.map(|h| h.profile.clone())),
+        row("frequency", headers.map(|h| gigahertz(h.tsc_hz))),
+        row("virtual CPUs", headers.map(|h| number(h.clocks.len() as u64))),
+        row(
+            "virtual time",
+            headers.map(|h| format!("{:.6} s", seconds(h.clocks.iter().copied().max().unwrap_or(0), h.tsc_hz))),
+        ),
+    ];
+    let keys: std::collections::BTreeSet<&String> = headers.iter().flat_map(|h| h.metadata.keys()).collect();
+    let mut same = Vec::new();
+    for key in keys {
+        let values = headers.map(|h| h.metadata.get(key).cloned().unwrap_or_else(|| "-".to_owned()));
+        if values[0] == values[1] {
+            same.push(format!("{key:<14}{}\n", values[0]));
+        } else if values.iter().any(|value| value.chars().count() > 32) {
+            same.push(format!("{key:<14}before: {}\n{:14}after:  {}\n", values[0], "", values[1]));
+        } else {
+            rows.push(row(key, values));
+        }
+    }
+    table(&mut out, &columns, &rows);
+    if !same.is_empty() {
+        out.push('\n');
+        out.extend(same);
+    }
+    let [before, after] = two.map(totals);
+    let lines: Vec<Change> =
+        before.into_iter().zip(after).map(|((name, before), (_, after))| Change { name, before, after }).collect();
+    section(&mut out, "Time", "count", "", &lines, usize::MAX);
+    section(&mut out, "Kinds of events", "count", "kind", &changed(kinds(two[0]), kinds(two[1])), limit(top));
+    section(&mut out, "Symbols", "instructions", "symbol", &changed(symbols(two[0]), symbols(two[1])), limit(top));
+    out
+}
+
+fn row(name: &str, [before, after]: [String; 2]) -> Vec<String> {
+    vec![name.to_owned(), before, after]
+}
+
+fn section(out: &mut String, title: &str, count: &str, what: &str, changes: &[Change], top: usize) {
+    if changes.is_empty() {
+        out.push_str(&format!("\n{title}: no change\n"));
+        return;
+    }
+    let more = if changes.len() > top { format!(" ({top} of {})", changes.len()) } else { String::new() };
+    out.push_str(&format!("\n{title}{more}\n\n"));
+    let rows: Vec<Vec<String>> = changes
+        .iter()
+        .take(top)
+        .map(|c| {
+            let cycles = [c.before, c.after].map(|amount| number(whole_cycles(amount.ticks)));
+            let [before, after] = cycles;
+            let percent = change(c.before.ticks, c.after.ticks);
+            let counts = [number(c.before.count), number(c.after.count)];
+            let [count_before, count_after] = counts;
+            vec![signed(c.cycles()), percent, before, after, count_before, count_after, c.name.clone()]
+        })
+        .collect();
+    let [count_before, count_after] = ["before", "after"].map(|when| format!("{count} {when}"));
+    let headings = [
+        ("change", Right),
+        ("", Right),
+        ("cycles before", Right),
+        ("cycles after", Right),
+        (count_before.as_str(), Right),
+        (count_after.as_str(), Right),
+        (what, Left),
+    ];
+    table(out, &headings, &rows);
+}
+
+fn document(two: Two) -> Value {
+    let list = |changes: Vec<Change>| -> Vec<Value> {
+        changes
+            .into_iter()
+            .map(|c| {
+                json!({
+                    "name": c.name,
+                    "before": { "count": c.before.count, "ticks": c.before.ticks },
+                    "after": { "count": c.after.count, "ticks": c.after.ticks },
+                })
+            })
+            .collect()
+    };
+    let [before, after] = two.map(|one| totals(one).into_iter().collect());
+    json!({
+        "before": header_document(two[0].0),
+        "after": header_document(two[1].0),
+        "totals": list(changes(before, after)),
+        "kinds": list(changes(kinds(two[0]), kinds(two[1]))),
+        "symbols": list(changes(symbols(two[0]), symbols(two[1]))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::sample;
+
+    #[test]
+    fn the_comparison_reads_well() {
+        let (before, after) = (sample(1), sample(3));
+        insta::assert_snapshot!(text([(&before, before.all()), (&after, after.all())], 8));
+    }
+
+    #[test]
+    fn a_run_compared_with_itself_has_not_changed() {
+        let ledger = sample(2);
+        let value = document([(&ledger, ledger.all()), (&ledger, ledger.all())]);
+        for list in ["totals", "kinds", "symbols"] {
+            assert!(value[list].as_array().unwrap().iter().all(|line| line["before"] == line["after"]));
+        }
+    }
+
+    #[test]
+    fn what_changed_most_comes_first() {
+        let amount = |ticks| Amount { count: 1, ticks };
+        let map = |list: &[(&str, u64)]| list.iter().map(|(n, t)| ((*n).to_owned(), amount(*t))).collect();
+        let order = changes(map(&[("a", 10), ("b", 500), ("c", 7)]), map(&[("a", 300), ("b", 100), ("d", 8)]));
+        assert_eq!(order.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["b", "a", "d", "c"]);
+    }
+}

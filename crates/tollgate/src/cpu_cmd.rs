@@ -1,0 +1,265 @@
+//! `tollgate cpu`: the cost profiles, with where each figure comes from.
+
+use crate::table::{
+    Align::{Left, Right},
+    emit, exact_cycles, gigahertz, number, table,
+};
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use ledger::profile::{Confidence, Profile, Provenance, Sourced};
+use ledger::{Class, Family, Kind, Ticks};
+use serde_json::{Value, json};
+
+/// Shows the processors that can be modelled, and what everything costs on them.
+#[derive(Args)]
+pub struct CpuArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Lists the processors
+    List(ListArgs),
+    /// Shows a processor's costs, each with its source and how far it can be trusted
+    Show(ShowArgs),
+}
+
+#[derive(Args)]
+struct ListArgs {
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct ShowArgs {
+    /// A name of `tollgate cpu list`, or a TOML file
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &CpuArgs) -> Result<()> {
+    match &args.command {
+        Command::List(list) => {
+            let profiles = Profile::names().map(Profile::named).collect::<Result<Vec<_>, _>>()?;
+            if list.json {
+                emit(&format!("{:#}\n", profiles.iter().map(summary).collect::<Value>()))
+            } else {
+                emit(&names(&profiles))
+            }
+        }
+        Command::Show(show) => {
+            let profile = Profile::find(&show.name)?;
+            if show.json { emit(&format!("{:#}\n", document(&profile))) } else { emit(&text(&profile)) }
+        }
+    }
+}
+
+/// How many costs there are of each confidence.
+fn confidences(profile: &Profile) -> [usize; 4] {
+    let levels = [Confidence::High, Confidence::Medium, Confidence::Low, Confidence::Estimate];
+    let costs = profile.classes.iter().chain(profile.families.iter().flatten()).chain(profile.kinds.values());
+    let mut counts = [0; 4];
+    for cost in costs {
+        for (count, level) in counts.iter_mut().zip(levels) {
+            *count += usize::from(cost.from.confidence == level);
+        }
+    }
+    counts
+}
+
+fn names(profiles: &[Profile]) -> String {
+    let rows: Vec<Vec<String>> = profiles
+        .iter()
+        .map(|profile| {
+            let mut row = vec![profile.name.clone(), gigahertz(profile.tsc_hz.value)];
+            row.extend(confidences(profile).map(|count| count.to_string()));
+            row.push(if profile.synthetic { format!("{} (synthetic)", profile.title) } else { profile.title.clone() });
+            row
+        })
+        .collect();
+    let mut out = String::new();
+    let headings = [
+        ("name", Left),
+        ("frequency", Right),
+        ("H", Right),
+        ("M", Right),
+        ("L", Right),
+        ("estimate", Right),
+        ("processor", Left),
+    ];
+    table(&mut out, &headings, &rows);
+    out.push_str("\nH, M, L, estimate: how many costs are measured, from a neighbouring processor or secondary source, known from\n");
+    out.push_str("the literature, estimated. `tollgate cpu show NAME` prints each with its source.\n");
+    out
+}
+
+fn text(profile: &Profile) -> String {
+    let mut out = String::new();
+    let hz = &profile.tsc_hz;
+    let bits = &profile.physical_bits;
+    let mut facts = vec![
+        ("frequency", gigahertz(hz.value), &hz.from),
+        ("physical address", format!("{} bits", bits.value), &bits.from),
+        ("CPUID", String::new(), &profile.cpuid_from),
+    ];
+    if let Some(value) = &profile.arch_capabilities {
+        facts.push(("ARCH_CAPABILITIES", format!("{:#x}", value.value), &value.from));
+    }
+    let facts: Vec<Vec<String>> = facts
+        .into_iter()
+        .map(|(name, value, from)| vec![name.to_owned(), value, from.confidence.name().to_owned(), from.source.clone()])
+        .collect();
+    out.push_str(&format!("{}: {}\n\n", profile.name, profile.title));
+    table(&mut out, &[("", Left), ("", Left), ("conf.", Left), ("source", Left)], &facts);
+    out.push('\n');
+    for paragraph in profile.notes.split(". ") {
+        out.push_str(paragraph.trim_end_matches('.'));
+        out.push_str(".\n");
+    }
+    let costs = |out: &mut String, title: &str, rows: Vec<(String, &Sourced<Ticks>)>| {
+        out.push_str(&format!("\n{title}, in cycles\n\n"));
+        let rows: Vec<Vec<String>> = rows
+            .into_iter()
+            .map(|(name, cost)| {
+                let from = &cost.from;
+                vec![exact_cycles(cost.value), from.confidence.name().to_owned(), name, from.source.clone()]
+            })
+            .collect();
+        table(out, &[("cycles", Right), ("conf.", Left), ("of", Left), ("source", Left)], &rows);
+    };
+    let classes = Class::ALL.into_iter().zip(&profile.classes).map(|(class, cost)| (class.name().to_owned(), cost));
+    costs(&mut out, "Instructions by class", classes.collect());
+    costs(&mut out, "Events", events(profile));
+    out.push_str("\nSizes\n\n");
+    table(
+        &mut out,
+        &[("entries", Right), ("ways", Right), ("conf.", Left), ("of", Left), ("source", Left)],
+        &sizes(profile)
+            .into_iter()
+            .map(|(name, entries, ways, from)| {
+                let ways = ways.map_or(String::new(), |ways| ways.to_string());
+                vec![number(entries), ways, from.confidence.name().to_owned(), name.to_owned(), from.source.clone()]
+            })
+            .collect::<Vec<_>>(),
+    );
+    out
+}
+
+/// The families, each followed by its kinds that cost something else.
+fn events(profile: &Profile) -> Vec<(String, &Sourced<Ticks>)> {
+    let mut events = Vec::new();
+    for family in Family::ALL {
+        let Some(cost) = &profile.families[family as usize] else { continue };
+        events.push((family.title().to_owned(), cost));
+        let kinds = profile.kinds.range(Kind::new(family, 0)..=Kind::new(family, u32::MAX));
+        events.extend(kinds.map(|(kind, cost)| (format!("  {}", kind.describe(None)), cost)));
+    }
+    events
+}
+
+type Size<'a> = (&'static str, u64, Option<u16>, &'a Provenance);
+
+fn sizes(profile: &Profile) -> Vec<Size<'_>> {
+    let sizes = &profile.sizes;
+    let mut all: Vec<Size> = sizes
+        .tlb
+        .iter()
+        .map(|(name, size)| (*name, u64::from(size.value.entries), Some(size.value.ways), &size.from))
+        .collect();
+    all.push(("target_cache", u64::from(sizes.target_cache.value), None, &sizes.target_cache.from));
+    all.push(("return_stack", u64::from(sizes.return_stack.value), None, &sizes.return_stack.from));
+    all
+}
+
+fn summary(profile: &Profile) -> Value {
+    let [high, medium, low, estimate] = confidences(profile);
+    json!({
+        "name": profile.name,
+        "processor": profile.title,
+        "synthetic": profile.synthetic,
+        "tsc_hz": profile.tsc_hz.value,
+        "confidence": { "H": high, "M": medium, "L": low, "estimate": estimate },
+    })
+}
+
+fn document(profile: &Profile) -> Value {
+    let sourced = |value: Value, from: &Provenance| json!({ "value": value, "source": from.source, "confidence": from.confidence.name() });
+    let cost = |cost: &Sourced<Ticks>| sourced(json!(cost.value as f64 / ledger::TICKS_PER_CYCLE as f64), &cost.from);
+    let classes: serde_json::Map<String, Value> =
+        Class::ALL.into_iter().zip(&profile.classes).map(|(class, c)| (class.name().to_owned(), cost(c))).collect();
+    let families: serde_json::Map<String, Value> = Family::ALL
+        .into_iter()
+        .zip(&profile.families)
+        .filter_map(|(family, c)| Some((family.name().to_owned(), cost(c.as_ref()?))))
+        .collect();
+    let kinds: Vec<Value> = profile
+        .kinds
+        .iter()
+        .map(|(kind, c)| {
+            let mut value = cost(c);
+            value["family"] = json!(kind.family.name());
+            value["parameter"] = json!(kind.param);
+            value["name"] = json!(kind.describe(None));
+            value
+        })
+        .collect();
+    let sizes: Vec<Value> = sizes(profile)
+        .into_iter()
+        .map(|(name, entries, ways, from)| {
+            let mut value = sourced(json!(entries), from);
+            value["name"] = json!(name);
+            value["ways"] = json!(ways);
+            value
+        })
+        .collect();
+    let cpuid: Vec<Value> = profile
+        .cpuid()
+        .into_iter()
+        .map(|l| {
+            let registers = [l.eax, l.ebx, l.ecx, l.edx].map(|register| format!("{register:#010x}"));
+            json!({ "leaf": format!("{:#x}", l.leaf), "subleaf": l.subleaf, "registers": registers })
+        })
+        .collect();
+    let mut document = summary(profile);
+    document["notes"] = json!(profile.notes);
+    document["physical_bits"] = sourced(json!(profile.physical_bits.value), &profile.physical_bits.from);
+    document["classes"] = Value::Object(classes);
+    document["events"] = Value::Object(families);
+    document["kinds"] = Value::Array(kinds);
+    document["sizes"] = Value::Array(sizes);
+    document["cpuid"] = Value::Array(cpuid);
+    document
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_reads_well() {
+        let profiles: Vec<_> = Profile::names().map(|name| Profile::named(name).unwrap()).collect();
+        insta::assert_snapshot!(names(&profiles));
+    }
+
+    #[test]
+    fn the_costs_of_a_processor_read_well() {
+        insta::assert_snapshot!(text(&Profile::named("emr").unwrap()));
+    }
+
+    #[test]
+    fn programs_get_every_cost() {
+        for name in Profile::names() {
+            let profile = Profile::named(name).unwrap();
+            let value = document(&profile);
+            assert_eq!(value["classes"].as_object().unwrap().len(), Class::COUNT);
+            assert_eq!(value["events"].as_object().unwrap().len(), Family::ALL.len() - 1);
+            assert_eq!(value["kinds"].as_array().unwrap().len(), profile.kinds.len());
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! `tollgate report`: what a run was charged, for people and for programs.
+
+use crate::table::{
+    Align::{Left, Right},
+    cycles, emit, gigahertz, number, read_ledger, seconds, share, table, whole_cycles,
+};
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use ledger::summary::{By, Cause, Row, Selection};
+use ledger::{Amount, Class, Family, Kind, Ledger};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Shows what a run was charged: who crossed which boundary, how often, and what it cost.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tollgate report boot.ledger
+  tollgate report boot.ledger --by symbol --top 40
+  tollgate report boot.ledger --region hackbench
+  tollgate report boot.ledger --json | jq .kinds")]
+pub struct ReportArgs {
+    /// The ledger
+    #[arg(value_name = "LEDGER")]
+    ledger: PathBuf,
+    /// Prints everything as JSON
+    #[arg(long)]
+    json: bool,
+    /// Shows one table only
+    #[arg(long, value_enum)]
+    by: Option<Table>,
+    /// Rows per table; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 25)]
+    top: usize,
+    /// Only what was charged in this region of interest
+    #[arg(long, value_name = "NAME")]
+    region: Option<String>,
+}
+
+/// A table of the report.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Table {
+    /// Functions
+    Symbol,
+    /// Addresses
+    Address,
+    /// Kinds of events
+    Kind,
+    /// Classes of instructions
+    Class,
+    /// Address spaces
+    Space,
+    /// Rings
+    Ring,
+    /// Regions of interest
+    Region,
+}
+
+/// Runs the command.
+pub fn run(args: &ReportArgs) -> Result<()> {
+    let ledger = read_ledger(&args.ledger)?;
+    let selection = select(&ledger, args.region.as_deref())?;
+    if args.json {
+        emit(&format!("{:#}\n", document(&ledger, selection, args.region.as_deref())))?;
+    } else {
+        emit(&text(&ledger, selection, args.region.as_deref(), args.by, args.top))?;
+    }
+    ledger.verify().with_context(|| format!("{} contradicts itself", args.ledger.display()))?;
+    Ok(())
+}
+
+/// The region of that name, or everything.
+pub fn select<'a>(ledger: &'a Ledger, region: Option<&str>) -> Result<Selection<'a>> {
+    let Some(name) = region else { return Ok(ledger.all()) };
+    match ledger.region(name).filter(|_| !name.is_empty()) {
+        Some(selection) => Ok(selection),
+        None => {
+            let names: Vec<&str> = ledger.regions.iter().skip(1).map(|region| region.name.as_str()).collect();
+            match names.is_empty() {
+                true => bail!("the ledger has no regions of interest"),
+                false => bail!("the ledger has no region '{name}'; it has: {}", names.join(", ")),
+            }
+        }
+    }
+}
+
+/// The text of the report.
+fn text(ledger: &Ledger, selection: Selection, region: Option<&str>, by: Option<Table>, top: usize) -> String {
+    let mut out = String::new();
+    let total = selection.total();
+    let busy = total.busy();
+    head(&mut out, ledger, &total, region);
+    let kinds = selection.kinds();
+    let all = by.is_none();
+    if all {
+        kinds_table(&mut out, "Crossings", ledger, &kinds, busy, top, &Family::is_crossing);
+        kinds_table(&mut out, "TLB misses", ledger, &kinds, busy, top, &Family::is_tlb_miss);
+        kinds_table(&mut out, "Mispredicted branches", ledger, &kinds, busy, top, &Family::is_mispredict);
+        devices(&mut out, selection, busy, top);
+    }
+    if by == Some(Table::Kind) {
+        kinds_table(&mut out, "Kinds of events", ledger, &kinds, busy, top, &|_| true);
+    }
+    if all || by == Some(Table::Class) {
+        classes(&mut out, selection, busy, top);
+    }
+    if by == Some(Table::Space) {
+        rows(&mut out, "Address spaces", "space", ledger, selection.rows(By::Space), busy, top);
+    }
+    if all || by == Some(Table::Ring) {
+        rows(&mut out, "Rings", "ring", ledger, selection.rows(By::Ring), busy, top);
+    }
+    if by == Some(Table::Region) || all && region.is_none() && ledger.regions.len() > 1 {
+        rows(&mut out, "Regions of interest", "region", ledger, selection.rows(By::Region), busy, top);
+    }
+    if all || by == Some(Table::Symbol) {
+        rows(&mut out, "Top offenders", "symbol", ledger, selection.rows(By::Symbol), busy, top);
+    }
+    if by == Some(Table::Address) {
+        rows(&mut out, "Addresses", "address", ledger, selection.rows(By::Address), busy, top);
+    }
+    out
+}
+
+fn head(out: &mut String, ledger: &Ledger, total: &Row, region: Option<&str>) {
+    let header = &ledger.header;
+    let busy = total.busy();
+    let mut line = |name: &str, value: String| out.push_str(&format!("{name:<14}{value}\n"));
+    line("processor", format!("{}, {}", header.profile, gigahertz(header.tsc_hz)));
+    for (key, value) in &header.metadata {
+        line(key, value.clone());
+    }
+    line("virtual CPUs", number(header.clocks.len() as u64));
+    let clock = header.clocks.iter().copied().max().unwrap_or(0);
+    line("virtual time", format!("{:.6} s", seconds(clock, header.tsc_hz)));
+    if let Some(region) = region {
+        line("region", region.to_owned());
+    }
+    line("cycles", format!("{}, of which halted {}", cycles(total.ticks), cycles(total.of(Cause::Halted).ticks)));
+    let part = |amount: Amount, what: &str| {
+        let (count, spent) = (number(amount.count), cycles(amount.ticks));
+        format!("{count}{what}: {spent} cycles, {} of those not halted", share(amount.ticks, busy))
+    };
+    line("instructions", part(total.of(Cause::Instructions), ""));
+    line("crossings", part(total.crossings(), ""));
+    line("TLB misses", part(total.of(Cause::TlbMisses), ""));
+    line("mispredicted", part(total.of(Cause::Mispredictions), " indirect branches and returns"));
+    match ledger.verify() {
+        Ok(_) => line("balance", "the entries add up to the clock".to_owned()),
+        Err(error) => line("balance", format!("WRONG: {error}")),
+    }
+}
+
+fn title(out: &mut String, title: &str, shown: usize, there_are: usize) {
+    let more = if shown < there_are { format!(" ({shown} of {there_are})") } else { String::new() };
+    out.push_str(&format!("\n{title}{more}\n\n"));
+}
+
+/// How many rows to show.
+pub fn limit(top: usize) -> usize {
+    if top == 0 { usize::MAX } else { top }
+}
+
+fn kinds_table(
+    out: &mut String,
+    heading: &str,
+    ledger: &Ledger,
+    kinds: &BTreeMap<Kind, Amount>,
+    busy: u64,
+    top: usize,
+    wanted: &dyn Fn(Family) -> bool,
+) {
+    let mut kinds: Vec<(Kind, Amount)> =
+        kinds.iter().filter(|(kind, _)| wanted(kind.family)).map(|(kind, amount)| (*kind, *amount)).collect();
+    if kinds.is_empty() {
+        return;
+    }
+    kinds.sort_by(|a, b| (b.1.ticks, b.1.count).cmp(&(a.1.ticks, a.1.count)).then(a.0.cmp(&b.0)));
+    let shown: Vec<Vec<String>> = kinds
+        .iter()
+        .take(limit(top))
+        .map(|(kind, amount)| {
+            let each = amount.ticks.checked_div(amount.count).unwrap_or(0);
+            let share = if kind.family == Family::Halt { "-".to_owned() } else { share(amount.ticks, busy) };
+            vec![share, cycles(amount.ticks), number(amount.count), cycles(each), ledger.describe(*kind)]
+        })
+        .collect();
+    title(out, heading, shown.len(), kinds.len());
+    table(out, &[("share", Right), ("cycles", Right), ("count", Right), ("each", Right), ("kind", Left)], &shown);
+}
+
+fn devices(out: &mut String, selection: Selection, busy: u64, top: usize) {
+    let mut devices: Vec<(String, (Amount, Amount))> = selection.devices().into_iter().collect();
+    if devices.is_empty() {
+        return;
+    }
+    let ticks = |(reads, writes): &(Amount, Amount)| reads.ticks.saturating_add(writes.ticks);
+    devices.sort_by(|a, b| ticks(&b.1).cmp(&ticks(&a.1)).then_with(|| a.0.cmp(&b.0)));
+    let shown: Vec<Vec<String>> = devices
+        .iter()
+        .take(limit(top))
+        .map(|(name, both)| {
+            let counts = [number(both.0.count), number(both.1.count)];
+            let [reads, writes] = counts;
+            vec![share(ticks(both), busy), cycles(ticks(both)), reads, writes, name.clone()]
+        })
+        .collect();
+    title(out, "Devices", shown.len(), devices.len());
+    table(out, &[("share", Right), ("cycles", Right), ("reads", Right), ("writes", Right), ("device", Left)], &shown);
+}
+
+fn classes(out: &mut String, selection: Selection, busy: u64, top: usize) {
+    let mut classes: Vec<(Class, Amount)> = Class::ALL.into_iter().zip(selection.classes()).collect();
+    classes.retain(|(_, amount)| amount.count != 0);
+    if classes.is_empty() {
+        return;
+    }
+    classes.sort_by(|a, b| (b.1.ticks, b.1.count).cmp(&(a.1.ticks, a.1.count)).then(a.0.cmp(&b.0)));
+    let shown: Vec<Vec<String>> = classes
+        .iter()
+        .take(limit(top))
+        .map(|(class, amount)| {
+            vec![share(amount.ticks, busy), cycles(amount.ticks), number(amount.count), class.name().to_owned()]
+        })
+        .collect();
+    title(out, "Instructions", shown.len(), classes.len());
+    table(out, &[("share", Right), ("cycles", Right), ("count", Right), ("class", Left)], &shown);
+}
+
+fn rows(
+    out: &mut String,
+    heading: &str,
+    what: &str,
+    ledger: &Ledger,
+    rows: BTreeMap<String, Row>,
+    busy: u64,
+    top: usize,
+) {
+    let mut rows: Vec<(String, Row)> = rows.into_iter().filter(|(_, row)| row.busy() != 0).collect();
+    rows.sort_by(|a, b| b.1.busy().cmp(&a.1.busy()).then_with(|| a.0.cmp(&b.0)));
+    let shown: Vec<Vec<String>> = rows
+        .iter()
+        .take(limit(top))
+        .map(|(name, row)| {
+            let (part, spent) = (share(row.busy(), busy), cycles(row.busy()));
+            vec![part, spent, number(row.instructions), shortened(name), dominant(ledger, row)]
+        })
+        .collect();
+    title(out, heading, shown.len(), rows.len());
+    let headings = [("share", Right), ("cycles", Right), ("instructions", Right), (what, Left), ("for what", Left)];
+    table(out, &headings, &shown);
+}
+
+/// Names of Rust and C++ functions may have hundreds of characters: those in front and at the end tell most.
+fn shortened(name: &str) -> String {
+    const MOST: usize = 44;
+    let count = name.chars().count();
+    if count <= MOST {
+        return name.to_owned();
+    }
+    let (front, end) = (name.chars().take(MOST / 2 - 1), name.chars().skip(count - (MOST / 2 - 1)));
+    front.chain("..".chars()).chain(end).collect()
+}
+
+/// What most of a row's busy time went to: at most three causes, none below five percent.
+fn dominant(ledger: &Ledger, row: &Row) -> String {
+    let mut causes: Vec<(&Cause, &Amount)> = row.causes.iter().filter(|(cause, _)| **cause != Cause::Halted).collect();
+    causes.sort_by(|a, b| b.1.ticks.cmp(&a.1.ticks).then(a.0.cmp(b.0)));
+    let parts = causes.into_iter().take(3).filter(|(_, amount)| amount.ticks.saturating_mul(20) >= row.busy().max(1));
+    let parts: Vec<String> = parts
+        .map(|(cause, amount)| {
+            format!("{} {:.0}%", cause_name(ledger, *cause), amount.ticks as f64 / row.busy() as f64 * 100.0)
+        })
+        .collect();
+    parts.join(", ")
+}
+
+/// What a cause is called.
+pub fn cause_name(ledger: &Ledger, cause: Cause) -> String {
+    match cause {
+        Cause::Instructions => "instructions".to_owned(),
+        Cause::TlbMisses => "TLB misses".to_owned(),
+        Cause::Mispredictions => "mispredictions".to_owned(),
+        Cause::Halted => "halted".to_owned(),
+        Cause::Crossing(kind) => ledger.describe(kind),
+    }
+}
+
+/// What programs are told of a run.
+pub fn header_document(ledger: &Ledger) -> Value {
+    let header = &ledger.header;
+    json!({
+        "profile": header.profile,
+        "tsc_hz": header.tsc_hz,
+        "metadata": header.metadata,
+        "clocks": header.clocks,
+        "consistent": ledger.verify().is_ok(),
+    })
+}
+
+fn amount(amount: Amount) -> Value {
+    json!({ "count": amount.count, "ticks": amount.ticks, "cycles": whole_cycles(amount.ticks) })
+}
+
+fn document(ledger: &Ledger, selection: Selection, region: Option<&str>) -> Value {
+    let lines = |by| -> Vec<Value> {
+        let mut rows: Vec<(String, Row)> = selection.rows(by).into_iter().collect();
+        rows.sort_by(|a, b| b.1.ticks.cmp(&a.1.ticks).then_with(|| a.0.cmp(&b.0)));
+        rows.into_iter()
+            .map(|(name, row)| {
+                let causes: BTreeMap<String, Value> =
+                    row.causes.iter().map(|(cause, sum)| (cause_name(ledger, *cause), amount(*sum))).collect();
+                json!({ "name": name, "ticks": row.ticks, "instructions": row.instructions, "causes": causes })
+            })
+            .collect()
+    };
+    let kinds: Vec<Value> = selection
+        .kinds()
+        .into_iter()
+        .map(|(kind, sum)| {
+            json!({
+                "family": kind.family.name(), "parameter": kind.param, "name": ledger.describe(kind),
+                "count": sum.count, "ticks": sum.ticks,
+            })
+        })
+        .collect();
+    let classes: BTreeMap<&str, Value> =
+        Class::ALL.into_iter().zip(selection.classes()).map(|(class, sum)| (class.name(), amount(sum))).collect();
+    let devices: BTreeMap<String, Value> = selection
+        .devices()
+        .into_iter()
+        .map(|(name, (reads, writes))| (name, json!({ "reads": amount(reads), "writes": amount(writes) })))
+        .collect();
+    let total = selection.total();
+    json!({
+        "run": header_document(ledger),
+        "region": region,
+        "total": {
+            "ticks": total.ticks,
+            "instructions": amount(total.of(Cause::Instructions)),
+            "crossings": amount(total.crossings()),
+            "tlb_misses": amount(total.of(Cause::TlbMisses)),
+            "mispredictions": amount(total.of(Cause::Mispredictions)),
+            "halted": amount(total.of(Cause::Halted)),
+        },
+        "kinds": kinds,
+        "classes": classes,
+        "devices": devices,
+        "symbols": lines(By::Symbol),
+        "rings": lines(By::Ring),
+        "spaces": lines(By::Space),
+        "regions": lines(By::Region),
+    })
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+pub(crate) mod tests;

@@ -1,0 +1,102 @@
+use super::*;
+use ledger::{Header, Origin, Profile, Recorder, Symbol, Symbols};
+
+/// A run with everything in it; `scale` makes it longer.
+pub(crate) fn sample(scale: u64) -> Ledger {
+    const KERNEL: u64 = 0xffff_ffff_8100_0000;
+    let profile = Profile::named("skx").expect("is built in");
+    let costs = profile.costs();
+    let mut recorder = Recorder::default();
+    let kernel = recorder.origin(Origin { level: 0, ring: 0, space: 0x100_0000 });
+    let user = recorder.origin(Origin { level: 0, ring: 3, space: 0x100_0000 });
+    let mut clock = 0;
+    recorder.begin_region("work");
+    for (origin, rip, runs) in [(kernel, KERNEL, 9000 * scale), (kernel, KERNEL + 0x80, 400), (user, 0x40_1000, 50_000)]
+    {
+        let shape = vec![(Class::Alu, 6), (Class::Load, 3), (Class::Store, 1), (Class::Branch, 1)];
+        clock +=
+            shape.iter().map(|(class, n)| u64::from(costs.class[*class as usize]) * u64::from(*n)).sum::<u64>() * runs;
+        let shape = recorder.shape(&shape);
+        recorder.add_block(origin, rip, shape, runs);
+    }
+    for (origin, rip, kind, count) in [
+        (user, 0x40_1010, Kind::new(Family::Syscall, 0), 800),
+        (kernel, KERNEL + 0x30, Kind::new(Family::Sysret, 0), 800),
+        (user, 0x40_1020, Kind::new(Family::Exception, 14), 25 * scale),
+        (kernel, KERNEL + 0x90, Kind::new(Family::Iret, 0), 25 * scale),
+        (kernel, KERNEL + 0x84, Kind::new(Family::ControlRegister, 3), 100),
+        (kernel, KERNEL + 0x88, Kind::cpuid(0xd, 2), 3),
+        (kernel, KERNEL + 0x8c, Kind::new(Family::Wrmsr, 0x6e0), 60),
+        (kernel, KERNEL + 0x94, Kind::new(Family::PortOut, 0x3f8), 44),
+        (kernel, KERNEL + 0x94, Kind::new(Family::PortIn, 0x3f8), 44),
+        (kernel, KERNEL + 0x98, Kind::new(Family::MmioWrite, 2), 7),
+        (kernel, KERNEL + 0x20, Kind::new(Family::TlbMissData, 4), 300 * scale),
+        (user, 0x40_1000, Kind::new(Family::StlbHitData, 0), 900),
+        (kernel, KERNEL + 0x24, Kind::new(Family::IndirectMiss, 0), 120),
+        (kernel, KERNEL + 0x28, Kind::new(Family::Instruction, Class::StringStep as u32), 4096),
+    ] {
+        let price = match kind.family {
+            Family::Instruction => u64::from(costs.class[kind.param as usize]),
+            _ => costs.of(kind),
+        };
+        recorder.add(origin, rip, kind, count, price * count);
+        clock += price * count;
+    }
+    recorder.end_region("work");
+    recorder.add(kernel, KERNEL + 0x100, Kind::new(Family::Halt, 0), 2, 4_200_000_000);
+    clock += 4_200_000_000;
+    let mut header = Header::new(&profile, vec![clock]);
+    header.metadata.insert("command line".to_owned(), format!("console=ttyS0 scale={scale}"));
+    header.metadata.insert("kernel".to_owned(), "vmlinuz-6.1.0".to_owned());
+    header.names.insert(Kind::new(Family::PortOut, 0x3f8), "serial".to_owned());
+    header.names.insert(Kind::new(Family::MmioWrite, 2), "virtio-blk".to_owned());
+    let mut symbols = Symbols::default();
+    let functions = [(0, 0x80, "entry_SYSCALL_64"), (0x80, 0x40, "exc_page_fault"), (0x100, 0x10, "default_idle")];
+    symbols.add("", 0, functions.map(|(at, size, name)| Symbol::new(KERNEL + at, size, name)).to_vec());
+    Ledger::new(header, &recorder, &symbols)
+}
+
+#[test]
+fn the_report_reads_well() {
+    let ledger = sample(1);
+    ledger.verify().expect("is consistent");
+    insta::assert_snapshot!(text(&ledger, ledger.all(), None, None, 6));
+}
+
+#[test]
+fn one_table_of_one_region_reads_well() {
+    let ledger = sample(1);
+    insta::assert_snapshot!(text(&ledger, ledger.region("work").unwrap(), Some("work"), Some(Table::Kind), 0));
+}
+
+#[test]
+fn programs_are_told_everything() {
+    let ledger = sample(1);
+    let value = document(&ledger, ledger.all(), None);
+    let ticks = |list: &str| value[list].as_array().unwrap().iter().map(|l| l["ticks"].as_u64().unwrap()).sum::<u64>();
+    let clock = ledger.header.clocks[0];
+    assert_eq!([ticks("symbols"), ticks("rings"), ticks("spaces"), ticks("regions")], [clock; 4]);
+    assert_eq!(value["run"]["consistent"], true);
+    assert_eq!(value["devices"]["serial"]["writes"]["count"], 44);
+}
+
+#[test]
+fn an_unknown_region_is_refused_with_those_there_are() {
+    let ledger = sample(1);
+    let error = select(&ledger, Some("play")).err().expect("there is none").to_string();
+    assert_eq!(error, "the ledger has no region 'play'; it has: work");
+}
+
+#[test]
+fn a_contradiction_is_shown() {
+    let mut ledger = sample(1);
+    ledger.header.clocks[0] += 1;
+    assert!(text(&ledger, ledger.all(), None, None, 1).contains("\nbalance       WRONG: the entries add up to "));
+}
+
+#[test]
+fn long_names_are_shortened_in_the_middle() {
+    assert_eq!(shortened("short"), "short");
+    let long = "a".repeat(50) + &"z".repeat(50);
+    assert_eq!(shortened(&long), "a".repeat(21) + ".." + &"z".repeat(21));
+}
