@@ -186,7 +186,8 @@ pub fn operation(instruction: &Instruction, mode: u8) -> (Op, bool) {
     if op.has(Op::LOCK) {
         op.class = Class::Locked;
     }
-    (op, row.ends)
+    // MOV shares its row with the forms on control and debug registers.
+    (op, row.ends || op.class == Class::System)
 }
 
 fn memory(instruction: &Instruction, op: &mut Op, long64: bool) {

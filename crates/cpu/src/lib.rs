@@ -6,6 +6,7 @@
 
 pub mod bus;
 pub mod cache;
+pub mod capability;
 pub mod decode;
 pub mod exec;
 pub mod f80;

@@ -660,26 +660,53 @@ impl Cpu {
         hit.then(|| slot.addend.wrapping_add(linear) as *mut u8)
     }
 
+    /// Reads up to 8 bytes at a linear address on behalf of a privilege level that need not be the current one. In long mode
+    /// the address may be beyond 4 GiB even if the current code is not 64-bit.
+    pub(crate) fn read_as(&mut self, linear: u64, size: u8, privilege: Privilege, segment: u8) -> Exec<u64> {
+        let (size, first) = (u64::from(size), PAGE - (linear & OFFSET));
+        if size <= first {
+            return self.read_within(linear, size, privilege, segment);
+        }
+        let second = self.next_page(linear, first);
+        self.resolve(linear, first, Access::Read, privilege, segment)?;
+        let high = self.read_within(second, size - first, privilege, segment)?;
+        Ok(self.read_within(linear, first, privilege, segment)? | high << (8 * first))
+    }
+
+    /// Writes likewise, all or nothing.
+    pub(crate) fn write_as(&mut self, linear: u64, size: u8, value: u64, privilege: Privilege, segment: u8) -> Exec {
+        let (size, first) = (u64::from(size), PAGE - (linear & OFFSET));
+        if size <= first {
+            return self.write_within(linear, size, value, privilege, segment);
+        }
+        let second = self.next_page(linear, first);
+        self.resolve(linear, first, Access::Write, privilege, segment)?;
+        self.resolve(second, size - first, Access::Write, privilege, segment)?;
+        self.write_within(linear, first, value, privilege, segment)?;
+        self.write_within(second, size - first, value >> (8 * first), privilege, segment)
+    }
+
+    fn next_page(&self, linear: u64, first: u64) -> u64 {
+        let next = linear.wrapping_add(first);
+        if self.long_mode() { next } else { next & 0xffff_ffff }
+    }
+
     /// Reads a descriptor, TSS field or the like: an implicit supervisor access, whatever the CPL.
     pub fn read_system<T: Int>(&mut self, linear: u64) -> Exec<T> {
-        let size = u64::from(T::SIZE);
         if self.long_mode() && !self.canonical(linear) {
             return Err(self.gp(0));
         }
         let linear = if self.long_mode() { linear } else { linear & 0xffff_ffff };
-        self.prepare_read(linear, size, Privilege::Implicit, seg::DS)?;
-        self.read_split(linear, size, Privilege::Implicit, seg::DS).map(T::from_u64)
+        self.read_as(linear, T::SIZE, Privilege::Implicit, seg::DS).map(T::from_u64)
     }
 
     /// Writes a descriptor, TSS field or the like: an implicit supervisor access, whatever the CPL.
     pub fn write_system<T: Int>(&mut self, linear: u64, value: T) -> Exec {
-        let size = u64::from(T::SIZE);
         if self.long_mode() && !self.canonical(linear) {
             return Err(self.gp(0));
         }
         let linear = if self.long_mode() { linear } else { linear & 0xffff_ffff };
-        self.prepare_write(linear, size, Privilege::Implicit, seg::DS)?;
-        self.write_split(linear, size, value.to_u64(), Privilege::Implicit, seg::DS)
+        self.write_as(linear, T::SIZE, value.to_u64(), Privilege::Implicit, seg::DS)
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Model {
     pub cpuid: Vec<CpuidEntry>,
     /// Frequency of core and TSC, in hertz.
     pub tsc_hz: u64,
+    /// IA32_ARCH_CAPABILITIES, where CPUID has it.
+    pub arch_capabilities: u64,
     /// MAXPHYADDR.
     pub physical_bits: u8,
 }
@@ -44,7 +46,12 @@ pub struct Model {
 impl Model {
     /// The static contents of a CPUID leaf; zero if the model does not have it.
     pub fn static_cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegs {
+        self.leaf(leaf, subleaf).unwrap_or_default()
+    }
+
+    /// The static contents of a CPUID leaf, if it has any. A leaf without sub-leaves answers to every sub-leaf.
+    pub fn leaf(&self, leaf: u32, subleaf: u32) -> Option<CpuidRegs> {
         let found = self.cpuid.iter().find(|e| e.leaf == leaf && e.subleaf.is_none_or(|s| s == subleaf));
-        found.map_or_else(CpuidRegs::default, |e| e.regs)
+        found.map(|e| e.regs)
     }
 }

@@ -36,10 +36,14 @@ impl Cpu {
         // Another processor may have made code pages meanwhile.
         self.code_page_added();
         loop {
-            if self.clock >= self.stop_at
-                && let Some(exit) = self.between_blocks(cache)
-            {
-                return exit;
+            if self.clock >= self.stop_at {
+                if let Some(exit) = self.between_blocks(cache) {
+                    return exit;
+                }
+                // What was done in between may leave more to do before the next block (a trap after a single step).
+                if self.clock >= self.stop_at {
+                    continue;
+                }
             }
             let Some(index) = self.next_block(cache) else { continue };
             self.run_block(cache, index);
@@ -438,12 +442,13 @@ impl Cpu {
             }
         }
         self.attention &= !shadow;
+        self.single_step = traced;
         let completed = self.step(cache);
         if completed {
             if resume {
                 self.flags &= !flags::RF;
             }
-            if traced {
+            if self.single_step {
                 self.pending_dr6 |= DR6_BS;
                 self.attend(attention::DEBUG);
             }

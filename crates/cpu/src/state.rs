@@ -1,6 +1,7 @@
 //! The processor's state.
 
 use crate::bus::{Bus, Ident};
+use crate::capability::Capabilities;
 use crate::fault::Cause;
 use crate::features::Features;
 use crate::flags::{self, Int, Lazy};
@@ -182,6 +183,23 @@ pub struct VectorState {
     pub mxcsr: u32,
 }
 
+/// AMD's configuration registers that are only stored: SYSCFG, HWCR, TOP_MEM, TOP_MEM2, NB_CFG, LS_CFG, IC_CFG, DC_CFG, BU_CFG2,
+/// DE_CFG, OSVW length and status.
+pub const AMD_REGISTERS: [u32; 12] = [
+    0xc001_0010,
+    0xc001_0015,
+    0xc001_001a,
+    0xc001_001d,
+    0xc001_001f,
+    0xc001_1020,
+    0xc001_1021,
+    0xc001_1022,
+    0xc001_102a,
+    0xc001_1029,
+    0xc001_0140,
+    0xc001_0141,
+];
+
 /// Model-specific registers held by the processor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Msrs {
@@ -219,6 +237,12 @@ pub struct Msrs {
     pub spec_ctrl: u64,
     /// IA32_MISC_ENABLE.
     pub misc_enable: u64,
+    /// MISC_FEATURES_ENABLES: bit 0 is CPUID faulting.
+    pub misc_features: u64,
+    /// IA32_MCG_STATUS.
+    pub mcg_status: u64,
+    /// AMD's configuration registers, in the order of [`AMD_REGISTERS`].
+    pub amd: [u64; AMD_REGISTERS.len()],
     /// IA32_DEBUGCTL.
     pub debugctl: u64,
     /// IA32_MTRR_DEF_TYPE.
@@ -342,6 +366,11 @@ pub struct Cpu {
     /// The x87 CS and DS are saved as 0 (CPUID.7.0:EBX\[13\]).
     pub fcs_deprecated: bool,
 
+    /// A debug trap is due after the current instruction because RFLAGS.TF was set before it.
+    pub single_step: bool,
+    /// What the model's CPUID has.
+    pub capabilities: Capabilities,
+
     /// Modelled TLB.
     pub tlb: Tlb,
     /// Modelled branch predictor.
@@ -432,7 +461,9 @@ impl Cpu {
             apic_id: index as u32,
             fdp_on_exception: leaf7 & 1 << 6 != 0,
             fcs_deprecated: leaf7 & 1 << 13 != 0,
+            single_step: false,
             processors: 1,
+            capabilities: Capabilities::of(&model),
             tlb: Tlb::new(&geometry),
             predictor: Predictor::new(&geometry),
             ram,
@@ -477,7 +508,8 @@ impl Cpu {
         self.cpl = 0;
         if !init {
             let offset = self.msr.tsc_offset;
-            self.msr = Msrs { pat: 0x0007_0406_0007_0406, tsc_offset: offset, misc_enable: 1, ..Msrs::default() };
+            self.msr =
+                Msrs { pat: 0x0007_0406_0007_0406, tsc_offset: offset, misc_enable: 1 | 1 << 18, ..Msrs::default() };
             self.vector = VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80 };
             self.x87.control = 0x40;
             self.x87.status = 0;
@@ -531,7 +563,7 @@ impl Cpu {
         if changed & flags::AC != 0 {
             self.access_changed();
         }
-        if self.flags & flags::TF != 0 {
+        if self.flags & (flags::TF | flags::RF) != 0 {
             self.attend(attention::STEP);
         }
         if changed & flags::IF != 0 && self.flags & flags::IF != 0 {

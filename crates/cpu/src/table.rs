@@ -62,6 +62,17 @@ pub static FAMILIES: &[(&str, &[Row])] = &[
     ("vector-gather", exec::vector::rows::GATHERS),
     ("vector-control", exec::vector::rows::CONTROL),
     ("state", exec::xsave::ROWS),
+    ("segments", exec::segment::ROWS),
+    ("far transfers", exec::far::ROWS),
+    ("interrupt returns", exec::iret::ROWS),
+    ("fast system calls", exec::syscall::ROWS),
+    ("flags", exec::flagsops::ROWS),
+    ("control registers", exec::control_register::ROWS),
+    ("descriptor tables", exec::tables::ROWS),
+    ("model-specific registers", exec::msr::ROWS),
+    ("cpuid", exec::cpuid::ROWS),
+    ("ports", exec::io::ROWS),
+    ("system", exec::system::ROWS),
 ];
 
 /// The row of a mnemonic.

@@ -67,6 +67,7 @@ pub fn model() -> Model {
         geometry: Geometry::generic(),
         cpuid: Vec::new(),
         tsc_hz: 1_000_000_000,
+        arch_capabilities: 0,
         physical_bits: 46,
     }
 }

@@ -116,6 +116,7 @@ fn model(profile: &Profile, clock: ClockSource) -> Model {
         geometry: profile.geometry(),
         cpuid: profile.cpuid().iter().map(entry).collect(),
         tsc_hz: profile.tsc_hz.value,
+        arch_capabilities: profile.arch_capabilities.as_ref().map_or(0, |a| a.value),
         physical_bits: profile.physical_bits.value,
     }
 }

@@ -1,6 +1,6 @@
 //! Near branches: jumps, calls, returns, loops.
 
-use crate::exec::sized;
+use crate::exec::{far, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT};
@@ -120,10 +120,10 @@ fn address_sized(op: &mut Op, width: u8) -> Option<Handler> {
 fn jmp(i: &Instruction, op: &mut Op) -> Option<Handler> {
     match i.op0_kind() {
         OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64 => Some(|cpu, op| go(cpu, op.imm)),
-        OpKind::FarBranch16 | OpKind::FarBranch32 => None,
+        OpKind::FarBranch16 | OpKind::FarBranch32 => far::bind_jump(i, op),
         kind => {
             if i.is_jmp_far_indirect() {
-                return None;
+                return far::bind_jump(i, op);
             }
             op.class = Class::IndirectJump;
             if kind == OpKind::Memory { sized!(op.size; jmp_memory<>) } else { sized!(op.size; jmp_register<>) }
@@ -155,10 +155,10 @@ fn call(i: &Instruction, op: &mut Op) -> Option<Handler> {
         OpKind::NearBranch16 => Some(call_direct::<u16>),
         OpKind::NearBranch32 => Some(call_direct::<u32>),
         OpKind::NearBranch64 => Some(call_direct::<u64>),
-        OpKind::FarBranch16 | OpKind::FarBranch32 => None,
+        OpKind::FarBranch16 | OpKind::FarBranch32 => far::bind_call(i, op),
         kind => {
             if i.is_call_far_indirect() {
-                return None;
+                return far::bind_call(i, op);
             }
             op.class = Class::IndirectCall;
             if kind == OpKind::Memory { sized!(op.size; call_memory<>) } else { sized!(op.size; call_register<>) }

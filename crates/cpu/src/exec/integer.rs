@@ -1,6 +1,6 @@
 //! Moves and two-operand integer arithmetic.
 
-use crate::exec::{get0, get1, set0, set1, sized};
+use crate::exec::{control_register, debug, get0, get1, segment, set0, set1, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
@@ -253,10 +253,19 @@ fn unary_m<O: Unary, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 fn mov(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    use iced_x86::Register;
-    let other = |r: Register| r.is_segment_register() || r.is_cr() || r.is_dr() || r.is_tr();
-    if (is_register(i, 0) && other(i.op0_register())) || (is_register(i, 1) && other(i.op1_register())) {
-        return None;
+    for register in (0..2).filter(|n| is_register(i, *n)).map(|n| i.op_register(n)) {
+        if register.is_segment_register() {
+            return segment::bind_mov(i, op);
+        }
+        if register.is_cr() {
+            return control_register::bind_mov(i, op);
+        }
+        if register.is_dr() {
+            return debug::bind_mov(i, op);
+        }
+        if register.is_tr() {
+            return None;
+        }
     }
     match (is_memory(i, 0), is_memory(i, 1), is_register(i, 1)) {
         (true, _, true) => sized!(op.size; mov_mr<>),

@@ -1,20 +1,419 @@
-//! Delivery of exceptions and interrupts.
+//! Delivery of exceptions and interrupts: through the IDT in long mode, through gates in protected mode, through the vector
+//! table in real mode; and what becomes of faults on the way (double fault, shutdown).
 
-use crate::state::{Cpu, attention};
+use crate::exec::descriptor::{Descriptor, Stack, code_of, is_null, null_segment, system_type};
+use crate::exec::task::{Arrival, Switch};
+use crate::fault::{Cause, Exec, Fault, vector};
+use crate::flags;
+use crate::state::{Cpu, Segment, attention, bits::CR4_VME, reg, rights, seg};
+use ledger::{Family, Kind};
+
+/// DR6.BD: debug-register access while DR7.GD was set.
+pub(crate) const DR6_BD: u64 = 1 << 13;
+const DR7_GD: u64 = 1 << 13;
+
+/// Where an event comes from: it decides on privilege checks, the EXT bit and who is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Exception found by the processor, or INT1.
+    Exception,
+    /// INTR.
+    External,
+    /// NMI.
+    Nmi,
+    /// INT n: also subject to IOPL and redirection in virtual-8086 mode.
+    Int,
+    /// INT3 and INTO.
+    Trap,
+}
+
+impl Source {
+    fn software(self) -> bool {
+        matches!(self, Source::Int | Source::Trap)
+    }
+}
+
+/// An event being delivered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    pub vector: u8,
+    pub code: Option<u32>,
+    pub source: Source,
+}
+
+/// What a second fault makes of the first (SDM vol. 3, table 6-5).
+fn class(vector: u8) -> u8 {
+    match vector {
+        vector::DE | vector::TS | vector::NP | vector::SS | vector::GP => 1,
+        vector::PF => 2,
+        vector::DF => 3,
+        _ => 0,
+    }
+}
 
 impl Cpu {
     /// Delivers an exception.
-    pub fn deliver_exception(&mut self, _vector: u8, _code: Option<u32>) {
-        self.attend(attention::SHUTDOWN);
+    pub fn deliver_exception(&mut self, vector: u8, code: Option<u32>) {
+        self.deliver(Event { vector, code, source: Source::Exception });
     }
 
     /// Delivers an external interrupt.
-    pub fn deliver_interrupt(&mut self, _vector: u8) {
-        self.attend(attention::SHUTDOWN);
+    pub fn deliver_interrupt(&mut self, vector: u8) {
+        self.deliver(Event { vector, code: None, source: Source::External });
     }
 
-    /// Delivers an NMI.
+    /// Delivers an NMI. Further ones wait for IRET.
     pub fn deliver_nmi(&mut self) {
-        self.attend(attention::SHUTDOWN);
+        self.nmi_blocked = true;
+        self.deliver(Event { vector: vector::NMI, code: None, source: Source::Nmi });
+    }
+
+    /// Delivers an event and whatever exceptions doing so causes, up to shutdown.
+    fn deliver(&mut self, first: Event) {
+        let mut event = first;
+        let allowed = std::mem::replace(&mut self.code_write_allowed, true);
+        self.before_delivery(&event);
+        while self.enter_handler(&event).is_err() {
+            let Cause::Exception(second, code) = std::mem::take(&mut self.fault) else {
+                self.attend(attention::SHUTDOWN);
+                break;
+            };
+            // The EXT bit: the fault arose while something was delivered that no instruction asked for.
+            let external = matches!(second, vector::TS | vector::NP | vector::SS | vector::GP);
+            let code = if external && !event.source.software() { code.map(|c| c | 1) } else { code };
+            let mut next = Event { vector: second, code, source: Source::Exception };
+            let pair = if event.source == Source::Exception { (class(event.vector), class(second)) } else { (0, 0) };
+            match pair {
+                (3, 1 | 2) => {
+                    self.attend(attention::SHUTDOWN);
+                    break;
+                }
+                (1, 1) | (2, 1 | 2) => {
+                    self.before_delivery(&next);
+                    next = Event { vector: vector::DF, code: Some(0), source: Source::Exception };
+                }
+                _ => self.before_delivery(&next),
+            }
+            event = next;
+        }
+        self.code_write_allowed = allowed;
+    }
+
+    /// What an exception changes besides going to its handler.
+    fn before_delivery(&mut self, event: &Event) {
+        if event.source != Source::Exception {
+            return;
+        }
+        match event.vector {
+            vector::PF => self.cr2 = self.fault_address,
+            vector::DB => {
+                self.dr[6] = (self.dr[6] & !0xf) | self.fault_dr6;
+                self.dr[7] &= !DR7_GD;
+            }
+            _ => {}
+        }
+    }
+
+    /// Software interrupts: called by their handlers, with RIP after the instruction.
+    pub(crate) fn software_interrupt(&mut self, vector: u8, source: Source) -> Exec {
+        let event = Event { vector, code: None, source };
+        self.enter_handler(&event)
+    }
+
+    /// Charges a delivery to the instruction that was interrupted; called when nothing can fail any more.
+    fn charge_delivery(&mut self, event: &Event) {
+        let kind = match event.source {
+            Source::Exception if self.ilen == 0 => Kind::new(Family::Exception, u32::from(event.vector)),
+            Source::External => Kind::new(Family::Interrupt, u32::from(event.vector)),
+            Source::Nmi => Kind::new(Family::Nmi, 0),
+            _ => Kind::new(Family::SoftwareInterrupt, u32::from(event.vector)),
+        };
+        self.charge(kind, 1);
+    }
+
+    /// RFLAGS as pushed: RF is set for faults, so that the instruction is not stopped by the same breakpoint again.
+    fn pushed_flags(&self, event: &Event) -> u64 {
+        let fault = match event.vector {
+            _ if event.source != Source::Exception => false,
+            vector::DB => self.fault_dr6 & DR6_BD != 0,
+            vector::BP | vector::OF | vector::DF | vector::MC | vector::NMI => false,
+            _ => true,
+        };
+        self.rflags() | if fault { flags::RF } else { 0 }
+    }
+
+    fn enter_handler(&mut self, event: &Event) -> Exec {
+        if !self.protected() {
+            return self.enter_real(event);
+        }
+        if self.v8086() && event.source == Source::Int {
+            let redirected = self.cr4 & CR4_VME != 0 && !self.redirection_bit(event.vector)?;
+            if redirected {
+                return self.enter_virtual8086(event);
+            }
+            if self.iopl() < 3 {
+                return Err(self.gp(0));
+            }
+        }
+        let long = self.long_mode();
+        let code = u32::from(event.vector) << 3 | 2;
+        let size = if long { 16 } else { 8 };
+        let offset = u64::from(event.vector) * size;
+        if offset + size - 1 > u64::from(self.idtr.limit) {
+            return Err(self.gp(code));
+        }
+        let address = self.idtr.base.wrapping_add(offset);
+        let raw = self.read_system::<u64>(address)?;
+        let high = if long { self.read_system::<u64>(address.wrapping_add(8))? & 0xffff_ffff } else { 0 };
+        let gate = Descriptor { raw, high, address, selector: 0 };
+        use system_type::*;
+        let known = match gate.kind() {
+            INTERRUPT_GATE32 | TRAP_GATE32 => true,
+            TASK_GATE | INTERRUPT_GATE16 | TRAP_GATE16 => !long,
+            _ => false,
+        };
+        if !gate.is_system() || !known || (event.source.software() && gate.dpl() < self.cpl) {
+            return Err(self.gp(code));
+        }
+        if !gate.present() {
+            return Err(self.raise_code(vector::NP, code));
+        }
+        if gate.kind() == TASK_GATE {
+            return self.enter_task(event, &gate);
+        }
+        self.enter_gate(event, &gate)
+    }
+
+    fn enter_task(&mut self, event: &Event, gate: &Descriptor) -> Exec {
+        let selector = gate.gate_selector();
+        let tss = self.task_of_gate(selector)?;
+        // Charged before the switch: afterwards RIP is the new task's.
+        self.charge_delivery(event);
+        if event.source == Source::Exception && self.pushed_flags(event) & flags::RF != 0 {
+            self.flags |= flags::RF;
+        }
+        self.single_step = false;
+        if self.switch_task(tss, Switch::Interrupt)? == Arrival::Faulted {
+            if !event.source.software() {
+                return Err(Fault);
+            }
+            self.fault_in_new_task();
+            return Ok(());
+        }
+        if let Some(code) = event.code {
+            let mut stack = Stack::current(self);
+            let size = if self.tr.rights & 8 != 0 { 4 } else { 2 };
+            stack.push(self, size, u64::from(code))?;
+            stack.commit(self);
+        }
+        Ok(())
+    }
+
+    fn enter_gate(&mut self, event: &Event, gate: &Descriptor) -> Exec {
+        let long = self.long_mode();
+        let selector = gate.gate_selector();
+        if is_null(selector) {
+            return Err(self.gp(0));
+        }
+        let code = code_of(selector);
+        let mut target = self.read_descriptor(selector, vector::GP)?;
+        let bad_code = !target.is_code() || target.dpl() > self.cpl;
+        if bad_code || (long && (!target.long() || target.long_and_big())) {
+            return Err(self.gp(code));
+        }
+        if !target.present() {
+            return Err(self.raise_code(vector::NP, code));
+        }
+        let from_v8086 = self.v8086();
+        let cpl = if target.conforming() { self.cpl } else { target.dpl() };
+        if from_v8086 && cpl != 0 {
+            return Err(self.gp(code));
+        }
+        self.mark_accessed(&mut target)?;
+        let old_flags = self.pushed_flags(event);
+        let old = (self.seg[usize::from(seg::SS)], self.gpr[usize::from(reg::RSP)]);
+        let (mut stack, ss) = if long {
+            self.long_stack(gate, cpl)?
+        } else if cpl != self.cpl {
+            let (selector, sp) = self.inner_stack(cpl)?;
+            let ss = self.stack_segment_for(selector, cpl, vector::TS)?;
+            (Stack::new(ss, sp, cpl, code_of(selector)), Some(ss))
+        } else {
+            (Stack::current(self), None)
+        };
+        // A 64-bit gate pushes quadwords.
+        let size = if long {
+            8
+        } else if gate.kind() & 8 != 0 {
+            4
+        } else {
+            2
+        };
+        let offset = if size == 2 { gate.gate_offset() & 0xffff } else { gate.gate_offset() };
+        let segment = target.segment(selector & !3 | u16::from(cpl));
+        if long {
+            if !self.canonical(offset) {
+                return Err(self.gp(0));
+            }
+        } else if offset > u64::from(segment.limit) {
+            return Err(self.gp(0));
+        }
+        if from_v8086 {
+            for which in [seg::GS, seg::FS, seg::DS, seg::ES] {
+                let selector = self.seg[usize::from(which)].selector;
+                stack.push(self, size, u64::from(selector))?;
+            }
+        }
+        if long || cpl != self.cpl {
+            stack.push(self, size, u64::from(old.0.selector))?;
+            stack.push(self, size, old.1)?;
+        }
+        stack.push(self, size, old_flags)?;
+        let cs = self.seg[usize::from(seg::CS)].selector;
+        stack.push(self, size, u64::from(cs))?;
+        let rip = self.rip;
+        stack.push(self, size, rip)?;
+        if let Some(code) = event.code {
+            stack.push(self, size, u64::from(code))?;
+        }
+        self.charge_delivery(event);
+        if from_v8086 {
+            for which in [seg::GS, seg::FS, seg::DS, seg::ES] {
+                self.seg[usize::from(which)] = null_segment(0, 0);
+            }
+        }
+        if let Some(ss) = ss {
+            self.seg[usize::from(seg::SS)] = ss;
+        }
+        stack.commit(self);
+        let interrupt_gate = gate.kind() & 1 == 0;
+        self.handler_flags(interrupt_gate);
+        self.seg[usize::from(seg::CS)] = segment;
+        self.cpl = cpl;
+        self.rip = offset;
+        self.mode_changed();
+        Ok(())
+    }
+
+    /// The stack of a handler in long mode: from the IST, from the TSS on a change of level, or the current one.
+    fn long_stack(&mut self, gate: &Descriptor, cpl: u8) -> Exec<(Stack, Option<Segment>)> {
+        let ist = gate.raw >> 32 & 7;
+        let changed = cpl != self.cpl;
+        let sp = if ist != 0 {
+            let offset = 0x24 + 8 * (ist - 1);
+            if offset + 7 > u64::from(self.tr.limit) {
+                let code = code_of(self.tr.selector);
+                return Err(self.raise_code(vector::TS, code));
+            }
+            let at = self.tr.base.wrapping_add(offset);
+            self.read_system::<u64>(at)?
+        } else if changed {
+            self.inner_stack(cpl)?.1
+        } else {
+            self.gpr[usize::from(reg::RSP)]
+        };
+        if !self.canonical(sp) {
+            return Err(self.raise_code(vector::SS, 0));
+        }
+        Ok((Stack::long(sp & !15, cpl), changed.then(|| null_segment(u16::from(cpl), cpl))))
+    }
+
+    /// Flags on entry to a handler.
+    fn handler_flags(&mut self, clear_if: bool) {
+        let cleared = flags::TF | flags::NT | flags::RF | flags::VM | if clear_if { flags::IF } else { 0 };
+        let value = self.rflags() & !cleared;
+        self.set_rflags(value);
+        self.single_step = false;
+    }
+
+    /// Real mode: the vector table at IDTR.
+    fn enter_real(&mut self, event: &Event) -> Exec {
+        let offset = u64::from(event.vector) * 4;
+        if offset + 3 > u64::from(self.idtr.limit) {
+            let code = u32::from(event.vector) << 3 | 2;
+            return Err(self.gp(code));
+        }
+        let entry = self.read_system::<u32>(self.idtr.base.wrapping_add(offset))?;
+        let mut stack = Stack::current(self);
+        self.push_real(&mut stack, self.rflags())?;
+        self.charge_delivery(event);
+        stack.commit(self);
+        let value = self.rflags() & !(flags::IF | flags::TF | flags::AC | flags::RF);
+        self.set_rflags(value);
+        self.single_step = false;
+        self.seg[usize::from(seg::CS)] = self.real_segment(seg::CS, (entry >> 16) as u16);
+        self.rip = u64::from(entry & 0xffff);
+        self.mode_changed();
+        Ok(())
+    }
+
+    fn push_real(&mut self, stack: &mut Stack, image: u64) -> Exec {
+        let (cs, rip) = (self.seg[usize::from(seg::CS)].selector, self.rip);
+        stack.push(self, 2, image & 0xffff)?;
+        stack.push(self, 2, u64::from(cs))?;
+        stack.push(self, 2, rip & 0xffff)
+    }
+
+    /// Bit of the interrupt redirection bitmap, the 32 bytes before the I/O permission bitmap.
+    fn redirection_bit(&mut self, vector: u8) -> Exec<bool> {
+        let tr = self.tr;
+        if tr.rights & 8 == 0 || tr.limit < 0x67 {
+            return Err(self.gp(0));
+        }
+        let io_map: u16 = self.read_system(tr.base.wrapping_add(0x66))?;
+        let offset = u64::from(io_map).wrapping_sub(32).wrapping_add(u64::from(vector) >> 3);
+        if offset > u64::from(tr.limit) {
+            return Err(self.gp(0));
+        }
+        let byte: u8 = self.read_system(tr.base.wrapping_add(offset))?;
+        Ok(byte >> (vector & 7) & 1 != 0)
+    }
+
+    /// INT n of virtual-8086 mode that goes to the 8086 program's own handler (CR4.VME).
+    fn enter_virtual8086(&mut self, event: &Event) -> Exec {
+        let entry = {
+            let linear = u64::from(event.vector) * 4;
+            self.read_linear::<u32>(linear, seg::DS)?
+        };
+        let virtual_if = self.iopl() < 3;
+        let mut image = self.rflags();
+        if virtual_if {
+            image |= flags::IOPL;
+            image = (image & !flags::IF) | if image & flags::VIF != 0 { flags::IF } else { 0 };
+        }
+        let mut stack = Stack::current(self);
+        self.push_real(&mut stack, image)?;
+        self.charge_delivery(event);
+        stack.commit(self);
+        let cleared = if virtual_if { flags::VIF } else { flags::IF };
+        let value = self.rflags() & !(cleared | flags::TF | flags::RF);
+        self.set_rflags(value);
+        self.single_step = false;
+        self.seg[usize::from(seg::CS)] = crate::exec::segment::v8086_segment((entry >> 16) as u16);
+        self.rip = u64::from(entry & 0xffff);
+        self.mode_changed();
+        Ok(())
+    }
+
+    /// Checks the CPL against 0.
+    #[inline]
+    pub(crate) fn privileged(&mut self) -> Exec {
+        if self.cpl != 0 { Err(self.gp(0)) } else { Ok(()) }
+    }
+
+    /// The running instruction is an error of its own: #UD unless in protected mode outside virtual-8086 mode.
+    #[inline]
+    pub(crate) fn only_protected(&mut self) -> Exec {
+        if !self.protected() || self.v8086() { Err(self.ud()) } else { Ok(()) }
+    }
+
+    /// Whether a code segment register has the L bit.
+    pub(crate) fn is_long(segment: &Segment) -> bool {
+        segment.rights & rights::L != 0
+    }
+
+    /// #GP(selector).
+    pub(crate) fn gp_selector(&mut self, selector: u16) -> Fault {
+        self.gp(code_of(selector))
     }
 }

@@ -2,16 +2,33 @@
 
 pub mod bits;
 pub mod control;
+pub mod control_register;
+pub mod cpuid;
+pub mod debug;
+pub mod descriptor;
+pub mod far;
+pub mod flagsops;
 pub mod integer;
 pub mod interrupt;
+pub mod io;
+pub mod iret;
 pub mod misc;
+pub mod msr;
 pub mod muldiv;
+pub mod segment;
 pub mod shift;
 pub mod stack;
 pub mod string;
+pub mod syscall;
+pub mod system;
+pub mod tables;
+pub mod task;
 pub mod vector;
 pub mod x87;
 pub mod xsave;
+
+#[cfg(test)]
+mod system_tests;
 
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;

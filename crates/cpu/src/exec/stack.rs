@@ -24,7 +24,7 @@ pub static ROWS: &[Row] = &[
 
 fn push_any(i: &Instruction, op: &mut Op) -> Option<Handler> {
     match i.op0_kind() {
-        OpKind::Register if i.op0_register().is_segment_register() => None,
+        OpKind::Register if i.op0_register().is_segment_register() => crate::exec::segment::bind_push(i, op),
         OpKind::Register => sized!(op.size; push_register<>),
         OpKind::Memory => sized!(op.size; push_memory<>),
         _ => {
@@ -57,7 +57,7 @@ fn push_immediate<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 fn pop_any(i: &Instruction, op: &mut Op) -> Option<Handler> {
     match i.op0_kind() {
-        OpKind::Register if i.op0_register().is_segment_register() => None,
+        OpKind::Register if i.op0_register().is_segment_register() => crate::exec::segment::bind_pop(i, op),
         OpKind::Register => sized!(op.size; pop_register<>),
         _ => sized!(op.size; pop_memory<>),
     }

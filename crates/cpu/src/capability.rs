@@ -1,0 +1,119 @@
+//! What the model's CPUID says the processor has, as far as system registers and their instructions depend on it.
+//!
+//! Whether instruction-set extensions exist is decided on decoding, see [`crate::features`].
+
+use crate::model::Model;
+
+/// A register of a CPUID leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reg {
+    Ebx,
+    Ecx,
+    Edx,
+    Eax,
+}
+use Reg::*;
+
+macro_rules! capabilities {
+    ($($(#[$doc:meta])* $name:ident = $leaf:literal, $subleaf:literal, $reg:ident, $bit:literal;)*) => {
+        /// Something that a register or instruction in the processor depends on.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        #[allow(missing_docs)]
+        pub enum Capability { $($name),* }
+
+        static WHERE: &[(Capability, u32, u32, Reg, u8)] = &[$((Capability::$name, $leaf, $subleaf, $reg, $bit)),*];
+    };
+}
+
+capabilities! {
+    Vme = 1, 0, Edx, 1;
+    De = 1, 0, Edx, 2;
+    Pse = 1, 0, Edx, 3;
+    Pae = 1, 0, Edx, 6;
+    Mce = 1, 0, Edx, 7;
+    Sep = 1, 0, Edx, 11;
+    Mtrr = 1, 0, Edx, 12;
+    Pge = 1, 0, Edx, 13;
+    Pat = 1, 0, Edx, 16;
+    Fxsr = 1, 0, Edx, 24;
+    Sse = 1, 0, Edx, 25;
+    Monitor = 1, 0, Ecx, 3;
+    Vmx = 1, 0, Ecx, 5;
+    Pdcm = 1, 0, Ecx, 15;
+    Pcid = 1, 0, Ecx, 17;
+    X2apic = 1, 0, Ecx, 21;
+    TscDeadline = 1, 0, Ecx, 24;
+    Xsave = 1, 0, Ecx, 26;
+    Avx = 1, 0, Ecx, 28;
+    FsGsBase = 7, 0, Ebx, 0;
+    TscAdjust = 7, 0, Ebx, 1;
+    Smep = 7, 0, Ebx, 7;
+    Invpcid = 7, 0, Ebx, 10;
+    Smap = 7, 0, Ebx, 20;
+    Umip = 7, 0, Ecx, 2;
+    Pku = 7, 0, Ecx, 3;
+    La57 = 7, 0, Ecx, 16;
+    Rdpid = 7, 0, Ecx, 22;
+    Pks = 7, 0, Ecx, 31;
+    SpecCtrl = 7, 0, Edx, 26;
+    Stibp = 7, 0, Edx, 27;
+    FlushL1d = 7, 0, Edx, 28;
+    ArchCapabilities = 7, 0, Edx, 29;
+    CoreCapabilities = 7, 0, Edx, 30;
+    Ssbd = 7, 0, Edx, 31;
+    MdClear = 7, 0, Edx, 10;
+    Xsaves = 0xd, 1, Eax, 3;
+    Syscall = 0x8000_0001, 0, Edx, 11;
+    Nx = 0x8000_0001, 0, Edx, 20;
+    Ffxsr = 0x8000_0001, 0, Edx, 25;
+    Rdtscp = 0x8000_0001, 0, Edx, 27;
+    LongMode = 0x8000_0001, 0, Edx, 29;
+    AmdIbpb = 0x8000_0008, 0, Ebx, 12;
+    AmdIbrs = 0x8000_0008, 0, Ebx, 14;
+    AmdStibp = 0x8000_0008, 0, Ebx, 15;
+    AmdSsbd = 0x8000_0008, 0, Ebx, 24;
+}
+
+/// The set of capabilities of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    bits: u64,
+    /// AMD's variants of what the vendors do differently.
+    pub amd: bool,
+}
+
+/// EBX, ECX, EDX of leaf 0 on the vendors' processors whose conventions are AMD's.
+const AMD: (u32, u32, u32) = (0x6874_7541, 0x444d_4163, 0x6974_6e65);
+
+impl Capabilities {
+    /// All of them, on an Intel processor.
+    pub const ALL: Capabilities = Capabilities { bits: u64::MAX, amd: false };
+
+    /// Those of a model.
+    pub fn of(model: &Model) -> Self {
+        // A table without contents (tests of single instructions) announces everything.
+        if model.cpuid.is_empty() {
+            return Self::ALL;
+        }
+        let mut bits = 0;
+        for &(capability, leaf, subleaf, reg, bit) in WHERE {
+            let Some(regs) = model.leaf(leaf, subleaf) else { continue };
+            let value = match reg {
+                Eax => regs.eax,
+                Ebx => regs.ebx,
+                Ecx => regs.ecx,
+                Edx => regs.edx,
+            };
+            bits |= u64::from(value >> bit & 1) << capability as u32;
+        }
+        let amd = model.leaf(0, 0).is_some_and(|r| (r.ebx, r.ecx, r.edx) == AMD);
+        Self { bits, amd }
+    }
+
+    /// Whether the model has a capability.
+    #[inline]
+    pub fn has(&self, capability: Capability) -> bool {
+        self.bits >> capability as u32 & 1 != 0
+    }
+}

@@ -1,0 +1,322 @@
+//! Control registers: what may be written to them, and what follows.
+
+use crate::capability::Capability;
+use crate::exec::get1;
+use crate::fault::{Exec, Flow};
+use crate::op::{Handler, Op};
+use crate::state::{Cpu, attention, bits::*, rights, seg};
+use crate::table::Row;
+use iced_x86::{Instruction, Mnemonic::*, OpKind};
+use ledger::{Class, Family, Kind};
+
+/// Rows of instructions on CR0; MOV is bound through [`bind_mov`].
+pub static ROWS: &[Row] = &[
+    Row::end(Lmsw, Class::System, |i, _| {
+        Some(if i.op0_kind() == OpKind::Memory { lmsw_memory } else { lmsw_register })
+    }),
+    Row::end(Smsw, Class::System, |i, _| {
+        Some(if i.op0_kind() == OpKind::Memory { smsw_memory } else { smsw_register })
+    }),
+    Row::end(Clts, Class::System, |_, _| Some(clts)),
+];
+
+/// No flush: bit 63 of what is moved to CR3 while CR4.PCIDE is set.
+const CR3_NO_FLUSH: u64 = 1 << 63;
+/// Parameter of the charge for a CR3 write without flush.
+const CHARGE_CR3_NO_FLUSH: u32 = 0x13;
+
+/// Parameters of [`Family::TlbFlush`].
+pub(crate) mod flush {
+    pub const NON_GLOBAL: u32 = 0;
+    pub const ALL: u32 = 1;
+    pub const ONE_PCID: u32 = 2;
+}
+
+/// MOV to or from a control register.
+pub(crate) fn bind_mov(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    op.class = Class::System;
+    let to = i.op0_register().is_cr();
+    let number = if to { op.r0 } else { op.r1 };
+    if !matches!(number, 0 | 2 | 3 | 4 | 8) {
+        return None;
+    }
+    Some(if to { write } else { read })
+}
+
+fn read(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    cpu.privileged()?;
+    let value = match op.r1 {
+        0 => cpu.cr0,
+        2 => cpu.cr2,
+        3 => cpu.cr3,
+        4 => cpu.cr4,
+        _ => {
+            let who = cpu.ident();
+            let value = cpu.bus.borrow_mut().cr8(who);
+            u64::from(value)
+        }
+    };
+    cpu.set_sized(op.r0, op.size, value);
+    Ok(Flow::End)
+}
+
+fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    cpu.privileged()?;
+    let value = if cpu.long64 { get1::<u64>(cpu, op) } else { u64::from(get1::<u32>(cpu, op)) };
+    let mut charged = u32::from(op.r0);
+    // Charged first: the new CR3 or CR0 is another address space.
+    match op.r0 {
+        0 => cpu.check_cr0(value)?,
+        3 => {
+            cpu.check_cr3(value)?;
+            if cpu.cr4 & CR4_PCIDE != 0 && value & CR3_NO_FLUSH != 0 {
+                charged = CHARGE_CR3_NO_FLUSH;
+            }
+        }
+        4 => cpu.check_cr4(value)?,
+        8 if value & !15 != 0 => return Err(cpu.gp(0)),
+        _ => {}
+    }
+    let kind = Kind::new(Family::ControlRegister, charged);
+    match op.r0 {
+        0 => cpu.write_cr0(value, kind)?,
+        2 => {
+            cpu.charge(kind, 1);
+            cpu.cr2 = value;
+        }
+        3 => {
+            cpu.check_pdptes(value)?;
+            cpu.charge(kind, 1);
+            cpu.load_cr3(value)?;
+        }
+        4 => cpu.write_cr4(value, kind)?,
+        _ => {
+            cpu.charge(kind, 1);
+            let who = cpu.ident();
+            cpu.bus.borrow_mut().set_cr8(who, value as u8);
+            cpu.attend(attention::BUS);
+        }
+    }
+    Ok(Flow::End)
+}
+
+impl Cpu {
+    /// Bits of an address that the model's physical addresses do not have.
+    pub(crate) fn beyond_physical(&self) -> u64 {
+        let bits = u32::from(self.model.physical_bits).min(52);
+        !((1u64 << bits) - 1)
+    }
+
+    fn check_cr0(&mut self, value: u64) -> Exec {
+        let bad = value >> 32 != 0
+            || (value & CR0_PG != 0 && value & CR0_PE == 0)
+            || (value & CR0_NW != 0 && value & CR0_CD == 0);
+        if bad {
+            return Err(self.gp(0));
+        }
+        let turned = (self.cr0 ^ value) & CR0_PG != 0;
+        if turned && value & CR0_PG != 0 && self.msr.efer & EFER_LME != 0 {
+            let cs_long = self.seg[usize::from(seg::CS)].rights & rights::L != 0;
+            let narrow_task = self.tr.rights & 0xf <= 3;
+            if self.cr4 & CR4_PAE == 0 || cs_long || narrow_task {
+                return Err(self.gp(0));
+            }
+        }
+        if turned && value & CR0_PG == 0 && (self.long64 || self.cr4 & CR4_PCIDE != 0) {
+            return Err(self.gp(0));
+        }
+        Ok(())
+    }
+
+    /// Writes CR0, whose value [`Cpu::check_cr0`] has passed.
+    fn write_cr0(&mut self, value: u64, kind: Kind) -> Exec {
+        const KEPT: u64 = CR0_PE | CR0_MP | CR0_EM | CR0_TS | CR0_NE | CR0_WP | CR0_AM | CR0_NW | CR0_CD | CR0_PG;
+        let value = (value & KEPT) | CR0_ET;
+        let changed = self.cr0 ^ value;
+        let pae = value & CR0_PG != 0 && self.cr4 & CR4_PAE != 0 && self.msr.efer & EFER_LME == 0;
+        if pae && changed & (CR0_PG | CR0_CD | CR0_NW) != 0 {
+            self.load_pdptes(self.cr3)?;
+        }
+        self.charge(kind, 1);
+        self.cr0 = value;
+        if changed & CR0_PG != 0 {
+            if value & CR0_PG == 0 {
+                self.msr.efer &= !EFER_LMA;
+            } else if self.msr.efer & EFER_LME != 0 {
+                self.msr.efer |= EFER_LMA;
+            }
+        }
+        if changed & CR0_PE != 0 {
+            self.cpl = 0;
+        }
+        if changed & (CR0_PG | CR0_PE) != 0 {
+            self.flush_everything();
+        }
+        self.mapping_changed();
+        self.mode_changed();
+        Ok(())
+    }
+
+    /// All translations go; charged.
+    pub(crate) fn flush_everything(&mut self) {
+        self.tlb.flush_all();
+        self.charge(Kind::new(Family::TlbFlush, flush::ALL), 1);
+    }
+
+    fn check_cr3(&mut self, value: u64) -> Exec {
+        if !self.long_mode() {
+            return Ok(());
+        }
+        let allowed = if self.cr4 & CR4_PCIDE != 0 { CR3_NO_FLUSH } else { 0 };
+        if value & self.beyond_physical() & !allowed != 0 { Err(self.gp(0)) } else { Ok(()) }
+    }
+
+    /// With PAE paging outside long mode, a MOV to CR3 loads the PDPTEs, which may fault.
+    fn check_pdptes(&mut self, value: u64) -> Exec {
+        if self.cr0 & CR0_PG != 0 && self.cr4 & CR4_PAE != 0 && !self.long_mode() {
+            self.load_pdptes(value)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the four PDPTEs; reserved bits in a present one are #GP, and nothing has changed then.
+    fn load_pdptes(&mut self, cr3: u64) -> Exec {
+        const RESERVED: u64 = 0x1e6;
+        let base = cr3 & 0xffff_ffe0;
+        let mut entries = [0u64; 4];
+        for (i, entry) in entries.iter_mut().enumerate() {
+            *entry = self.ram.read::<u64>(base + 8 * i as u64).unwrap_or(u64::MAX);
+            if *entry & 1 != 0 && *entry & (RESERVED | self.beyond_physical()) != 0 {
+                return Err(self.gp(0));
+            }
+        }
+        self.pdpte = entries;
+        Ok(())
+    }
+
+    /// Loads CR3 and drops the translations that this drops. PDPTEs are loaded where the paging mode has them.
+    pub(crate) fn load_cr3(&mut self, value: u64) -> Exec {
+        self.check_pdptes(value)?;
+        let tagged = self.cr4 & CR4_PCIDE != 0;
+        self.cr3 = value & !CR3_NO_FLUSH;
+        if !self.long_mode() {
+            self.cr3 &= 0xffff_ffff;
+        }
+        if !tagged {
+            self.tlb.flush_pcid(0);
+            self.charge(Kind::new(Family::TlbFlush, flush::NON_GLOBAL), 1);
+        } else if value & CR3_NO_FLUSH == 0 {
+            self.tlb.flush_pcid(value as u16 & 0xfff);
+            self.charge(Kind::new(Family::TlbFlush, flush::ONE_PCID), 1);
+        }
+        self.mapping_changed();
+        self.origin_changed();
+        Ok(())
+    }
+
+    /// Bits of CR4 that exist, by CPUID.
+    fn cr4_bits(&self) -> u64 {
+        use Capability::*;
+        const BITS: &[(Capability, u64)] = &[
+            (Vme, CR4_VME | CR4_PVI),
+            (De, CR4_DE),
+            (Pse, CR4_PSE),
+            (Pae, CR4_PAE),
+            (Mce, CR4_MCE),
+            (Pge, CR4_PGE),
+            (Fxsr, CR4_OSFXSR),
+            (Sse, CR4_OSXMMEXCPT),
+            (Umip, CR4_UMIP),
+            (La57, CR4_LA57),
+            (Vmx, CR4_VMXE),
+            (FsGsBase, CR4_FSGSBASE),
+            (Pcid, CR4_PCIDE),
+            (Xsave, CR4_OSXSAVE),
+            (Smep, CR4_SMEP),
+            (Smap, CR4_SMAP),
+            (Pku, CR4_PKE),
+            (Pks, CR4_PKS),
+        ];
+        let always = CR4_TSD | CR4_PCE;
+        BITS.iter().filter(|(f, _)| self.capabilities.has(*f)).fold(always, |all, (_, bits)| all | bits)
+    }
+
+    fn check_cr4(&mut self, value: u64) -> Exec {
+        let long = self.long_mode();
+        let turned = self.cr4 ^ value;
+        let bad = value & !self.cr4_bits() != 0
+            || (long && value & CR4_PAE == 0)
+            || (long && turned & CR4_LA57 != 0)
+            || (turned & value & CR4_PCIDE != 0 && (!long || self.cr3 & 0xfff != 0));
+        if bad { Err(self.gp(0)) } else { Ok(()) }
+    }
+
+    /// Writes CR4, whose value [`Cpu::check_cr4`] has passed.
+    fn write_cr4(&mut self, value: u64, kind: Kind) -> Exec {
+        let changed = self.cr4 ^ value;
+        let pae = self.cr0 & CR0_PG != 0 && value & CR4_PAE != 0 && !self.long_mode();
+        if pae && changed & (CR4_PAE | CR4_PGE | CR4_PSE | CR4_SMEP) != 0 {
+            self.load_pdptes(self.cr3)?;
+        }
+        self.charge(kind, 1);
+        let old_pcid = self.pcid();
+        self.cr4 = value;
+        let untagged = changed & !value & CR4_PCIDE != 0;
+        if changed & (CR4_PGE | CR4_PAE | CR4_PSE | CR4_LA57) != 0 || untagged {
+            self.flush_everything();
+        } else if changed & value & CR4_SMEP != 0 {
+            self.tlb.flush_pcid(old_pcid);
+            self.charge(Kind::new(Family::TlbFlush, flush::ONE_PCID), 1);
+        }
+        self.mapping_changed();
+        self.mode_changed();
+        Ok(())
+    }
+}
+
+fn lmsw(cpu: &mut Cpu, value: u16) -> Exec<Flow> {
+    // LMSW sets PE but never clears it, and reaches no further than TS.
+    let low = CR0_MP | CR0_EM | CR0_TS;
+    let value = (cpu.cr0 & !low) | u64::from(value) & (low | CR0_PE);
+    cpu.check_cr0(value)?;
+    cpu.write_cr0(value, Kind::new(Family::ControlRegister, 0))?;
+    Ok(Flow::End)
+}
+
+fn lmsw_register(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    cpu.privileged()?;
+    let value = cpu.get::<u16>(op.r0);
+    lmsw(cpu, value)
+}
+
+fn lmsw_memory(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    cpu.privileged()?;
+    let value = cpu.load::<u16>(op)?;
+    lmsw(cpu, value)
+}
+
+impl Cpu {
+    /// CR4.UMIP: the instruction is for CPL 0 only.
+    pub(crate) fn umip(&mut self) -> Exec {
+        if self.cr4 & CR4_UMIP != 0 && self.cpl != 0 { Err(self.gp(0)) } else { Ok(()) }
+    }
+}
+
+fn smsw_register(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    cpu.umip()?;
+    cpu.set_sized(op.r0, op.size, cpu.cr0);
+    Ok(Flow::End)
+}
+
+fn smsw_memory(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    cpu.umip()?;
+    cpu.store::<u16>(op, cpu.cr0 as u16)?;
+    Ok(Flow::End)
+}
+
+fn clts(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    cpu.privileged()?;
+    cpu.charge(Kind::new(Family::ControlRegister, 0), 1);
+    cpu.cr0 &= !CR0_TS;
+    Ok(Flow::End)
+}

@@ -1,0 +1,95 @@
+//! Debug registers.
+
+use crate::exec::get1;
+use crate::exec::interrupt::DR6_BD;
+use crate::fault::{Exec, Flow};
+use crate::op::{Handler, Op};
+use crate::state::{Cpu, attention, bits::CR4_DE};
+use iced_x86::Instruction;
+use ledger::{Class, Family, Kind};
+
+const DR6_FIXED: u64 = 0xffff_0ff0;
+const DR6_WRITABLE: u64 = 0xe00f;
+const DR7_FIXED: u64 = 0x400;
+const DR7_WRITABLE: u64 = 0xffff_23ff;
+const DR7_GD: u64 = 1 << 13;
+
+/// MOV to or from a debug register.
+pub(crate) fn bind_mov(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    op.class = Class::System;
+    let to = i.op0_register().is_dr();
+    let number = if to { op.r0 } else { op.r1 };
+    if number > 7 {
+        return None;
+    }
+    Some(if to { write } else { read })
+}
+
+/// The register really meant, after all checks.
+fn accessed(cpu: &mut Cpu, number: u8) -> Exec<usize> {
+    let alias = matches!(number, 4 | 5);
+    if alias && cpu.cr4 & CR4_DE != 0 {
+        return Err(cpu.ud());
+    }
+    cpu.privileged()?;
+    if cpu.dr[7] & DR7_GD != 0 {
+        return Err(cpu.debug_trap(DR6_BD));
+    }
+    Ok(usize::from(if alias { number + 2 } else { number & 7 }))
+}
+
+fn read(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let number = accessed(cpu, op.r1)?;
+    cpu.charge(Kind::new(Family::DebugRegister, number as u32), 1);
+    cpu.set_sized(op.r0, op.size, cpu.dr[number]);
+    Ok(Flow::End)
+}
+
+fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let number = accessed(cpu, op.r0)?;
+    let value = if cpu.long64 { get1::<u64>(cpu, op) } else { u64::from(get1::<u32>(cpu, op)) };
+    if number >= 6 && value >> 32 != 0 {
+        return Err(cpu.gp(0));
+    }
+    cpu.charge(Kind::new(Family::DebugRegister, number as u32), 1);
+    cpu.dr[number] = match number {
+        6 => (value & DR6_WRITABLE) | DR6_FIXED,
+        7 => (value & DR7_WRITABLE) | DR7_FIXED,
+        _ => value,
+    };
+    cpu.breakpoints_changed();
+    Ok(Flow::End)
+}
+
+impl Cpu {
+    /// Follows a change of DR0-3 or DR7.
+    pub(crate) fn breakpoints_changed(&mut self) {
+        self.access_changed();
+        if self.instruction_breakpoints_enabled() {
+            self.attend(attention::STEP);
+        }
+    }
+
+    /// Notes I/O breakpoints that an access of `size` bytes at `port` hits (CR4.DE).
+    pub(crate) fn io_breakpoint(&mut self, port: u16, size: u8) {
+        if self.cr4 & CR4_DE == 0 || self.dr[7] & 0xff == 0 {
+            return;
+        }
+        for i in 0..4 {
+            let enabled = self.dr[7] >> (2 * i) & 3 != 0;
+            let io = self.dr[7] >> (16 + 4 * i) & 3 == 2;
+            let len = match self.dr[7] >> (18 + 4 * i) & 3 {
+                0 => 1,
+                1 => 2,
+                2 => 8,
+                _ => 4,
+            };
+            let start = self.dr[i] & !(len - 1);
+            let port = u64::from(port);
+            if enabled && io && port < start.wrapping_add(len) && start < port + u64::from(size) {
+                self.pending_dr6 |= 1 << i;
+                self.attend(attention::DEBUG);
+            }
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Model-specific registers that the processor holds itself. Those of the local APIC are asked of the board.
+
+use crate::capability::Capability;
+use crate::exec::xsave::xstate_cpuid;
+use crate::fault::{Exec, Flow};
+use crate::op::Op;
+use crate::state::{AMD_REGISTERS, Cpu, Msrs, attention, bits::*, reg, seg};
+use crate::table::Row;
+use iced_x86::Mnemonic::*;
+use ledger::{Class, Family, Kind};
+
+/// Rows of MSR access.
+pub static ROWS: &[Row] =
+    &[Row::end(Rdmsr, Class::System, |_, _| Some(rdmsr)), Row::end(Wrmsr, Class::System, |_, _| Some(wrmsr))];
+
+/// Indices of registers that have rules of their own.
+mod index {
+    pub const TSC: u32 = 0x10;
+    pub const PLATFORM_ID: u32 = 0x17;
+    pub const APIC_BASE: u32 = 0x1b;
+    pub const FEATURE_CONTROL: u32 = 0x3a;
+    pub const TSC_ADJUST: u32 = 0x3b;
+    pub const SPEC_CTRL: u32 = 0x48;
+    pub const PRED_CMD: u32 = 0x49;
+    pub const BIOS_SIGN_ID: u32 = 0x8b;
+    pub const PLATFORM_INFO: u32 = 0xce;
+    pub const MTRR_CAP: u32 = 0xfe;
+    pub const ARCH_CAPABILITIES: u32 = 0x10a;
+    pub const FLUSH_CMD: u32 = 0x10b;
+    pub const MCG_CAP: u32 = 0x179;
+    pub const MISC_ENABLE: u32 = 0x1a0;
+    pub const MTRR_PHYS_BASE0: u32 = 0x200;
+    pub const MTRR_PHYS_MASK7: u32 = 0x20f;
+    pub const PAT: u32 = 0x277;
+    pub const MTRR_DEF_TYPE: u32 = 0x2ff;
+    pub const TSC_DEADLINE: u32 = 0x6e0;
+    pub const PKRS: u32 = 0x6e1;
+    pub const X2APIC_FIRST: u32 = 0x800;
+    pub const X2APIC_LAST: u32 = 0x8ff;
+    pub const XSS: u32 = 0xda0;
+    pub const EFER: u32 = 0xc000_0080;
+    pub const FS_BASE: u32 = 0xc000_0100;
+    pub const GS_BASE: u32 = 0xc000_0101;
+    pub const TSC_AUX: u32 = 0xc000_0103;
+}
+use index::*;
+
+/// Fixed-range MTRRs in the order of [`Msrs::mtrr_fixed`].
+const MTRR_FIXED: [u32; 11] = [0x250, 0x258, 0x259, 0x268, 0x269, 0x26a, 0x26b, 0x26c, 0x26d, 0x26e, 0x26f];
+/// MTRRcap: eight variable ranges, fixed ranges, write-combining.
+const MTRR_CAP_VALUE: u64 = 0x508;
+/// Microcode revision: one that no system's list of bad ones holds.
+const MICROCODE: u64 = 0x7f00_0000;
+/// MISC_ENABLE: branch trace storage and PEBS are unavailable.
+const MISC_ENABLE_FIXED: u64 = 0x1800;
+/// MISC_ENABLE bits that can be written.
+const MISC_ENABLE_WRITABLE: u64 = 1 | 1 << 3 | 1 << 16 | 1 << 18 | 1 << 22 | 1 << 23 | 1 << 34 | 1 << 38;
+
+/// What may be written to a plain register.
+#[derive(Clone, Copy)]
+enum Check {
+    /// These bits.
+    Bits(u64),
+    /// A canonical address.
+    Canonical,
+}
+
+/// A register that is just stored.
+struct Plain {
+    index: u32,
+    field: fn(&mut Msrs) -> &mut u64,
+    check: Check,
+    /// Exists if the model has it.
+    needs: Option<Capability>,
+}
+
+const LOW: Check = Check::Bits(0xffff_ffff);
+
+static PLAIN: &[Plain] = &[
+    Plain { index: 0x140, field: |m| &mut m.misc_features, check: Check::Bits(1), needs: None },
+    Plain { index: 0x174, field: |m| &mut m.sysenter_cs, check: LOW, needs: Some(Capability::Sep) },
+    Plain { index: 0x175, field: |m| &mut m.sysenter_esp, check: Check::Canonical, needs: Some(Capability::Sep) },
+    Plain { index: 0x176, field: |m| &mut m.sysenter_eip, check: Check::Canonical, needs: Some(Capability::Sep) },
+    Plain { index: 0x17a, field: |m| &mut m.mcg_status, check: Check::Bits(0), needs: Some(Capability::Mce) },
+    Plain { index: 0x1d9, field: |m| &mut m.debugctl, check: Check::Bits(0), needs: None },
+    Plain { index: 0xc000_0081, field: |m| &mut m.star, check: Check::Bits(!0), needs: Some(Capability::LongMode) },
+    Plain { index: 0xc000_0082, field: |m| &mut m.lstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
+    Plain { index: 0xc000_0083, field: |m| &mut m.cstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
+    Plain { index: 0xc000_0084, field: |m| &mut m.fmask, check: LOW, needs: Some(Capability::LongMode) },
+    Plain {
+        index: 0xc000_0102,
+        field: |m| &mut m.kernel_gs_base,
+        check: Check::Canonical,
+        needs: Some(Capability::LongMode),
+    },
+];
+
+fn memory_type(kind: u64) -> bool {
+    matches!(kind, 0 | 1 | 4 | 5 | 6)
+}
+
+fn each_byte(value: u64, good: impl Fn(u64) -> bool) -> bool {
+    value.to_le_bytes().iter().all(|b| good(u64::from(*b)))
+}
+
+/// Whether the board holds a register.
+fn on_board(cpu: &Cpu, index: u32) -> bool {
+    match index {
+        APIC_BASE => true,
+        TSC_DEADLINE => cpu.capabilities.has(Capability::TscDeadline),
+        X2APIC_FIRST..=X2APIC_LAST => cpu.capabilities.has(Capability::X2apic),
+        _ => false,
+    }
+}
+
+impl Cpu {
+    /// Reads a model-specific register; `None` is #GP.
+    pub fn read_msr(&mut self, index: u32) -> Option<u64> {
+        if on_board(self, index) {
+            let who = self.ident();
+            let value = self.bus.borrow_mut().msr_read(who, index);
+            self.attend(attention::BUS);
+            return value;
+        }
+        if let Some(plain) = self.plain(index) {
+            return Some(*(plain.field)(&mut self.msr));
+        }
+        let capabilities = self.capabilities;
+        let when = |needed, value| if capabilities.has(needed) { Some(value) } else { None };
+        match index {
+            TSC => Some(self.tsc()),
+            PLATFORM_ID if !capabilities.amd => Some(0),
+            FEATURE_CONTROL if !capabilities.amd => Some(1),
+            TSC_ADJUST => when(Capability::TscAdjust, self.msr.tsc_adjust),
+            SPEC_CTRL if self.spec_ctrl_bits() != 0 => Some(self.msr.spec_ctrl),
+            BIOS_SIGN_ID => Some(if capabilities.amd { MICROCODE } else { MICROCODE << 32 }),
+            PLATFORM_INFO if !capabilities.amd => Some((self.model.tsc_hz / 100_000_000) << 8 | 1 << 31),
+            MTRR_CAP => when(Capability::Mtrr, MTRR_CAP_VALUE),
+            ARCH_CAPABILITIES => when(Capability::ArchCapabilities, self.model.arch_capabilities),
+            MCG_CAP => when(Capability::Mce, 0),
+            MISC_ENABLE if !capabilities.amd => Some(self.msr.misc_enable | MISC_ENABLE_FIXED),
+            MTRR_PHYS_BASE0..=MTRR_PHYS_MASK7 => {
+                when(Capability::Mtrr, self.msr.mtrr_variable[(index - MTRR_PHYS_BASE0) as usize])
+            }
+            PAT => when(Capability::Pat, self.msr.pat),
+            MTRR_DEF_TYPE => when(Capability::Mtrr, self.msr.mtrr_def_type),
+            PKRS => when(Capability::Pks, self.msr.pkrs),
+            XSS => when(Capability::Xsaves, self.msr.xss),
+            EFER if capabilities.has(Capability::LongMode) || capabilities.has(Capability::Nx) => Some(self.msr.efer),
+            FS_BASE => when(Capability::LongMode, self.seg[usize::from(seg::FS)].base),
+            GS_BASE => when(Capability::LongMode, self.seg[usize::from(seg::GS)].base),
+            TSC_AUX if capabilities.has(Capability::Rdtscp) || capabilities.has(Capability::Rdpid) => {
+                Some(self.msr.tsc_aux)
+            }
+            _ => self.other(index).map(|slot| *slot),
+        }
+    }
+
+    /// A stored register by index, if the model has it.
+    fn plain(&self, index: u32) -> Option<&'static Plain> {
+        let plain = PLAIN.iter().find(|p| p.index == index)?;
+        plain.needs.is_none_or(|f| self.capabilities.has(f)).then_some(plain)
+    }
+
+    /// Fixed MTRRs and AMD's configuration registers.
+    fn other(&mut self, index: u32) -> Option<&mut u64> {
+        if self.capabilities.has(Capability::Mtrr)
+            && let Some(i) = MTRR_FIXED.iter().position(|m| *m == index)
+        {
+            return Some(&mut self.msr.mtrr_fixed[i]);
+        }
+        let i = AMD_REGISTERS.iter().position(|m| *m == index).filter(|_| self.capabilities.amd)?;
+        Some(&mut self.msr.amd[i])
+    }
+
+    /// Bits of IA32_SPEC_CTRL that exist.
+    fn spec_ctrl_bits(&self) -> u64 {
+        use Capability::*;
+        const BITS: &[(Capability, u64)] =
+            &[(SpecCtrl, 1), (AmdIbrs, 1), (Stibp, 2), (AmdStibp, 2), (Ssbd, 4), (AmdSsbd, 4)];
+        let bits = BITS.iter().filter(|(f, _)| self.capabilities.has(*f)).fold(0, |all, (_, bit)| all | bit);
+        let more = self.model.leaf(7, 2).map_or(0, |r| r.edx);
+        // PSFD, IPRED_CTRL, RRSBA_CTRL, BHI_CTRL.
+        const MORE: [(u32, u64); 4] = [(0, 1 << 7), (1, 3 << 3), (2, 3 << 5), (4, 1 << 10)];
+        MORE.iter().filter(|(bit, _)| more >> bit & 1 != 0).fold(bits, |all, (_, bits)| all | bits)
+    }
+
+    /// Writes a model-specific register; `false` is #GP.
+    pub fn write_msr(&mut self, index: u32, value: u64) -> bool {
+        if on_board(self, index) {
+            let who = self.ident();
+            let good = self.bus.borrow_mut().msr_write(who, index, value);
+            self.attend(attention::BUS);
+            return good;
+        }
+        if let Some(plain) = self.plain(index) {
+            let good = match plain.check {
+                Check::Bits(bits) => value & !bits == 0,
+                Check::Canonical => self.canonical(value),
+            };
+            if good {
+                *(plain.field)(&mut self.msr) = value;
+            }
+            return good;
+        }
+        let capabilities = self.capabilities;
+        match index {
+            TSC => {
+                let delta = value.wrapping_sub(self.tsc());
+                self.msr.tsc_offset = self.msr.tsc_offset.wrapping_add(delta);
+                self.msr.tsc_adjust = self.msr.tsc_adjust.wrapping_add(delta);
+                true
+            }
+            TSC_ADJUST if capabilities.has(Capability::TscAdjust) => {
+                let delta = value.wrapping_sub(self.msr.tsc_adjust);
+                self.msr.tsc_offset = self.msr.tsc_offset.wrapping_add(delta);
+                self.msr.tsc_adjust = value;
+                true
+            }
+            SPEC_CTRL if self.spec_ctrl_bits() != 0 => {
+                let good = value & !self.spec_ctrl_bits() == 0;
+                if good {
+                    self.msr.spec_ctrl = value;
+                }
+                good
+            }
+            PRED_CMD if capabilities.has(Capability::SpecCtrl) || capabilities.has(Capability::AmdIbpb) => {
+                if value & 1 != 0 {
+                    self.predictor.barrier();
+                }
+                value & !1 == 0
+            }
+            FLUSH_CMD if capabilities.has(Capability::FlushL1d) => value & !1 == 0,
+            // Starts the sequence that reads the revision.
+            BIOS_SIGN_ID => true,
+            MISC_ENABLE if !capabilities.amd => {
+                let good = value & !(MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED) == 0;
+                if good {
+                    self.msr.misc_enable = value & MISC_ENABLE_WRITABLE;
+                }
+                good
+            }
+            EFER if capabilities.has(Capability::LongMode) || capabilities.has(Capability::Nx) => {
+                self.write_efer(value)
+            }
+            FS_BASE | GS_BASE if capabilities.has(Capability::LongMode) && self.canonical(value) => {
+                let which = if index == FS_BASE { seg::FS } else { seg::GS };
+                self.seg[usize::from(which)].base = value;
+                true
+            }
+            TSC_AUX if capabilities.has(Capability::Rdtscp) || capabilities.has(Capability::Rdpid) => {
+                self.msr.tsc_aux = value;
+                value >> 32 == 0
+            }
+            PKRS if capabilities.has(Capability::Pks) && value >> 32 == 0 => {
+                self.msr.pkrs = value;
+                self.mapping_changed();
+                true
+            }
+            XSS if capabilities.has(Capability::Xsaves) => {
+                let regs = xstate_cpuid(self, 1);
+                let known = u64::from(regs.edx) << 32 | u64::from(regs.ecx);
+                if value & !known != 0 {
+                    return false;
+                }
+                self.msr.xss = value;
+                true
+            }
+            PAT if capabilities.has(Capability::Pat) => {
+                let good = each_byte(value, |b| memory_type(b) || b == 7);
+                if good {
+                    self.msr.pat = value;
+                }
+                good
+            }
+            _ => self.write_range(index, value),
+        }
+    }
+
+    /// MTRRs and AMD's configuration registers.
+    fn write_range(&mut self, index: u32, value: u64) -> bool {
+        let beyond = self.beyond_physical();
+        let mtrr = self.capabilities.has(Capability::Mtrr);
+        match index {
+            MTRR_PHYS_BASE0..=MTRR_PHYS_MASK7 if mtrr => {
+                let base = index & 1 == 0;
+                let good = if base { memory_type(value & 0xff) && value & 0xf00 == 0 } else { value & 0x7ff == 0 };
+                if good && value & beyond == 0 {
+                    self.msr.mtrr_variable[(index - MTRR_PHYS_BASE0) as usize] = value;
+                }
+                good && value & beyond == 0
+            }
+            MTRR_DEF_TYPE if mtrr => {
+                let good = value & !0xcff == 0 && memory_type(value & 0xff);
+                if good {
+                    self.msr.mtrr_def_type = value;
+                }
+                good
+            }
+            _ => {
+                let fixed = MTRR_FIXED.contains(&index);
+                if fixed && !each_byte(value, memory_type) {
+                    return false;
+                }
+                match self.other(index) {
+                    Some(slot) => {
+                        *slot = value;
+                        true
+                    }
+                    None => false,
+                }
+            }
+        }
+    }
+
+    fn write_efer(&mut self, value: u64) -> bool {
+        let capabilities = self.capabilities;
+        let mut known = EFER_LMA;
+        for (feature, bit) in [
+            (Capability::Syscall, EFER_SCE),
+            (Capability::LongMode, EFER_LME),
+            (Capability::Nx, EFER_NXE),
+            (Capability::Ffxsr, 1 << 14),
+        ] {
+            known |= if capabilities.has(feature) { bit } else { 0 };
+        }
+        let changed = self.msr.efer ^ value;
+        if value & !known != 0 || (changed & EFER_LME != 0 && self.cr0 & CR0_PG != 0) {
+            return false;
+        }
+        self.msr.efer = (value & !EFER_LMA) | (self.msr.efer & EFER_LMA);
+        if changed & EFER_NXE != 0 {
+            // Cached translations hold the execute permission as it was computed under the old setting.
+            self.tlb.flush_all();
+        }
+        self.mapping_changed();
+        self.mode_changed();
+        true
+    }
+}
+
+fn rdmsr(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    cpu.privileged()?;
+    let index = cpu.get::<u32>(reg::RCX);
+    let Some(value) = cpu.read_msr(index) else { return Err(cpu.gp(0)) };
+    cpu.charge(Kind::new(Family::Rdmsr, index), 1);
+    cpu.set::<u32>(reg::RAX, value as u32);
+    cpu.set::<u32>(reg::RDX, (value >> 32) as u32);
+    Ok(Flow::End)
+}
+
+fn wrmsr(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    cpu.privileged()?;
+    let index = cpu.get::<u32>(reg::RCX);
+    let value = u64::from(cpu.get::<u32>(reg::RDX)) << 32 | u64::from(cpu.get::<u32>(reg::RAX));
+    if !cpu.write_msr(index, value) {
+        return Err(cpu.gp(0));
+    }
+    cpu.charge(Kind::new(Family::Wrmsr, index), 1);
+    Ok(Flow::End)
+}

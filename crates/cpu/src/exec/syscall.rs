@@ -1,0 +1,151 @@
+//! Fast system calls: SYSCALL, SYSRET, SYSENTER, SYSEXIT.
+
+use crate::capability::Capability;
+use crate::exec::descriptor::is_null;
+use crate::fault::{Exec, Flow};
+use crate::flags;
+use crate::op::{Handler, Op};
+use crate::state::{Cpu, Segment, bits::EFER_SCE, reg, rights, seg};
+use crate::table::Row;
+use iced_x86::{Instruction, Mnemonic::*};
+use ledger::{Class, Family, Kind};
+
+/// Rows of fast system calls.
+pub static ROWS: &[Row] = &[
+    Row::end(Syscall, Class::System, |_, _| Some(syscall)),
+    Row::end(Sysret, Class::System, |_, op| sized(op, 4, sysret)),
+    Row::end(Sysretq, Class::System, |_, op| sized(op, 8, sysret)),
+    Row::end(Sysenter, Class::System, |_: &Instruction, _| Some(sysenter)),
+    Row::end(Sysexit, Class::System, |_, op| sized(op, 4, sysexit)),
+    Row::end(Sysexitq, Class::System, |_, op| sized(op, 8, sysexit)),
+];
+
+fn sized(op: &mut Op, size: u8, handler: Handler) -> Option<Handler> {
+    op.size = size;
+    Some(handler)
+}
+
+const FLAT: u32 = rights::ACCESSED | rights::RW | rights::S | rights::P | rights::G;
+
+/// A flat code segment as these instructions make it, without reading a descriptor.
+fn code(selector: u16, dpl: u8, long: bool) -> Segment {
+    let width = if long { rights::L } else { rights::DB };
+    let rights = FLAT | rights::CODE | width | u32::from(dpl) << rights::DPL_SHIFT;
+    Segment { base: 0, limit: u32::MAX, rights, selector }
+}
+
+/// A flat stack segment.
+fn stack(selector: u16, dpl: u8) -> Segment {
+    let rights = FLAT | rights::DB | u32::from(dpl) << rights::DPL_SHIFT;
+    Segment { base: 0, limit: u32::MAX, rights, selector }
+}
+
+impl Cpu {
+    fn go_flat(&mut self, cs: Segment, ss: Segment, cpl: u8, rip: u64) -> Flow {
+        self.seg[usize::from(seg::CS)] = cs;
+        self.seg[usize::from(seg::SS)] = ss;
+        self.cpl = cpl;
+        self.rip = rip;
+        self.mode_changed();
+        Flow::End
+    }
+}
+
+fn syscall(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    let exists = cpu.capabilities.has(Capability::Syscall) && cpu.msr.efer & EFER_SCE != 0;
+    // Outside long mode the instruction is AMD's only; there it ends in 32-bit code at STAR[31:0].
+    if !exists || !(cpu.long64 || cpu.capabilities.amd) {
+        return Err(cpu.ud());
+    }
+    cpu.charge(Kind::new(Family::Syscall, 0), 1);
+    let selector = (cpu.msr.star >> 32) as u16 & 0xfffc;
+    let image = cpu.rflags();
+    cpu.gpr[usize::from(reg::RCX)] = cpu.rip;
+    if !cpu.long_mode() {
+        let target = cpu.msr.star & 0xffff_ffff;
+        cpu.set_rflags(image & !(flags::VM | flags::IF | flags::RF));
+        return Ok(cpu.go_flat(code(selector, 0, false), stack(selector.wrapping_add(8), 0), 0, target));
+    }
+    cpu.gpr[11] = image & !flags::RF;
+    let target = if cpu.long64 { cpu.msr.lstar } else { cpu.msr.cstar };
+    cpu.set_rflags(image & !(cpu.msr.fmask | flags::RF));
+    // A trap after SYSCALL goes by the flag it leaves.
+    cpu.single_step &= cpu.flags & flags::TF != 0;
+    Ok(cpu.go_flat(code(selector, 0, true), stack(selector.wrapping_add(8), 0), 0, target))
+}
+
+fn sysret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let exists = cpu.capabilities.has(Capability::Syscall) && cpu.msr.efer & EFER_SCE != 0;
+    if !exists || !(cpu.long64 || cpu.capabilities.amd) {
+        return Err(cpu.ud());
+    }
+    cpu.privileged()?;
+    if !cpu.protected() {
+        return Err(cpu.gp(0));
+    }
+    let base = (cpu.msr.star >> 48) as u16;
+    let rcx = cpu.gpr[usize::from(reg::RCX)];
+    let long = op.size == 8;
+    // Checked before the privilege level changes; AMD's processors fault at the target instead.
+    if long && !cpu.canonical(rcx) && !cpu.capabilities.amd {
+        return Err(cpu.gp(0));
+    }
+    cpu.charge(Kind::new(Family::Sysret, 0), 1);
+    if cpu.long_mode() {
+        let image = cpu.gpr[11] & flags::ALL & !(flags::RF | flags::VM);
+        cpu.set_rflags(image);
+    } else {
+        let value = cpu.rflags() | flags::IF;
+        cpu.set_rflags(value);
+    }
+    let selector = if long { base.wrapping_add(16) } else { base } | 3;
+    let rip = if long { rcx } else { rcx & 0xffff_ffff };
+    let mut ss = stack(base.wrapping_add(8) | 3, 3);
+    if cpu.capabilities.amd {
+        // Only the selector is loaded; base, limit and attributes stay what they were.
+        ss = Segment { selector: ss.selector, ..cpu.seg[usize::from(seg::SS)] };
+    }
+    Ok(cpu.go_flat(code(selector, 3, long), ss, 3, rip))
+}
+
+fn sysenter(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    if !cpu.capabilities.has(Capability::Sep) || (cpu.capabilities.amd && cpu.long_mode()) {
+        return Err(cpu.ud());
+    }
+    let selector = cpu.msr.sysenter_cs as u16;
+    if !cpu.protected() || is_null(selector) {
+        return Err(cpu.gp(0));
+    }
+    cpu.charge(Kind::new(Family::Syscall, 1), 1);
+    let value = cpu.rflags() & !(flags::VM | flags::IF | flags::RF);
+    cpu.set_rflags(value);
+    let long = cpu.long_mode();
+    let mask = if long { u64::MAX } else { 0xffff_ffff };
+    cpu.gpr[usize::from(reg::RSP)] = cpu.msr.sysenter_esp & mask;
+    let selector = selector & 0xfffc;
+    let target = cpu.msr.sysenter_eip & mask;
+    Ok(cpu.go_flat(code(selector, 0, long), stack(selector.wrapping_add(8), 0), 0, target))
+}
+
+fn sysexit(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    if !cpu.capabilities.has(Capability::Sep) || (cpu.capabilities.amd && cpu.long_mode()) {
+        return Err(cpu.ud());
+    }
+    let selector = cpu.msr.sysenter_cs as u16;
+    if !cpu.protected() || is_null(selector) {
+        return Err(cpu.gp(0));
+    }
+    cpu.privileged()?;
+    let long = op.size == 8;
+    let (rcx, rdx) = (cpu.gpr[usize::from(reg::RCX)], cpu.gpr[usize::from(reg::RDX)]);
+    if long && (!cpu.canonical(rcx) || !cpu.canonical(rdx)) {
+        return Err(cpu.gp(0));
+    }
+    cpu.charge(Kind::new(Family::Sysret, 1), 1);
+    let mask = if long { u64::MAX } else { 0xffff_ffff };
+    cpu.gpr[usize::from(reg::RSP)] = rcx & mask;
+    let offset = if long { 32 } else { 16 };
+    let cs = selector.wrapping_add(offset) | 3;
+    let ss = selector.wrapping_add(offset + 8) | 3;
+    Ok(cpu.go_flat(code(cs, 3, long), stack(ss, 3), 3, rdx & mask))
+}

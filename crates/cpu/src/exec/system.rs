@@ -1,0 +1,276 @@
+//! Other system instructions: halting, translation and cache invalidation, time, segment bases, software interrupts.
+
+use crate::capability::Capability;
+use crate::exec::interrupt::Source;
+use crate::exec::{get0, set0};
+use crate::fault::{Cause, Exec, Flow, vector};
+use crate::flags::Int;
+use crate::op::{Handler, Op, SEG_FLAT};
+use crate::state::{Cpu, attention, bits::*, reg, seg};
+use crate::table::Row;
+use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
+use ledger::{Class, Family, Kind};
+
+/// Rows of system instructions.
+pub static ROWS: &[Row] = &[
+    Row::end(Hlt, Class::System, |_, _| Some(hlt)),
+    Row::end(Monitor, Class::System, |i, op| Some(monitor_bind(i, op))),
+    Row::end(Mwait, Class::System, |_, _| Some(mwait)),
+    Row::end(Invlpg, Class::System, |_, _| Some(invlpg)),
+    Row::end(Invpcid, Class::System, |_, _| Some(invpcid)),
+    Row::end(Wbinvd, Class::System, |_, _| Some(cache_flush)),
+    Row::end(Wbnoinvd, Class::System, |_, _| Some(cache_flush)),
+    Row::end(Invd, Class::System, |_, _| Some(cache_flush)),
+    Row::end(Swapgs, Class::System, |_, _| Some(swapgs)),
+    Row::end(Rdtsc, Class::ReadTsc, |_, _| Some(rdtsc)),
+    Row::end(Rdtscp, Class::ReadTsc, |_, _| Some(rdtscp)),
+    Row::end(Rdpmc, Class::ReadTsc, |_, _| Some(rdpmc)),
+    Row::new(Rdpid, Class::Microcode, |_, _| Some(rdpid)),
+    Row::new(Rdfsbase, Class::Microcode, |_, op| {
+        base(op, read_base::<{ seg::FS }, u32>, read_base::<{ seg::FS }, u64>)
+    }),
+    Row::new(Rdgsbase, Class::Microcode, |_, op| {
+        base(op, read_base::<{ seg::GS }, u32>, read_base::<{ seg::GS }, u64>)
+    }),
+    Row::new(Wrfsbase, Class::Microcode, |_, op| {
+        base(op, write_base::<{ seg::FS }, u32>, write_base::<{ seg::FS }, u64>)
+    }),
+    Row::new(Wrgsbase, Class::Microcode, |_, op| {
+        base(op, write_base::<{ seg::GS }, u32>, write_base::<{ seg::GS }, u64>)
+    }),
+    Row::end(Int, Class::System, |_, _| Some(int)),
+    Row::end(Int1, Class::System, |_, _| Some(int1)),
+    Row::end(Int3, Class::System, |_, _| Some(|cpu, _| trap(cpu, vector::BP))),
+    Row::end(Into, Class::System, |_, _| Some(into)),
+    Row::new(Bound, Class::Microcode, bound),
+];
+
+fn base(op: &mut Op, narrow: Handler, wide: Handler) -> Option<Handler> {
+    Some(if op.size == 8 { wide } else { narrow })
+}
+
+fn hlt(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    cpu.privileged()?;
+    cpu.monitor = None;
+    cpu.attend(attention::HALT);
+    Ok(Flow::End)
+}
+
+fn monitor_bind(i: &Instruction, op: &mut Op) -> Handler {
+    op.asize = match i.code() {
+        Code::Monitorw => 2,
+        Code::Monitord => 4,
+        _ => 8,
+    };
+    monitor
+}
+
+fn monitor(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    if !cpu.capabilities.has(Capability::Monitor) || cpu.cpl != 0 {
+        return Err(cpu.ud());
+    }
+    if cpu.get::<u32>(reg::RCX) != 0 {
+        return Err(cpu.gp(0));
+    }
+    let offset = cpu.reg(reg::RAX) & crate::op::address_mask(op.asize);
+    let segment = if cpu.long64 { SEG_FLAT } else { seg::DS };
+    let linear = cpu.linear(segment, offset, 1, false)?;
+    let privilege = cpu.privilege();
+    cpu.prepare_read(linear, 1, privilege, segment)?;
+    let (physical, _) = cpu.translate(linear, crate::walk::Access::Read, privilege)?;
+    cpu.monitor = Some(physical & !63);
+    Ok(Flow::End)
+}
+
+fn mwait(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    if !cpu.capabilities.has(Capability::Monitor) || cpu.cpl != 0 {
+        return Err(cpu.ud());
+    }
+    if cpu.get::<u32>(reg::RCX) & !1 != 0 {
+        return Err(cpu.gp(0));
+    }
+    // Without an armed monitor MWAIT does not wait.
+    if cpu.monitor.is_some() {
+        cpu.attend(attention::HALT);
+    }
+    Ok(Flow::End)
+}
+
+fn invlpg(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    cpu.privileged()?;
+    cpu.charge(Kind::new(Family::Invlpg, 0), 1);
+    let offset = op.ea(cpu);
+    let linear = if op.seg >= SEG_FLAT {
+        offset
+    } else if cpu.long64 {
+        cpu.seg[usize::from(op.seg)].base.wrapping_add(offset)
+    } else {
+        cpu.seg[usize::from(op.seg)].base.wrapping_add(offset) & 0xffff_ffff
+    };
+    // A non-canonical address has no translation to drop.
+    if !cpu.long64 || cpu.canonical(linear) {
+        let pcid = cpu.pcid();
+        cpu.tlb.flush_page(linear, pcid);
+        cpu.mapping_changed();
+    }
+    Ok(Flow::End)
+}
+
+fn invpcid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    if !cpu.capabilities.has(Capability::Invpcid) {
+        return Err(cpu.ud());
+    }
+    cpu.privileged()?;
+    let kind = if cpu.long64 { get0::<u64>(cpu, op) } else { u64::from(get0::<u32>(cpu, op)) };
+    if kind > 3 {
+        return Err(cpu.gp(0));
+    }
+    let mut bytes = [0u8; 16];
+    cpu.load_bytes(op, &mut bytes)?;
+    let (low, high) = bytes.split_at(8);
+    let pcid = u64::from_le_bytes(low.try_into().unwrap_or_default());
+    let linear = u64::from_le_bytes(high.try_into().unwrap_or_default());
+    let reserved = pcid >> 12 != 0;
+    let untagged = kind < 2 && pcid != 0 && cpu.cr4 & CR4_PCIDE == 0;
+    if reserved || untagged || (kind == 0 && !cpu.canonical(linear)) {
+        return Err(cpu.gp(0));
+    }
+    cpu.charge(Kind::new(Family::Invpcid, kind as u32), 1);
+    match kind {
+        0 => cpu.tlb.flush_page_non_global(linear, pcid as u16),
+        1 => cpu.tlb.flush_pcid(pcid as u16),
+        2 => cpu.tlb.flush_all(),
+        _ => cpu.tlb.flush_non_global(),
+    }
+    cpu.mapping_changed();
+    Ok(Flow::End)
+}
+
+fn cache_flush(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    cpu.privileged()?;
+    cpu.charge(Kind::new(Family::CacheFlush, 0), 1);
+    Ok(Flow::End)
+}
+
+fn swapgs(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    if !cpu.long64 {
+        return Err(cpu.ud());
+    }
+    cpu.privileged()?;
+    cpu.charge(Kind::new(Family::Swapgs, 0), 1);
+    std::mem::swap(&mut cpu.seg[usize::from(seg::GS)].base, &mut cpu.msr.kernel_gs_base);
+    Ok(Flow::End)
+}
+
+fn read_time(cpu: &mut Cpu) -> Exec {
+    if cpu.cr4 & CR4_TSD != 0 && cpu.cpl != 0 {
+        return Err(cpu.gp(0));
+    }
+    let tsc = cpu.tsc();
+    cpu.set::<u32>(reg::RAX, tsc as u32);
+    cpu.set::<u32>(reg::RDX, (tsc >> 32) as u32);
+    Ok(())
+}
+
+fn rdtsc(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    read_time(cpu)?;
+    Ok(Flow::End)
+}
+
+fn rdtscp(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    if !cpu.capabilities.has(Capability::Rdtscp) {
+        return Err(cpu.ud());
+    }
+    read_time(cpu)?;
+    cpu.set::<u32>(reg::RCX, cpu.msr.tsc_aux as u32);
+    Ok(Flow::End)
+}
+
+fn rdpmc(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    // No counter exists: whatever the privilege, the index is out of range.
+    Err(cpu.gp(0))
+}
+
+fn rdpid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    if !cpu.capabilities.has(Capability::Rdpid) {
+        return Err(cpu.ud());
+    }
+    let value = cpu.msr.tsc_aux;
+    if cpu.long64 {
+        cpu.set::<u64>(op.r0, value);
+    } else {
+        cpu.set::<u32>(op.r0, value as u32);
+    }
+    Ok(Flow::Next)
+}
+
+fn bases_allowed(cpu: &mut Cpu) -> Exec {
+    if !cpu.long64 || cpu.cr4 & CR4_FSGSBASE == 0 { Err(cpu.ud()) } else { Ok(()) }
+}
+
+fn read_base<const WHICH: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    bases_allowed(cpu)?;
+    let value = cpu.seg[usize::from(WHICH)].base;
+    set0::<T>(cpu, op, T::from_u64(value));
+    Ok(Flow::Next)
+}
+
+fn write_base<const WHICH: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    bases_allowed(cpu)?;
+    let value = get0::<T>(cpu, op).to_u64();
+    if !cpu.canonical(value) {
+        return Err(cpu.gp(0));
+    }
+    cpu.seg[usize::from(WHICH)].base = value;
+    Ok(Flow::Next)
+}
+
+fn int(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    cpu.software_interrupt(op.imm as u8, Source::Int)?;
+    Ok(Flow::End)
+}
+
+fn trap(cpu: &mut Cpu, vector: u8) -> Exec<Flow> {
+    cpu.software_interrupt(vector, Source::Trap)?;
+    Ok(Flow::End)
+}
+
+fn into(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    if cpu.lazy.of() { trap(cpu, vector::OF) } else { Ok(Flow::End) }
+}
+
+/// INT1 is delivered like a debug exception found by the processor: no privilege check, and EXT in error codes.
+fn int1(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    cpu.fault_dr6 = 0;
+    if let Err(fault) = cpu.software_interrupt(vector::DB, Source::Exception) {
+        if let Cause::Exception(vector::TS..=vector::GP, Some(code)) = &mut cpu.fault {
+            *code |= 1;
+        }
+        return Err(fault);
+    }
+    Ok(Flow::End)
+}
+
+fn bound(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    if i.op1_kind() != OpKind::Memory {
+        return None;
+    }
+    Some(if op.size == 2 { in_bounds::<u16> } else { in_bounds::<u32> })
+}
+
+fn in_bounds<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let mut bytes = [0u8; 8];
+    let size = usize::from(T::SIZE);
+    cpu.load_bytes(op, &mut bytes[..2 * size])?;
+    let value = |at: usize| {
+        let mut word = [0u8; 8];
+        word[..size].copy_from_slice(&bytes[at..at + size]);
+        T::from_u64(u64::from_le_bytes(word)).to_i64()
+    };
+    let (lower, upper) = (value(0), value(size));
+    let index = get0::<T>(cpu, op).to_i64();
+    if index < lower || index > upper {
+        return Err(cpu.raise(vector::BR));
+    }
+    Ok(Flow::Next)
+}
