@@ -161,13 +161,13 @@ impl Random {
         let masks = if self.below(2) == 0 { 0x3f } else { self.below(64) as u16 };
         let control = 0x40 | masks | (self.pick(&[0, 2, 3, 3, 3, 1]) << 8) | (self.below(4) as u16) << 10;
         let status = (self.next() as u16 & 0x7f40) | (self.next() as u16 & masks);
-        let empty = if self.below(4) == 0 { self.next() as u16 | self.next() as u16 } else { 0 };
-        // Mostly two empty registers below the top, so that loads do not overflow.
-        let top = status >> 11 & 7;
-        let free = if self.below(6) == 0 { 0 } else { 3u16 << ((top + 6) & 7) | 3 >> (8 - ((top + 6) & 7)).min(8) };
-        let tags = (0..8).fold(0u16, |t, i| {
-            t | if (empty & free | free) >> i & 1 != 0 || empty >> i & 0x101 == 0x101 { 3 << (2 * i) } else { 0 }
-        });
+        // Mostly ST(6) and ST(7) are empty, so that loads do not overflow, and sometimes others.
+        let top = u32::from(status >> 11 & 7);
+        let mut empty = if self.below(6) == 0 { 0 } else { 0xc0u8.rotate_left(top) };
+        if self.below(4) == 0 {
+            empty |= self.next() as u8 & self.next() as u8;
+        }
+        let tags = (0..8).fold(0u16, |tags, i| tags | if empty >> i & 1 != 0 { 3 << (2 * i) } else { 0 });
         let mut image = [0; 108];
         for (at, word) in [(0, control), (4, status), (8, tags)] {
             image[at..at + 2].copy_from_slice(&word.to_le_bytes());

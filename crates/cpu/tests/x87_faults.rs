@@ -165,3 +165,38 @@ fn the_environment_instruction_without_wait_prefix_is_two_instructions() {
     machine.step().unwrap();
     assert_eq!(machine.peek::<2>(DATA), 0x37fu16.to_le_bytes());
 }
+
+#[test]
+fn alignment_is_checked_where_it_is_enabled() {
+    const AC: Raised = Raised { vector: vector::AC, code: Some(0) };
+    let mut machine = Machine::long64(3);
+    machine.cpu.cr0 |= CR0_AM;
+    machine.cpu.set_rflags(1 << 18 | 2);
+    machine.cpu.access_changed();
+    assert_eq!(machine.execute(|a| a.fld(tbyte_ptr(DATA + 4))), Err(AC));
+    assert_eq!(machine.execute(|a| a.fld(qword_ptr(DATA + 4))), Err(AC));
+    assert_eq!(machine.execute(|a| a.fbstp(tbyte_ptr(DATA + 2))), Err(AC));
+    assert_eq!(machine.execute(|a| a.fnsave(dword_ptr(DATA + 2))), Err(AC));
+    machine
+        .execute(|a| {
+            a.fld(tbyte_ptr(DATA + 8))?;
+            a.fnsave(dword_ptr(DATA + 4))
+        })
+        .unwrap();
+}
+
+#[test]
+fn older_processors_keep_all_pointers() {
+    let mut machine = Machine::compatibility32(3);
+    let start = machine.cpu.rip;
+    machine.execute(|a| a.fld(dword_ptr(DATA as u32))).unwrap();
+    let x = &machine.cpu.x87;
+    assert_eq!((x.ip, x.cs, x.dp, x.ds, x.opcode), (start, 0x0b, DATA, 0x13, 0));
+
+    let mut machine = Machine::compatibility32(3);
+    machine.cpu.fdp_on_exception = true;
+    machine.cpu.fcs_deprecated = true;
+    machine.execute(|a| a.fld(dword_ptr(DATA as u32))).unwrap();
+    let x = &machine.cpu.x87;
+    assert_eq!((x.ip, x.cs, x.dp, x.ds), (start, 0, 0, 0));
+}

@@ -1,6 +1,6 @@
 //! Control: the control and status words, the environment, saving and restoring.
 
-use crate::exec::x87::stack::{available, enter, note, pending};
+use crate::exec::x87::stack::{available, enter, load_bytes, note, pending, store_bytes};
 use crate::f80::status::*;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
@@ -108,6 +108,11 @@ const LONG: usize = 28;
 /// Length of the registers behind an environment.
 const REGISTERS: usize = 80;
 
+/// What an environment of a length must be aligned to: its fields.
+fn alignment(length: usize) -> u64 {
+    if length == SHORT { 2 } else { 4 }
+}
+
 /// Whether the environment has the format of real and virtual-8086 mode, with linear pointers.
 fn real_format(cpu: &Cpu) -> bool {
     !cpu.protected() || cpu.v8086()
@@ -166,7 +171,7 @@ pub fn fnstenv(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     available(cpu)?;
     let length = usize::from(op.size).min(LONG);
     let bytes = environment(cpu, length);
-    cpu.store_bytes(op, &bytes[..length])?;
+    store_bytes(cpu, op, &bytes[..length], alignment(length))?;
     cpu.x87.control |= EXCEPTIONS;
     cpu.x87.summarize();
     Ok(Flow::Next)
@@ -176,7 +181,7 @@ pub fn fldenv(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
     let mut bytes = [0; LONG];
     let bytes = &mut bytes[..usize::from(op.size).min(LONG)];
-    cpu.load_bytes(op, bytes)?;
+    load_bytes(cpu, op, bytes, alignment(bytes.len()))?;
     set_environment(cpu, bytes);
     Ok(Flow::Next)
 }
@@ -194,7 +199,7 @@ pub fn fnsave(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     for (i, slot) in (0..8).zip(bytes[length..].chunks_exact_mut(10)) {
         slot.copy_from_slice(&cpu.x87.st(i).to_bytes());
     }
-    cpu.store_bytes(op, &bytes[..length + REGISTERS])?;
+    store_bytes(cpu, op, &bytes[..length + REGISTERS], alignment(length))?;
     cpu.x87.init();
     Ok(Flow::Next)
 }
@@ -204,7 +209,7 @@ pub fn frstor(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let length = save_environment(op);
     let mut bytes = [0; LONG + REGISTERS];
     let bytes = &mut bytes[..length + REGISTERS];
-    cpu.load_bytes(op, bytes)?;
+    load_bytes(cpu, op, bytes, alignment(length))?;
     let (head, registers) = bytes.split_at(length);
     set_environment(cpu, head);
     let top = cpu.x87.top();

@@ -1,7 +1,7 @@
 //! Loads, constants, and moves within the stack.
 
 use crate::exec::x87::rounding;
-use crate::exec::x87::stack::{bound, enter, note, overflow, report, underflow};
+use crate::exec::x87::stack::{bound, enter, load_bytes, note, overflow, report, underflow};
 use crate::f80::{Rounding, status::*};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
@@ -47,7 +47,7 @@ pub fn fld(i: &Instruction, op: &mut Op) -> Option<Handler> {
         _ => |cpu, op| {
             enter(cpu)?;
             let mut bytes = [0; 10];
-            cpu.load_bytes(op, &mut bytes)?;
+            load_bytes(cpu, op, &mut bytes, 8)?;
             push(cpu, op, F80::from_bytes(bytes), 0)
         },
     };
@@ -90,7 +90,7 @@ pub fn fild(i: &Instruction, op: &mut Op) -> Option<Handler> {
 pub fn fbld(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
     let mut bytes = [0; 10];
-    cpu.load_bytes(op, &mut bytes)?;
+    load_bytes(cpu, op, &mut bytes, 8)?;
     // Eighteen digits of up to 15 (those above 9 are invalid but harmless) stay below 2^64.
     let magnitude = bytes[..9].iter().rev().fold(0u64, |v, b| v * 100 + u64::from(b >> 4) * 10 + u64::from(b & 15));
     push(cpu, op, F80::from_magnitude(magnitude).with_sign(bytes[9] & 0x80 != 0), 0)

@@ -2,6 +2,7 @@
 
 use crate::f80::status::*;
 use crate::fault::{Exec, vector};
+use crate::flags;
 use crate::op::{Handler, Op, SEG_FLAT};
 use crate::state::{Cpu, F80, X87, bits::*, seg};
 use iced_x86::{Instruction, OpCodeOperandKind, Register};
@@ -175,6 +176,26 @@ pub fn available(cpu: &mut Cpu) -> Exec {
 pub fn pending(cpu: &mut Cpu) -> Exec {
     if cpu.x87.status & ES != 0 && cpu.cr0 & CR0_NE != 0 {
         return Err(cpu.raise(vector::MF));
+    }
+    Ok(())
+}
+
+/// Reads an operand of 10 bytes or an environment, whose parts must lie at multiples of `alignment` where that is checked.
+pub fn load_bytes(cpu: &mut Cpu, op: &Op, out: &mut [u8], alignment: u64) -> Exec {
+    check_alignment(cpu, op, out.len() as u64, false, alignment)?;
+    cpu.load_bytes(op, out)
+}
+
+/// Writes such an operand.
+pub fn store_bytes(cpu: &mut Cpu, op: &Op, from: &[u8], alignment: u64) -> Exec {
+    check_alignment(cpu, op, from.len() as u64, true, alignment)?;
+    cpu.store_bytes(op, from)
+}
+
+fn check_alignment(cpu: &mut Cpu, op: &Op, size: u64, write: bool, alignment: u64) -> Exec {
+    let checked = cpu.cr0 & CR0_AM != 0 && cpu.flags & flags::AC != 0 && cpu.cpl == 3;
+    if checked && cpu.operand_linear(op, size, write)? & (alignment - 1) != 0 {
+        return Err(cpu.raise_code(vector::AC, 0));
     }
     Ok(())
 }

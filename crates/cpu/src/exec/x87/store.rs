@@ -1,7 +1,7 @@
 //! Stores.
 
 use crate::exec::x87::rounding;
-use crate::exec::x87::stack::{bound, enter, report, underflow};
+use crate::exec::x87::stack::{bound, enter, report, store_bytes, underflow};
 use crate::f80::{Rounding, host, status::*};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
@@ -27,7 +27,7 @@ pub fn fst<const POP: bool>(i: &Instruction, op: &mut Op) -> Option<Handler> {
         _ => |cpu, op| {
             enter(cpu)?;
             let st0 = operand(cpu);
-            store_bytes::<POP>(cpu, op, st0.to_bytes(), 0)
+            store_long::<POP>(cpu, op, st0.to_bytes(), 0)
         },
     };
     bound(i, op, handler)
@@ -62,11 +62,11 @@ fn store<const POP: bool, T: Int>(cpu: &mut Cpu, op: &Op, value: T, flags: u16) 
     Ok(Flow::Next)
 }
 
-fn store_bytes<const POP: bool>(cpu: &mut Cpu, op: &Op, bytes: [u8; 10], flags: u16) -> Exec<Flow> {
+fn store_long<const POP: bool>(cpu: &mut Cpu, op: &Op, bytes: [u8; 10], flags: u16) -> Exec<Flow> {
     let flags = checked(cpu, flags);
     let stored = stores(cpu, flags);
     if stored {
-        cpu.store_bytes(op, &bytes)?;
+        store_bytes(cpu, op, &bytes, 8)?;
     }
     report(cpu, op, flags);
     if POP && stored {
@@ -155,7 +155,7 @@ pub fn fbstp(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             let mut bytes = [0; 10];
             for byte in &mut bytes[..9] {
                 let pair = (magnitude % 100) as u8;
-                *byte = ((pair / 10) << 4) | pair % 10;
+                *byte = pair / 10 * 16 + pair % 10;
                 magnitude /= 100;
             }
             bytes[9] = u8::from(value.negative()) << 7;
@@ -163,5 +163,5 @@ pub fn fbstp(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         }
         _ => (BCD_INDEFINITE, IE),
     };
-    store_bytes::<true>(cpu, op, bytes, flags)
+    store_long::<true>(cpu, op, bytes, flags)
 }
