@@ -1,5 +1,6 @@
 //! Forms: what a decoded vector instruction becomes, shared by all instructions that differ in registers only.
 
+use crate::exec::vector::exact::Rounding;
 use crate::exec::vector::run;
 use crate::native::{Extra, Kind, Plan, Stub};
 use crate::op::{Handler, Op};
@@ -41,6 +42,8 @@ pub struct Form {
     pub sse: bool,
     /// See [`Tiny`].
     pub tiny: Tiny,
+    /// How results are rounded, where that matters to flags.
+    pub rounding: Option<Rounding>,
 }
 
 /// All forms met so far. They live as long as the process: decoded operations point to them.
@@ -117,6 +120,7 @@ fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
         mmx: plan.kinds.contains(&Kind::Mmx),
         sse: plan.kinds.contains(&Kind::Xmm) || plan.kinds.contains(&Kind::Ymm),
         tiny,
+        rounding: if mxcsr { Rounding::of(i) } else { None },
     }));
     forms.insert(plan.key(), form);
     Some((form, vex))

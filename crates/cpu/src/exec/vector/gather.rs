@@ -41,16 +41,10 @@ fn run<const INDEX: usize, const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> Exec
     let indices = bytes(cpu, op.r1);
     let mut mask = bytes(cpu, op.r2);
     let mut result = bytes(cpu, op.r0);
-    // All bits of a mask element become its sign.
-    for element in mask[..count * ELEMENT].chunks_exact_mut(ELEMENT) {
-        let fill = if element[ELEMENT - 1] & 0x80 != 0 { 0xff } else { 0 };
-        element.fill(fill);
-    }
-    mask[count * ELEMENT..].fill(0);
-    result[count * ELEMENT..].fill(0);
     for n in 0..count {
         let at = n * ELEMENT;
-        if mask[at] == 0 {
+        if mask[at + ELEMENT - 1] & 0x80 == 0 {
+            mask[at..at + ELEMENT].fill(0);
             continue;
         }
         let mut index = [0; 8];
@@ -73,6 +67,7 @@ fn run<const INDEX: usize, const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> Exec
         mask[at..at + ELEMENT].fill(0);
     }
     set_bytes(cpu, op.r2, &[0; 32]);
+    result[count * ELEMENT..].fill(0);
     set_bytes(cpu, op.r0, &result);
     Ok(Flow::Next)
 }

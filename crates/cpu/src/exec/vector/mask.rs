@@ -1,6 +1,6 @@
 //! Masked moves: only the elements that the mask selects touch memory.
 
-use crate::exec::vector::run::{entered_mmx, mmx_ready, ready};
+use crate::exec::vector::run::{enter_mmx, mmx_ready, ready};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op, address_mask};
 use crate::state::{Cpu, reg};
@@ -127,7 +127,7 @@ fn maskmovq(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let data = cpu.x87.regs[usize::from(op.r1 & 7)].significand.to_le_bytes();
     let mask = cpu.x87.regs[usize::from(op.r2 & 7)].significand.to_le_bytes();
     let offset = destination(cpu, op);
+    enter_mmx(cpu);
     store_masked(cpu, op, offset, &data, &mask, 1)?;
-    entered_mmx(cpu, None);
     Ok(Flow::Next)
 }

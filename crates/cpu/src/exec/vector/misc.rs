@@ -1,6 +1,6 @@
 //! Control and state of the vector units: MXCSR, VZEROUPPER, VZEROALL, EMMS.
 
-use crate::exec::vector::run::{entered_mmx, mmx_ready, ready};
+use crate::exec::vector::run::{enter_mmx, mmx_ready, ready};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::Cpu;
@@ -64,7 +64,7 @@ fn vzeroall(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 
 fn emms(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     mmx_ready(cpu)?;
-    entered_mmx(cpu, None);
+    enter_mmx(cpu);
     cpu.x87.tags = 0;
     Ok(Flow::Next)
 }

@@ -4,6 +4,7 @@
 //! [`crate::native`]) and [`run`] calls it. Moves, and what must not differ between hosts, are in Rust.
 
 pub mod approximate;
+pub mod exact;
 pub mod form;
 pub mod gather;
 pub mod mask;

@@ -1,5 +1,6 @@
 //! Running forms: what vector instructions have in common.
 
+use crate::exec::vector::exact;
 use crate::exec::vector::form::{Form, Tiny};
 use crate::fault::{Exec, Fault, Flow, vector};
 use crate::flags;
@@ -17,7 +18,11 @@ const FTZ: u32 = 1 << 15;
 const UM: u32 = 1 << 11;
 /// Flags of the exceptions found before a result is computed: invalid, denormal, divide by zero.
 const BEFORE: u32 = 7;
+/// MXCSR: denormals are zeros.
+const DAZ: u32 = 1 << 6;
+const OE: u32 = 1 << 3;
 const UE: u32 = 1 << 4;
+const PE: u32 = 1 << 5;
 
 /// XCR0: SSE and AVX state.
 const XCR0_AVX: u64 = 6;
@@ -62,19 +67,16 @@ pub fn mmx_ready(cpu: &mut Cpu) -> Exec {
     if cpu.cr0 & CR0_TS != 0 {
         return Err(cpu.nm());
     }
-    if cpu.x87.status & ES != 0 {
+    if cpu.x87.status & ES != 0 && cpu.cr0 & CR0_NE != 0 {
         return Err(cpu.raise(vector::MF));
     }
     Ok(())
 }
 
-/// After an MMX instruction: top of stack 0, no register empty, and all ones above a register that was written.
-pub fn entered_mmx(cpu: &mut Cpu, written: Option<u8>) {
+/// What an MMX instruction does to x87 state: top of stack 0, no register empty.
+pub fn enter_mmx(cpu: &mut Cpu) {
     cpu.x87.status &= !TOP;
     cpu.x87.tags = 0xff;
-    if let Some(number) = written {
-        cpu.x87.regs[usize::from(number & 7)].sign_exponent = 0xffff;
-    }
 }
 
 /// Checks alignment of a memory operand: #GP(0).
@@ -147,6 +149,23 @@ unsafe fn unmasked(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], out: *mut u8, 
         }
     }
     let enabled = !(guest >> 7) & FLAGS;
+    // Overflow and underflow that are masked imply what precision says; unmasked ones are seen with an unbounded exponent.
+    let bounds = raised & (OE | UE);
+    if raised & PE != 0
+        && bounds != 0
+        && bounds & !enabled == 0
+        && let Some(rounding) = &form.rounding
+    {
+        let sources = rounding.sources().map(|n| {
+            // SAFETY: each source operand has at least the bytes that the instruction uses.
+            unsafe { std::slice::from_raw_parts(ops[n].cast_const(), usize::from(rounding.width)) }
+        });
+        let (size, precision) = (usize::from(rounding.size), i32::from(rounding.precision));
+        let operands = exact::Operands { sources, size, precision, daz: guest & DAZ != 0 };
+        if !exact::inexact(rounding.operation, &operands) {
+            raised &= !PE;
+        }
+    }
     if raised & enabled == 0 {
         cpu.vector.mxcsr = guest | raised;
         if !in_memory {
@@ -246,6 +265,10 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
         Kind::General | Kind::Mmx => 8,
         Kind::Memory | Kind::None => 0,
     };
+    if form.mmx {
+        // Even if the store or the conversion faults, as on processors of today.
+        enter_mmx(cpu);
+    }
     // SAFETY: each pointer is to what the operand's kind says, or to the stage.
     let returned = unsafe { call::<FP>(cpu, form, ops, out, len)? };
     if stores {
@@ -254,9 +277,8 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
     if form.flags {
         cpu.lazy.load(returned & flags::ARITH);
     }
-    if form.mmx {
-        let written = (form.writes && form.kinds[0] == Kind::Mmx).then_some(op.r0);
-        entered_mmx(cpu, written);
+    if form.writes && form.kinds[0] == Kind::Mmx {
+        cpu.x87.regs[usize::from(op.r0 & 7)].sign_exponent = 0xffff;
     }
     Ok(Flow::Next)
 }

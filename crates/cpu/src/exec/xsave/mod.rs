@@ -87,6 +87,9 @@ fn fx_ready(cpu: &mut Cpu) -> Exec {
 fn fxsave<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     fx_ready(cpu)?;
     let linear = area(cpu, op, 512, 16, true)?;
+    let privilege = cpu.privilege();
+    // The last byte is looked at first.
+    cpu.prepare_write(linear.wrapping_add(511), 1, privilege, op.seg)?;
     let mut image = [0; 512];
     legacy::save_x87(cpu, &mut image, WIDE);
     legacy::save_mxcsr(cpu, &mut image);
@@ -99,6 +102,8 @@ fn fxsave<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn fxrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     fx_ready(cpu)?;
     let linear = area(cpu, op, 512, 16, false)?;
+    let privilege = cpu.privilege();
+    cpu.prepare_read(linear.wrapping_add(511), 1, privilege, op.seg)?;
     let mut image = [0; 512];
     cpu.read_bytes(linear, op.seg, &mut image)?;
     let mxcsr = legacy::mxcsr(&image);
