@@ -135,6 +135,9 @@ impl Generator {
         }
         x.mxcsr = values::mxcsr(rng);
         (x.fcw, x.fsw) = values::x87_words(rng);
+        x.fop = rng.bits() as u16 & 0x7ff;
+        x.fip = rng.bits() >> 17;
+        x.fdp = rng.bits() >> 17;
         x.ftw = if rng.chance(60) { 0xff } else { rng.bits() as u8 };
         for st in &mut x.st {
             *st = values::extended(rng);

@@ -1,10 +1,13 @@
 //! Compares what happened natively with what happened in the emulated processor.
 
 use crate::case::Case;
-use crate::layout::ARENA;
+use crate::layout::{ARENA, PAGE};
 use crate::state::{Difference, Outcome, fields, flag_names, show};
 use cpu::flags::ARITH;
 use iced_x86::Mnemonic;
+
+/// FSW.ES.
+const SUMMARY: u16 = 1 << 7;
 
 /// Flags that are not compared: mnemonics, flags, whether only when the instruction faults, and why.
 const NOT_COMPARED: &[(&[Mnemonic], u64, bool, &str)] = {
@@ -39,8 +42,26 @@ fn same(a: &Outcome, b: &Outcome, flags: u64) -> bool {
         && x.ymm_high == y.ymm_high
 }
 
-/// What differs, memory apart.
-pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome) -> Vec<Difference> {
+/// What differs, memory apart. `data_pointer_kept`: see [`crate::native::data_pointer_kept`].
+pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, data_pointer_kept: bool) -> Vec<Difference> {
+    let mut adjusted = *emulated;
+    if data_pointer_kept && native.state.x.fdp == case.state.x.fdp && native.state.x.fsw & SUMMARY == 0 {
+        adjusted.state.x.fdp = native.state.x.fdp;
+    }
+    // Accesses of more than 32 bytes go piece by piece, and which one meets the bad page first is the processor's business.
+    let pieces = case.instruction.memory_size().size() > 32 || {
+        use Mnemonic::*;
+        matches!(
+            case.instruction.mnemonic(),
+            Fldenv | Fnstenv | Frstor | Fnsave | Fxsave | Fxrstor | Fxsave64 | Fxrstor64
+        )
+    };
+    if let (true, Some(a), Some(b)) = (pieces, native.exception, &mut adjusted.exception)
+        && a.address / PAGE == b.address / PAGE
+    {
+        b.address = a.address;
+    }
+    let emulated = &adjusted;
     let undefined = undefined_flags(case.instruction.mnemonic(), native.exception.is_some());
     let mut found = Vec::new();
     if same(native, emulated, undefined) {

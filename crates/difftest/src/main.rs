@@ -1,20 +1,210 @@
 //! Command line of the differential tester.
 
-fn main() {
-    let (forms, excluded) = difftest::forms::forms(64);
-    println!("{} forms, {} excluded", forms.len(), excluded.values().map(Vec::len).sum::<usize>());
-    let mut runner = difftest::runner::Runner::new(1, 64).unwrap();
-    let n: u64 = std::env::args().nth(1).map_or(100, |a| a.parse().unwrap());
-    let start = std::time::Instant::now();
-    let mut shown = std::collections::BTreeMap::new();
-    let t = runner.run(&forms, 0..n, |e| {
-        if let difftest::runner::Event::Mismatch(m) = e {
-            let c = shown.entry(m.code.clone()).or_insert(0);
-            *c += 1;
-            if *c == 1 {
-                println!("{} | {} | {} | {:?}", m.repeat(), m.bytes, m.instruction, m.differences);
+mod shard;
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use difftest::forms::{self, Form};
+use difftest::runner::{Mismatch, Tally};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+/// Runs random instructions on this machine's processor and on the emulated one, and compares every bit.
+///
+/// Exits with status 1 if anything differs, with 2 if the comparison could not be made.
+#[derive(Parser, Clone)]
+#[command(name = "difftest", version)]
+struct Options {
+    /// Cases in all, spread evenly over the forms
+    #[arg(long, default_value_t = 1_000_000)]
+    cases: u64,
+    /// Seed: the same seed gives the same cases
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Width of code: 64, or 32 for compatibility mode
+    #[arg(long, default_value_t = 64, value_parser = clap::builder::PossibleValuesParser::new(["64", "32"]).map(|s| s.parse::<u32>().unwrap_or(64)))]
+    mode: u32,
+    /// Only this family of the instruction table (repeatable)
+    #[arg(long)]
+    family: Vec<String>,
+    /// Only this form, as the decoder names it, or all forms of this mnemonic (repeatable)
+    #[arg(long)]
+    code: Vec<String>,
+    /// Only the case of this number, of each form
+    #[arg(long)]
+    index: Option<u64>,
+    /// Worker processes
+    #[arg(long, default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
+    jobs: usize,
+    /// Mismatches to show per form
+    #[arg(long, default_value_t = 1)]
+    show: u64,
+    /// Result as JSON
+    #[arg(long)]
+    json: bool,
+    /// Show what would be tested and what is left out, with the reasons
+    #[arg(long)]
+    list: bool,
+    /// Be worker I of N (used by the parent process)
+    #[arg(long, hide = true, value_name = "I/N")]
+    shard: Option<String>,
+}
+
+use clap::builder::TypedValueParser;
+
+#[derive(Serialize)]
+struct Report {
+    seed: u64,
+    bits: u32,
+    families: BTreeMap<String, Tally>,
+    total: Tally,
+    by_form: BTreeMap<String, u64>,
+    mismatches: Vec<Mismatch>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("difftest: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn chosen(options: &Options) -> Result<Vec<Form>> {
+    let (all, _) = forms::forms(options.mode);
+    let known = |family: &String| cpu::table::FAMILIES.iter().any(|(name, _)| name == family);
+    if let Some(unknown) = options.family.iter().find(|f| !known(f)) {
+        let names: Vec<_> = cpu::table::FAMILIES.iter().map(|(name, _)| *name).collect();
+        bail!("no family '{unknown}'; there are: {}", names.join(", "));
+    }
+    let named = |form: &Form, name: &String| {
+        let mnemonic = format!("{:?}", form.code.mnemonic());
+        format!("{:?}", form.code) == *name || mnemonic.eq_ignore_ascii_case(name)
+    };
+    if let Some(unknown) = options.code.iter().find(|name| !all.iter().any(|form| named(form, name))) {
+        bail!("no form '{unknown}' is tested in {}-bit code; see --list", options.mode);
+    }
+    let wanted = |form: &Form| {
+        (options.family.is_empty() || options.family.iter().any(|f| f == form.family))
+            && (options.code.is_empty() || options.code.iter().any(|name| named(form, name)))
+    };
+    let forms: Vec<_> = all.into_iter().filter(wanted).collect();
+    if forms.is_empty() {
+        bail!("nothing is both in that family and of that form");
+    }
+    Ok(forms)
+}
+
+fn list(options: &Options) -> Result<()> {
+    let (_, excluded) = forms::forms(options.mode);
+    let mut out = std::io::stdout().lock();
+    for form in chosen(options)? {
+        writeln!(out, "{:20} {:?}", form.family, form.code)?;
+    }
+    for (reason, codes) in excluded {
+        writeln!(out, "\nNot compared: {reason}")?;
+        for code in codes {
+            writeln!(out, "    {code:?}")?;
+        }
+    }
+    Ok(())
+}
+
+fn run(options: &Options) -> Result<bool> {
+    if options.list {
+        list(options)?;
+        return Ok(true);
+    }
+    let forms = chosen(options)?;
+    let per_form = options.cases.div_ceil(forms.len() as u64).max(1);
+    let indices = options.index.map_or(0..per_form, |i| i..i + 1);
+    if let Some(shard) = &options.shard {
+        shard::work(options, &forms, indices, shard)?;
+        return Ok(true);
+    }
+    let mut report = Report {
+        seed: options.seed,
+        bits: options.mode,
+        families: BTreeMap::new(),
+        total: Tally::default(),
+        by_form: BTreeMap::new(),
+        mismatches: Vec::new(),
+    };
+    let progress = std::io::stderr().is_terminal();
+    let planned = (indices.end - indices.start) * forms.len() as u64;
+    let mut done = 0;
+    let jobs = if options.index.is_some() { 1 } else { options.jobs.clamp(1, 64) };
+    shard::supervise(jobs, |message| match message {
+        shard::Message::Begins(_) => {}
+        shard::Message::Done(cases) => {
+            done += cases;
+            if progress {
+                eprint!("\r{done} of {planned} cases, {} mismatches ", report.by_form.values().sum::<u64>());
             }
         }
-    });
-    println!("{shown:?} {t:#?} {:?}", start.elapsed());
+        shard::Message::Mismatch(mismatch) => {
+            let count = report.by_form.entry(mismatch.code.clone()).or_default();
+            *count += 1;
+            if *count <= options.show {
+                report.mismatches.push(*mismatch);
+            }
+        }
+        shard::Message::Totals(tallies) => {
+            for (family, tally) in tallies {
+                report.families.entry(family).or_default().add(&tally);
+            }
+        }
+    })
+    .context("comparing")?;
+    if progress {
+        eprintln!();
+    }
+    for (family, tally) in &mut report.families {
+        tally.forms = forms.iter().filter(|form| form.family == family).count() as u64;
+        report.total.add(tally);
+    }
+    if options.json {
+        serde_json::to_writer_pretty(std::io::stdout().lock(), &report)?;
+        println!();
+    } else {
+        print(&report)?;
+    }
+    Ok(report.total.mismatches == 0)
+}
+
+fn print(report: &Report) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    for m in &report.mismatches {
+        writeln!(out, "{}: {}\n  bytes   {}", m.code, m.instruction, m.bytes)?;
+        writeln!(out, "  {:16} {:>70} {:>70}", "", "native", "emulated")?;
+        for d in &m.differences {
+            writeln!(out, "  {:16} {:>70} {:>70}", d.what, d.expected, d.got)?;
+        }
+        writeln!(out, "  before:")?;
+        for (name, value) in &m.before {
+            writeln!(out, "    {name:18} {value}")?;
+        }
+        writeln!(out, "  of {} mismatches of this form; repeat with: {}\n", report.by_form[&m.code], m.repeat())?;
+    }
+    writeln!(
+        out,
+        "{:22} {:>6} {:>12} {:>12} {:>9} {:>10}",
+        "family", "forms", "cases", "exceptions", "skipped", "mismatches"
+    )?;
+    let total = [("in all".to_string(), report.total)];
+    let families = report.families.iter().map(|(name, tally)| (name.clone(), *tally));
+    for (name, t) in families.chain(total) {
+        writeln!(
+            out,
+            "{name:22} {:>6} {:>12} {:>12} {:>9} {:>10}",
+            t.forms, t.cases, t.exceptions, t.skipped, t.mismatches
+        )?;
+    }
+    Ok(())
 }

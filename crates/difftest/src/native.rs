@@ -292,6 +292,12 @@ fn check_features() -> Result<(), Unavailable> {
     Ok(())
 }
 
+/// Whether the host's x87 data pointer only follows instructions that raise an unmasked exception
+/// (CPUID.(EAX=7,ECX=0):EBX\[6\]). It then says nothing about ours after others.
+pub fn data_pointer_kept() -> bool {
+    std::arch::x86_64::__cpuid_count(7, 0).ebx >> 6 & 1 != 0
+}
+
 /// The host's processor, ready to execute instructions under test.
 pub struct Native {
     /// Bytes of the code page that are not INT3.

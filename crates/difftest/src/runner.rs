@@ -5,12 +5,11 @@ use crate::compare;
 use crate::emulated::Emulated;
 use crate::forms::Form;
 use crate::layout::{ARENA, writable};
-use crate::native::{Native, Unavailable};
+use crate::native::{Native, Unavailable, data_pointer_kept};
 use crate::state::{Difference, fields, show};
 use iced_x86::{Code, Formatter, GasFormatter};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// A case whose outcomes differ.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -75,6 +74,7 @@ pub struct Runner {
     generator: Generator,
     native: Native,
     emulated: Emulated,
+    data_pointer_kept: bool,
     pristine: Box<[u8; crate::layout::ARENA_LEN]>,
 }
 
@@ -84,7 +84,8 @@ impl Runner {
         let pristine = case::arena();
         let native = Native::new(&pristine)?;
         let emulated = Emulated::new(&pristine, bits == 64);
-        Ok(Self { seed, bits, generator: Generator::new(seed, bits), native, emulated, pristine })
+        let generator = Generator::new(seed, bits);
+        Ok(Self { seed, bits, generator, native, emulated, data_pointer_kept: data_pointer_kept(), pristine })
     }
 
     /// Runs one case. `None`: there is no such case.
@@ -106,7 +107,7 @@ impl Runner {
         let emulated = self.emulated.execute(&case.bytes, &case.state);
         let native = self.native.execute(&case.bytes, &case.state, self.bits == 64);
         tally.exceptions += u64::from(native.exception.is_some());
-        let mut differences = compare::outcomes(&case, &native, &emulated);
+        let mut differences = compare::outcomes(&case, &native, &emulated, self.data_pointer_kept);
         for range in writable() {
             let (a, b) = (self.native.memory(range.clone()), self.emulated.memory(range.clone()));
             differences.extend(compare::memory(a, b, range.start));
@@ -143,11 +144,11 @@ impl Runner {
         }
     }
 
-    /// Runs the cases of `indices`, taking every `step`-th from `first`, of every form. `report` is told of each mismatch.
+    /// Runs the cases of these numbers of every form. `report` is told of each mismatch.
     pub fn run(
         &mut self,
         forms: &[Form],
-        indices: Range<u64>,
+        indices: impl Iterator<Item = u64> + Clone,
         mut report: impl FnMut(Event),
     ) -> BTreeMap<String, Tally> {
         let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();

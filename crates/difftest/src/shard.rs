@@ -1,0 +1,99 @@
+//! Work spread over processes: each has its own fixed addresses and signal handlers. Workers write one JSON message per line.
+
+use crate::Options;
+use anyhow::{Context, Result, anyhow, bail};
+use difftest::forms::Form;
+use difftest::runner::{Event, Mismatch, Runner, Tally};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+
+/// What a worker says.
+#[derive(Serialize, Deserialize)]
+pub enum Message {
+    /// It begins with a form.
+    Begins(String),
+    /// So many cases more are done.
+    Done(u64),
+    /// A case differs.
+    Mismatch(Box<Mismatch>),
+    /// All is done.
+    Totals(BTreeMap<String, Tally>),
+}
+
+/// Does a worker's share: every N-th case of each form.
+pub fn work(options: &Options, forms: &[Form], indices: Range<u64>, shard: &str) -> Result<()> {
+    let (own, of) = shard.split_once('/').context("--shard wants I/N")?;
+    let (own, of): (u64, u64) = (own.parse()?, of.parse()?);
+    let mut runner = Runner::new(options.seed, options.mode)?;
+    let mut out = std::io::stdout().lock();
+    let mut failed = None;
+    let mut say = |message: &Message| {
+        let sent = serde_json::to_string(message).map_err(anyhow::Error::from).and_then(|line| {
+            writeln!(out, "{line}")?;
+            out.flush().map_err(anyhow::Error::from)
+        });
+        failed = failed.take().or(sent.err());
+    };
+    let share = indices.clone().skip(own as usize).step_by(of.max(1) as usize);
+    let totals = runner.run(forms, share, |event| match event {
+        Event::Begins(code) => say(&Message::Begins(format!("{code:?}"))),
+        Event::Done(cases) => say(&Message::Done(cases)),
+        Event::Mismatch(mismatch) => say(&Message::Mismatch(mismatch)),
+    });
+    say(&Message::Totals(totals));
+    failed.map_or(Ok(()), Err)
+}
+
+fn start(worker: usize, jobs: usize) -> Result<Child> {
+    let program = std::env::current_exe().context("finding the program itself")?;
+    let child = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .arg("--shard")
+        .arg(format!("{worker}/{jobs}"))
+        .stdout(Stdio::piped())
+        .spawn();
+    child.context("starting a worker")
+}
+
+/// Starts workers and passes on what they say.
+pub fn supervise(jobs: usize, mut hear: impl FnMut(Message)) -> Result<()> {
+    let (sender, receiver) = mpsc::channel();
+    let mut readers = Vec::new();
+    for worker in 0..jobs {
+        let mut child = start(worker, jobs)?;
+        let stdout = child.stdout.take().context("no output of the worker")?;
+        let sender = sender.clone();
+        readers.push(std::thread::spawn(move || -> Result<()> {
+            let mut form = String::new();
+            let mut complete = false;
+            for line in BufReader::new(stdout).lines() {
+                let message: Message = serde_json::from_str(&line?).context("what a worker says")?;
+                match &message {
+                    Message::Begins(code) => form.clone_from(code),
+                    Message::Totals(_) => complete = true,
+                    _ => {}
+                }
+                // The receiver outlives all senders.
+                let _ = sender.send(message);
+            }
+            let status = child.wait()?;
+            match (status.success(), complete, form.is_empty()) {
+                (true, true, _) => Ok(()),
+                (_, _, true) => bail!("a worker could not start ({status})"),
+                _ => Err(anyhow!("a worker died ({status}) in cases of {form}")),
+            }
+        }));
+    }
+    drop(sender);
+    for message in receiver {
+        hear(message);
+    }
+    for reader in readers {
+        reader.join().map_err(|_| anyhow!("a reader of a worker's output panicked"))??;
+    }
+    Ok(())
+}
