@@ -292,7 +292,8 @@ impl Generator {
                 });
             }
             Mnemonic::Maskmovq | Mnemonic::Maskmovdqu | Mnemonic::Vmaskmovdqu => {
-                state.gpr[RDI] = operands::target(rng, 16);
+                // Whether bytes that the mask leaves out may fault is the processor's business: all can be written.
+                state.gpr[RDI] = ARENA + 0x1000 + rng.below(0x2000 - 16);
             }
             Mnemonic::Enter | Mnemonic::Leave => {
                 state.gpr[RBP] = STACK.wrapping_add(rng.below(0x100) * 8).wrapping_sub(0x400);
@@ -352,6 +353,30 @@ impl Generator {
             Mnemonic::Ldmxcsr | Mnemonic::Vldmxcsr if rng.chance(90) => {
                 poke(plan.target.unwrap_or(0), &values::mxcsr(rng).to_le_bytes());
             }
+            Mnemonic::Xsave
+            | Mnemonic::Xsave64
+            | Mnemonic::Xsavec
+            | Mnemonic::Xsavec64
+            | Mnemonic::Xrstor
+            | Mnemonic::Xrstor64 => {
+                // The host may have more state components than the processor under test.
+                let (low, high) = (state.gpr[RAX] & 7, 0);
+                for (register, value) in [(RAX, low), (RDX, high)] {
+                    if ![i.memory_base(), i.memory_index()].iter().any(|r| r.is_gpr() && r.number() == register) {
+                        state.gpr[register] = value;
+                    }
+                }
+                let target = plan.target.unwrap_or(0);
+                let junk = if rng.chance(5) { rng.bits() } else { 0 };
+                // Pointers that processors of any linear-address width keep.
+                poke(target.wrapping_add(8), &words(&[rng.bits() >> 17, rng.bits() >> 17]));
+                poke(target.wrapping_add(24), &values::mxcsr(rng).to_le_bytes());
+                poke(target.wrapping_add(512), &words(&[rng.bits() & 7, junk, 0, 0, 0, 0, 0, 0]));
+            }
+            Mnemonic::Fxrstor | Mnemonic::Fxrstor64 => {
+                poke(plan.target.unwrap_or(0).wrapping_add(8), &words(&[rng.bits() >> 17, rng.bits() >> 17]));
+                poke(plan.target.unwrap_or(0).wrapping_add(24), &values::mxcsr(rng).to_le_bytes());
+            }
             // Bit offsets reach far from the operand: keep them near.
             Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
                 if i.op0_kind() == OpKind::Memory && i.op1_kind() == OpKind::Register =>
@@ -401,6 +426,11 @@ impl Generator {
             let bit = (value << (64 - 8 * size)) as i64 >> (64 - 8 * size);
             let address = i.virtual_address(0, 0, |r, e, s| self::value(state, r, e, s)).unwrap_or(0);
             return fine(address.wrapping_add((bit >> 3) as u64));
+        }
+        // Only state components that both processors have.
+        use Mnemonic::{Xrstor, Xrstor64, Xsave, Xsave64, Xsavec, Xsavec64};
+        if matches!(i.mnemonic(), Xsave | Xsave64 | Xsavec | Xsavec64 | Xrstor | Xrstor64) {
+            return state.gpr[RAX] & 0xffff_fff8 == 0 && state.gpr[RDX] as u32 == 0;
         }
         true
     }

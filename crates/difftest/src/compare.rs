@@ -4,10 +4,17 @@ use crate::case::Case;
 use crate::layout::{ARENA, PAGE};
 use crate::state::{Difference, Outcome, fields, flag_names, show};
 use cpu::flags::ARITH;
-use iced_x86::Mnemonic;
+use iced_x86::{Mnemonic, OpKind};
 
 /// FSW.ES.
 const SUMMARY: u16 = 1 << 7;
+/// MXCSR: overflow, underflow, inexact result, and all exceptions.
+const OE: u32 = 1 << 3;
+const ALL: u32 = 0x3f;
+const UE: u32 = 1 << 4;
+const PE: u32 = 1 << 5;
+/// FSW.TOP.
+const TOP: u16 = 7 << 11;
 
 /// Flags that are not compared: mnemonics, flags, whether only when the instruction faults, and why.
 const NOT_COMPARED: &[(&[Mnemonic], u64, bool, &str)] = {
@@ -42,24 +49,72 @@ fn same(a: &Outcome, b: &Outcome, flags: u64) -> bool {
         && x.ymm_high == y.ymm_high
 }
 
+fn uses_mmx(case: &Case) -> bool {
+    let i = &case.instruction;
+    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n).is_mm())
+}
+
 /// What differs, memory apart. `data_pointer_kept`: see [`crate::native::data_pointer_kept`].
 pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, data_pointer_kept: bool) -> Vec<Difference> {
     let mut adjusted = *emulated;
     if data_pointer_kept && native.state.x.fdp == case.state.x.fdp && native.state.x.fsw & SUMMARY == 0 {
         adjusted.state.x.fdp = native.state.x.fdp;
     }
-    // Accesses of more than 32 bytes go piece by piece, and which one meets the bad page first is the processor's business.
+    // With overflow or underflow unmasked, PE tells whether the result would be inexact with any exponent, which the masked
+    // result does not show; a dot product also has several steps, each of which may be the last.
+    if native.exception.is_some_and(|e| e.vector == 19) {
+        let (x, y) = (native.state.x.mxcsr, &mut adjusted.state.x.mxcsr);
+        let dot =
+            matches!(case.instruction.mnemonic(), Mnemonic::Dpps | Mnemonic::Dppd | Mnemonic::Vdpps | Mnemonic::Vdppd);
+        let loose = if dot {
+            ALL
+        } else if x & !x >> 7 & (OE | UE) != 0 {
+            PE
+        } else {
+            0
+        };
+        *y = *y & !loose | x & loose;
+    }
+    // Long and masked accesses go piece by piece, and which one meets the bad page first is the processor's business.
     let pieces = case.instruction.memory_size().size() > 32 || {
         use Mnemonic::*;
         matches!(
             case.instruction.mnemonic(),
-            Fldenv | Fnstenv | Frstor | Fnsave | Fxsave | Fxrstor | Fxsave64 | Fxrstor64
+            Fldenv
+                | Fnstenv
+                | Frstor
+                | Fnsave
+                | Fxsave
+                | Fxrstor
+                | Fxsave64
+                | Fxrstor64
+                | Xsave
+                | Xsave64
+                | Xsavec
+                | Xsavec64
+                | Xrstor
+                | Xrstor64
+                | Maskmovq
+                | Maskmovdqu
+                | Vmaskmovdqu
+                | Vmaskmovps
+                | Vmaskmovpd
+                | Vpmaskmovd
+                | Vpmaskmovq
         )
     };
     if let (true, Some(a), Some(b)) = (pieces, native.exception, &mut adjusted.exception)
         && a.address / PAGE == b.address / PAGE
     {
         b.address = a.address;
+    }
+    // A faulting MMX instruction may or may not have left the x87 stack as one that completes does.
+    if native.exception.is_some() && native.exception == adjusted.exception && uses_mmx(case) {
+        let (x, y) = (&native.state.x, &mut adjusted.state.x);
+        let turn = usize::from((x.fsw >> 11 & 7).wrapping_sub(y.fsw >> 11 & 7) & 7);
+        y.st.rotate_left(turn);
+        y.fsw = y.fsw & !TOP | x.fsw & TOP;
+        y.ftw = x.ftw;
     }
     let emulated = &adjusted;
     let undefined = undefined_flags(case.instruction.mnemonic(), native.exception.is_some());
@@ -90,6 +145,11 @@ pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, data_pointer_
         found.push(Difference { what, expected, got });
     }
     found
+}
+
+/// Whether the instruction faulted between the two stores that it consists of: the first may have been made.
+pub fn stores_in_parts(case: &Case, native: &Outcome) -> bool {
+    native.exception.is_some() && case.instruction.memory_size().size() == 10
 }
 
 /// What differs in memory: the first few bytes.

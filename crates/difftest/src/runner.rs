@@ -108,7 +108,8 @@ impl Runner {
         let native = self.native.execute(&case.bytes, &case.state, self.bits == 64);
         tally.exceptions += u64::from(native.exception.is_some());
         let mut differences = compare::outcomes(&case, &native, &emulated, self.data_pointer_kept);
-        for range in writable() {
+        let compared = if compare::stores_in_parts(&case, &native) { [0..0, 0..0] } else { writable() };
+        for range in compared {
             let (a, b) = (self.native.memory(range.clone()), self.emulated.memory(range.clone()));
             differences.extend(compare::memory(a, b, range.start));
         }

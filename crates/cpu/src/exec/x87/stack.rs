@@ -139,7 +139,7 @@ fn mod_rm(i: &Instruction) -> u16 {
         5
     } else if base == Register::None {
         if index == Register::None && i.code_size() != iced_x86::CodeSize::Code64 { 5 } else { 4 }
-    } else if index != Register::None {
+    } else if index != Register::None || i.memory_index_scale() != 1 {
         4
     } else {
         base.number() as u16 & 7
