@@ -61,6 +61,8 @@ impl Emulated {
         for (segment, selector) in cpu.seg.iter_mut().zip(selectors) {
             segment.selector = selector;
         }
+        // A TSS too short to have an I/O permission bitmap: no port is the program's.
+        cpu.tr.limit = 0x60;
         Self { cpu, arena: host, code64 }
     }
 

@@ -40,7 +40,10 @@ const EXCLUDED: &[(&str, &[Mnemonic])] = {
         ),
         (
             "enters the kernel",
-            &[Syscall, Sysenter, Int, Int1, Into, Vmcall, Vmmcall, Sysexit, Sysret, Sysexitq, Sysretq, Monitor, Mwait],
+            &[
+                Syscall, Sysenter, Int, Int1, Int3, Into, Vmcall, Vmmcall, Sysexit, Sysret, Sysexitq, Sysretq, Monitor,
+                Mwait,
+            ],
         ),
     ]
 };

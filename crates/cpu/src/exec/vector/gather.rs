@@ -27,6 +27,7 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
     };
     let count = (index.size() / index_size).min(destination.size() / element);
     op.size = count as u8;
+    op.r3 = index.size().max(mask.size()) as u8;
     Some(match (index_size, element) {
         (4, 4) => run::<4, 4>,
         (4, _) => run::<4, 8>,
@@ -41,10 +42,18 @@ fn run<const INDEX: usize, const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> Exec
     let indices = bytes(cpu, op.r1);
     let mut mask = bytes(cpu, op.r2);
     let mut result = bytes(cpu, op.r0);
+    // All bits of a mask element become its sign; beyond the vector length there is no mask.
+    let width = usize::from(op.r3 & 32).max(16);
+    for element in mask[..width].chunks_exact_mut(ELEMENT) {
+        let fill = if element[ELEMENT - 1] & 0x80 != 0 { 0xff } else { 0 };
+        element.fill(fill);
+    }
+    mask[width..].fill(0);
+    // The destination is not touched before the first element is there.
+    let mut loaded = false;
     for n in 0..count {
         let at = n * ELEMENT;
-        if mask[at + ELEMENT - 1] & 0x80 == 0 {
-            mask[at..at + ELEMENT].fill(0);
+        if mask[at] == 0 {
             continue;
         }
         let mut index = [0; 8];
@@ -61,10 +70,14 @@ fn run<const INDEX: usize, const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> Exec
         });
         if let Err(fault) = read {
             set_bytes(cpu, op.r2, &mask);
-            set_bytes(cpu, op.r0, &result);
+            if loaded {
+                result[width..].fill(0);
+                set_bytes(cpu, op.r0, &result);
+            }
             return Err(fault);
         }
         mask[at..at + ELEMENT].fill(0);
+        loaded = true;
     }
     set_bytes(cpu, op.r2, &[0; 32]);
     result[count * ELEMENT..].fill(0);

@@ -1,0 +1,35 @@
+//! A bounded run over every form: what the command does, small enough for every test run.
+
+use difftest::forms::forms;
+use difftest::native::Unavailable;
+use difftest::runner::{Event, Runner};
+
+/// Cases in all.
+const CASES: u64 = 200_000;
+
+/// The native side owns fixed addresses and signals of the process, so that one test does it all.
+#[test]
+fn every_form_does_what_the_host_does() {
+    let mut runner = match Runner::new(1, 64) {
+        Ok(runner) => runner,
+        Err(reason @ (Unavailable::Feature(_) | Unavailable::Map { .. } | Unavailable::Signals(_))) => {
+            eprintln!("SKIPPED: {reason}");
+            return;
+        }
+        Err(other) => panic!("{other}"),
+    };
+    let (forms, _) = forms(64);
+    let per_form = CASES.div_ceil(forms.len() as u64);
+    let mut shown = Vec::new();
+    let tallies = runner.run(&forms, 0..per_form, |event| {
+        if let Event::Mismatch(mismatch) = event
+            && shown.len() < 20
+        {
+            shown.push(format!("{}: {}\n    {:?}", mismatch.repeat(), mismatch.instruction, mismatch.differences));
+        }
+    });
+    let cases: u64 = tallies.values().map(|t| t.cases).sum();
+    let mismatches: u64 = tallies.values().map(|t| t.mismatches).sum();
+    assert!(cases > CASES / 2, "only {cases} cases could be made");
+    assert_eq!(mismatches, 0, "of {cases} cases; the first:\n{}", shown.join("\n"));
+}
