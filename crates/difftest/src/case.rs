@@ -430,7 +430,11 @@ impl Generator {
         // Only state components that both processors have.
         use Mnemonic::{Xrstor, Xrstor64, Xsave, Xsave64, Xsavec, Xsavec64};
         if matches!(i.mnemonic(), Xsave | Xsave64 | Xsavec | Xsavec64 | Xrstor | Xrstor64) {
-            return state.gpr[RAX] & 0xffff_fff8 == 0 && state.gpr[RDX] as u32 == 0;
+            // Which parts of an area are touched, and in which order, is the processor's business if some cannot be.
+            let address = i.virtual_address(0, 0, |r, e, s| value(state, r, e, s)).unwrap_or(0);
+            let touchable = |n: u64| rights(address.wrapping_add(n)) == Rights::Write;
+            let whole = !low.contains(&address) || (touchable(0) && touchable(1088));
+            return whole && state.gpr[RAX] & 0xffff_fff8 == 0 && state.gpr[RDX] as u32 == 0;
         }
         true
     }

@@ -126,6 +126,8 @@ fn iterate(cpu: &mut Cpu, op: &Op, body: fn(&mut Cpu, &Op) -> Exec) -> Exec<Flow
     }
     let count = cpu.reg(reg::RCX) & mask;
     if count == 0 {
+        // The right to the port is asked for even if it is not used.
+        cpu.check_port(cpu.get::<u16>(reg::RDX), op.size)?;
         return Ok(Flow::End);
     }
     body(cpu, op)?;

@@ -9,8 +9,8 @@ mod legacy;
 mod tests;
 
 use crate::exec::vector::misc::MXCSR_MASK;
-use crate::fault::{Exec, Flow};
-use crate::op::{Handler, Op};
+use crate::fault::{Exec, Flow, vector};
+use crate::op::{Handler, Op, SEG_FLAT};
 use crate::state::{Cpu, bits::*, reg};
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
@@ -58,11 +58,12 @@ fn set_pair(cpu: &mut Cpu, value: u64) {
     cpu.set::<u32>(reg::RDX, (value >> 32) as u32);
 }
 
-/// Linear address of a save area, aligned or #GP(0).
+/// Linear address of a save area: canonical, and aligned or #GP(0).
 fn area(cpu: &mut Cpu, op: &Op, len: usize, align: u64, write: bool) -> Exec<u64> {
     let linear = cpu.operand_linear(op, len as u64, write)?;
     if linear & (align - 1) != 0 {
-        return Err(cpu.gp(0));
+        let stack = op.seg == SEG_FLAT + 1 && !cpu.canonical(linear);
+        return Err(cpu.raise_code(if stack { vector::SS } else { vector::GP }, 0));
     }
     Ok(linear)
 }
@@ -70,7 +71,6 @@ fn area(cpu: &mut Cpu, op: &Op, len: usize, align: u64, write: bool) -> Exec<u64
 /// Makes sure that the whole area can be written.
 fn prepare(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Exec {
     let privilege = cpu.privilege();
-    cpu.prepare_read(linear, len as u64, privilege, op.seg)?;
     cpu.prepare_write(linear, len as u64, privilege, op.seg)
 }
 
