@@ -4,6 +4,7 @@ mod compare;
 mod cpu_cmd;
 mod report;
 mod run;
+mod save;
 mod size;
 mod table;
 mod terminal;

@@ -1,11 +1,13 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
+use crate::save::{kernel_symbols, save};
 use crate::size::parse_size;
 use crate::terminal::{Terminal, print};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use ledger::Ticks;
 use ledger::profile::Profile;
+use ledger::{Family, Header, Kind, Ledger, Ticks};
+use machine::board::{MMIO_DEVICES, PORT_DEVICES};
 use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -120,6 +122,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let profile = Profile::find(&args.cpu)?;
     let tsc_hz = profile.tsc_hz.value;
     let kernel = machine::loader::read_file(&args.kernel)?;
+    // What the ledger is made with when the run is over.
+    let kept = args.ledger.as_ref().map(|path| (path, profile.clone(), kernel.clone()));
     let initrd = args.initrd.as_deref().map(machine::loader::read_file).transpose()?;
     let name = |path: &PathBuf| path.display().to_string();
     let config = Config {
@@ -148,6 +152,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let outcome = machine.run(&mut console);
     let timed_out = console.timed_out;
     drop(console);
+    if let Some((path, profile, kernel)) = kept {
+        save(&ledger(args, &machine, &profile, &kernel), path)?;
+    }
     Ok(match outcome {
         Outcome::PowerOff | Outcome::Reset => ExitCode::SUCCESS,
         Outcome::DebugExit(status) => ExitCode::from(status),
@@ -160,4 +167,39 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Outcome::Stopped if timed_out => ExitCode::from(TIMED_OUT),
         Outcome::Stopped => ExitCode::from(INTERRUPTED),
     })
+}
+
+/// What the run was charged, with symbols of its kernel.
+fn ledger(args: &RunArgs, machine: &Machine, profile: &Profile, kernel: &[u8]) -> Ledger {
+    let cpus = &machine.vcpus.all;
+    let mut header = Header::new(profile, cpus.iter().map(|vcpu| vcpu.cpu.clock).collect());
+    let file = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut note = |key: &str, value: String| header.metadata.insert(key.to_owned(), value);
+    note("tollgate", env!("CARGO_PKG_VERSION").to_owned());
+    note("kernel", file(&args.kernel));
+    note("command line", args.append.clone());
+    note("memory", format!("{} MiB", args.memory >> 20));
+    if let Some(initrd) = &args.initrd {
+        note("initrd", file(initrd));
+    }
+    let recorder = machine.recorder.borrow();
+    for (_, _, _, kind, _) in recorder.events() {
+        if let Some(name) = device_name(kind) {
+            header.names.insert(kind, name.to_owned());
+        }
+    }
+    let lstar = cpus.first().map_or(0, |vcpu| vcpu.cpu.msr.lstar);
+    Ledger::new(header, &recorder, &kernel_symbols(kernel, lstar))
+}
+
+/// The device that an access is charged to.
+fn device_name(kind: Kind) -> Option<&'static str> {
+    match kind.family {
+        Family::PortIn | Family::PortOut => {
+            let port = u16::try_from(kind.param).ok()?;
+            PORT_DEVICES.iter().find(|(ports, _)| ports.contains(&port)).map(|(_, name)| *name)
+        }
+        Family::MmioRead | Family::MmioWrite => MMIO_DEVICES.get(kind.param as usize).copied(),
+        _ => None,
+    }
 }
