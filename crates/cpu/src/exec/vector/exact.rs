@@ -99,7 +99,7 @@ fn operation(mnemonic: Mnemonic) -> Option<Operation> {
         Operation::Fused { order, even, odd }
     };
     Some(match name {
-        "cvtpd2ps" | "cvtsd2ss" | "cvtps2ph" => Operation::Convert,
+        "cvtpd2ps" | "cvtsd2ss" => Operation::Convert,
         _ if name.starts_with("mul") => Operation::Multiply,
         _ if name.starts_with("div") => Operation::Divide,
         _ if name.starts_with("addsub") => Operation::Add { even: true, odd: false },
@@ -210,8 +210,7 @@ impl Rounding {
         let (size, precision) = match &name[name.len() - 2..] {
             _ if name.ends_with("cvtpd2ps") || name.ends_with("cvtsd2ss") => (8, 24),
             "ss" | "ps" => (4, 24),
-            "sd" | "pd" => (8, 53),
-            _ => (4, 11),
+            _ => (8, 53),
         };
         let last = (1..i.op_count()).rev().find(|&n| i.op_kind(n) != OpKind::Immediate8)?;
         let scalar = name.ends_with("ss") || name.ends_with("sd");

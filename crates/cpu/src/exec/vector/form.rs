@@ -4,7 +4,7 @@ use crate::exec::vector::exact::Rounding;
 use crate::exec::vector::run;
 use crate::native::{Extra, Kind, Plan, Stub};
 use crate::op::{Handler, Op};
-use iced_x86::{CpuidFeature, Instruction, Mnemonic};
+use iced_x86::{Code, CpuidFeature, Instruction, Mnemonic, Register};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -15,6 +15,49 @@ pub enum Tiny {
     Never,
     /// Elements of 2, 4 or 8 bytes, and how many bytes of the result they take.
     Elements(u8, u8),
+}
+
+/// DPPS and DPPD are several operations, each of which signals its exceptions before the next begins.
+#[derive(Debug)]
+pub struct Dot {
+    /// 256-bit multiplication.
+    pub multiply: &'static Form,
+    /// 256-bit horizontal addition.
+    pub add: &'static Form,
+    /// How many additions follow.
+    pub additions: u8,
+    /// Which products are taken: bits 7:4 of the immediate.
+    pub selected: u8,
+    /// Bytes of an element.
+    pub size: u8,
+    /// Bytes of the operands.
+    pub width: u8,
+    /// Number of the second factor's operand.
+    pub last: u8,
+}
+
+impl Dot {
+    fn of(i: &Instruction) -> Option<Self> {
+        use Mnemonic::*;
+        let (multiply, add, size) = match i.mnemonic() {
+            Dpps | Vdpps => (Code::VEX_Vmulps_ymm_ymm_ymmm256, Code::VEX_Vhaddps_ymm_ymm_ymmm256, 4),
+            Dppd | Vdppd => (Code::VEX_Vmulpd_ymm_ymm_ymmm256, Code::VEX_Vhaddpd_ymm_ymm_ymmm256, 8),
+            _ => return None,
+        };
+        let stage = |code| {
+            let stage = Instruction::with3(code, Register::YMM0, Register::YMM0, Register::YMM0).ok()?;
+            form(&stage, true).map(|(form, _)| form)
+        };
+        Some(Self {
+            multiply: stage(multiply)?,
+            add: stage(add)?,
+            additions: if size == 4 { 2 } else { 1 },
+            selected: i.immediate8() >> 4,
+            size,
+            width: i.op0_register().size() as u8,
+            last: if i.op_count() == 4 { 2 } else { 1 },
+        })
+    }
 }
 
 /// A vector instruction without its register numbers.
@@ -44,6 +87,8 @@ pub struct Form {
     pub tiny: Tiny,
     /// How results are rounded, where that matters to flags.
     pub rounding: Option<Rounding>,
+    /// See [`Dot`].
+    pub dot: Option<Dot>,
 }
 
 /// All forms met so far. They live as long as the process: decoded operations point to them.
@@ -102,6 +147,7 @@ fn tiny(i: &Instruction) -> Tiny {
 fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
     let plan = Plan::new(i, mxcsr)?;
     let vex = plan.vex;
+    let dot = if mxcsr { Dot::of(i) } else { None };
     let mut forms = FORMS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(form) = forms.get(&plan.key()) {
         return Some((form, vex));
@@ -121,6 +167,7 @@ fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
         sse: plan.kinds.contains(&Kind::Xmm) || plan.kinds.contains(&Kind::Ymm),
         tiny,
         rounding: if mxcsr { Rounding::of(i) } else { None },
+        dot,
     }));
     forms.insert(plan.key(), form);
     Some((form, vex))

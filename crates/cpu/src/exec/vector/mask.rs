@@ -1,7 +1,7 @@
 //! Masked moves: only the elements that the mask selects touch memory.
 
-use crate::exec::vector::run::{enter_mmx, mmx_ready, ready};
-use crate::fault::{Exec, Flow};
+use crate::exec::vector::run::{clear_top, enter_mmx, mmx_ready, ready};
+use crate::fault::{Cause, Exec, Flow, vector};
 use crate::op::{Handler, Op, address_mask};
 use crate::state::{Cpu, reg};
 use iced_x86::{EncodingKind, Instruction, Mnemonic::*, OpKind};
@@ -45,6 +45,10 @@ pub(crate) fn set_bytes(cpu: &mut Cpu, register: u8, from: &[u8; 32]) {
     }
 }
 
+/// Which address a page fault shows, given the operand's address and the offset in it of the run that faulted: something
+/// that processors of today differ in from one masked move to the other.
+type Blame = fn(u64, u64) -> u64;
+
 /// Runs of neighbouring selected elements: (offset, length) in bytes.
 fn runs(mask: &[u8], element: usize) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
@@ -62,28 +66,53 @@ fn runs(mask: &[u8], element: usize) -> Vec<(usize, usize)> {
 }
 
 /// Linear addresses of runs from `offset` in the operand's segment, all of them checked for the access before any is made.
-fn place(cpu: &mut Cpu, op: &Op, offset: u64, mask: u64, runs: &[(usize, usize)], write: bool) -> Exec<Vec<u64>> {
+/// `blame` says which address a page fault shows, given that of the operand and of the fault.
+fn place(cpu: &mut Cpu, op: &Op, offset: u64, runs: &[(usize, usize)], write: bool, blame: Blame) -> Exec<Vec<u64>> {
     let mut linear = Vec::with_capacity(runs.len());
+    let mask = address_mask(op.asize);
     for &(start, len) in runs {
         let address = cpu.linear(op.seg, offset.wrapping_add(start as u64) & mask, len as u64, write)?;
         let privilege = cpu.privilege();
-        if write {
-            cpu.prepare_write(address, len as u64, privilege, op.seg)?;
+        let checked = if write {
+            cpu.prepare_write(address, len as u64, privilege, op.seg)
         } else {
-            cpu.prepare_read(address, len as u64, privilege, op.seg)?;
+            cpu.prepare_read(address, len as u64, privilege, op.seg)
+        };
+        if let Err(fault) = checked {
+            let shown = blame(address.wrapping_sub(start as u64), start as u64);
+            let same_page = shown >> 12 == cpu.fault_address >> 12;
+            if matches!(cpu.fault, Cause::Exception(vector::PF, _)) && same_page {
+                cpu.fault_address = shown;
+            }
+            return Err(fault);
         }
         linear.push(address);
     }
     Ok(linear)
 }
 
-fn store_masked(cpu: &mut Cpu, op: &Op, offset: u64, data: &[u8], mask: &[u8], element: usize) -> Exec {
-    let runs = runs(mask, element);
-    let linear = place(cpu, op, offset, address_mask(op.asize), &runs, true)?;
+fn store_masked(cpu: &mut Cpu, op: &Op, offset: u64, data: &[u8], runs: &[(usize, usize)], blame: Blame) -> Exec {
+    let linear = place(cpu, op, offset, runs, true, blame)?;
     for (&(start, len), &address) in runs.iter().zip(&linear) {
         cpu.write_bytes(address, op.seg, &data[start..start + len])?;
     }
     Ok(())
+}
+
+/// The element that faulted.
+fn blame_element(operand: u64, run: u64) -> u64 {
+    operand.wrapping_add(run)
+}
+
+/// The last byte of an operand that crosses into another page, else the element.
+fn blame_end<const LEN: u64>(operand: u64, run: u64) -> u64 {
+    let last = operand.wrapping_add(LEN - 1);
+    if last >> 12 != operand >> 12 { last } else { operand.wrapping_add(run) }
+}
+
+/// The eight bytes in which the fault was.
+fn blame_half(operand: u64, run: u64) -> u64 {
+    operand.wrapping_add(run & 8)
 }
 
 fn load<const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
@@ -92,7 +121,7 @@ fn load<const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let mask = bytes(cpu, op.r1);
     let runs = runs(&mask[..len], ELEMENT);
     let offset = op.ea(cpu);
-    let linear = place(cpu, op, offset, address_mask(op.asize), &runs, false)?;
+    let linear = place(cpu, op, offset, &runs, false, blame_element)?;
     let mut result = [0; 32];
     for (&(start, len), &address) in runs.iter().zip(&linear) {
         cpu.read_bytes(address, op.seg, &mut result[start..start + len])?;
@@ -106,7 +135,8 @@ fn store_elements<const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let len = usize::from(op.size).min(32);
     let (mask, data) = (bytes(cpu, op.r1), bytes(cpu, op.r2));
     let offset = op.ea(cpu);
-    store_masked(cpu, op, offset, &data[..len], &mask[..len], ELEMENT)?;
+    let blame = if len == 32 { blame_end::<32> } else { blame_end::<16> };
+    store_masked(cpu, op, offset, &data[..len], &runs(&mask[..len], ELEMENT), blame)?;
     Ok(Flow::Next)
 }
 
@@ -118,7 +148,11 @@ fn maskmovdqu<const VEX: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     ready::<VEX>(cpu)?;
     let (data, mask) = (bytes(cpu, op.r1), bytes(cpu, op.r2));
     let offset = destination(cpu, op);
-    store_masked(cpu, op, offset, &data[..16], &mask[..16], 1)?;
+    // The upper half goes first.
+    let mut order = runs(&mask[8..16], 1);
+    order.iter_mut().for_each(|(start, _)| *start += 8);
+    order.extend(runs(&mask[..8], 1));
+    store_masked(cpu, op, offset, &data[..16], &order, blame_half)?;
     Ok(Flow::Next)
 }
 
@@ -127,7 +161,8 @@ fn maskmovq(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let data = cpu.x87.regs[usize::from(op.r1 & 7)].significand.to_le_bytes();
     let mask = cpu.x87.regs[usize::from(op.r2 & 7)].significand.to_le_bytes();
     let offset = destination(cpu, op);
+    clear_top(cpu);
+    store_masked(cpu, op, offset, &data, &runs(&mask, 1), blame_half)?;
     enter_mmx(cpu);
-    store_masked(cpu, op, offset, &data, &mask, 1)?;
     Ok(Flow::Next)
 }

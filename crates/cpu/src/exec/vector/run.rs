@@ -1,7 +1,7 @@
 //! Running forms: what vector instructions have in common.
 
 use crate::exec::vector::exact;
-use crate::exec::vector::form::{Form, Tiny};
+use crate::exec::vector::form::{Dot, Form, Tiny};
 use crate::fault::{Exec, Fault, Flow, vector};
 use crate::flags;
 use crate::native::{Extra, Kind};
@@ -75,8 +75,13 @@ pub fn mmx_ready(cpu: &mut Cpu) -> Exec {
 
 /// What an MMX instruction does to x87 state: top of stack 0, no register empty.
 pub fn enter_mmx(cpu: &mut Cpu) {
-    cpu.x87.status &= !TOP;
+    clear_top(cpu);
     cpu.x87.tags = 0xff;
+}
+
+/// The part of [`enter_mmx`] that a store has done even if it faults, on processors of today.
+pub fn clear_top(cpu: &mut Cpu) {
+    cpu.x87.status &= !TOP;
 }
 
 /// Checks alignment of a memory operand: #GP(0).
@@ -129,14 +134,35 @@ unsafe fn call<const FP: bool>(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], ou
 /// As for [`call`].
 #[cold]
 unsafe fn unmasked(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], out: *mut u8, len: usize) -> Exec<u64> {
-    let guest = cpu.vector.mxcsr;
-    // With underflow unmasked, results are not flushed.
-    let flush = if guest & UM == 0 { FTZ } else { 0 };
-    let mut mxcsr = ((guest & !FLAGS) | MASKS) & !flush;
+    if let Some(dot) = &form.dot {
+        let factors = [ops[usize::from(dot.last) - 1], ops[usize::from(dot.last)]].map(|factor| {
+            // SAFETY: both factors have the operands' width.
+            unsafe { std::slice::from_raw_parts(factor.cast_const(), usize::from(dot.width)) }
+        });
+        dot_product(cpu, dot, factors)?;
+    }
     let mut result = Stage([0; 64]);
     let in_memory = form.memory == 0;
     let to = if in_memory { out } else { result.0.as_mut_ptr() };
     // SAFETY: as our caller promises; the result has room for any operand.
+    let (returned, raised) = unsafe { attempt(cpu.vector.mxcsr, form, ops, to) };
+    signal(cpu, raised)?;
+    if !in_memory {
+        // SAFETY: `out` has room for operand 0.
+        unsafe { std::ptr::copy_nonoverlapping(result.0.as_ptr(), out, len) };
+    }
+    Ok(returned)
+}
+
+/// Runs a stub with everything masked. Returns what it returns, and the exceptions that the guest's masks would have shown.
+///
+/// # Safety
+/// As for [`call`], `to` being where the result goes.
+unsafe fn attempt(guest: u32, form: &Form, ops: [*mut u8; 4], to: *mut u8) -> (u64, u32) {
+    // With underflow unmasked, results are not flushed.
+    let flush = if guest & UM == 0 { FTZ } else { 0 };
+    let mut mxcsr = ((guest & !FLAGS) | MASKS) & !flush;
+    // SAFETY: as our caller promises.
     let returned = unsafe { (form.stub)(ops[0], ops[1], ops[2], ops[3], (&raw mut mxcsr).cast(), to) };
     let mut raised = mxcsr & FLAGS;
     if guest & UM == 0
@@ -148,12 +174,11 @@ unsafe fn unmasked(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], out: *mut u8, 
             raised |= UE;
         }
     }
-    let enabled = !(guest >> 7) & FLAGS;
     // Overflow and underflow that are masked imply what precision says; unmasked ones are seen with an unbounded exponent.
     let bounds = raised & (OE | UE);
     if raised & PE != 0
         && bounds != 0
-        && bounds & !enabled == 0
+        && bounds & (guest >> 7) == 0
         && let Some(rounding) = &form.rounding
     {
         let sources = rounding.sources().map(|n| {
@@ -166,19 +191,45 @@ unsafe fn unmasked(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], out: *mut u8, 
             raised &= !PE;
         }
     }
-    if raised & enabled == 0 {
-        cpu.vector.mxcsr = guest | raised;
-        if !in_memory {
-            // SAFETY: `out` has room for operand 0.
-            unsafe { std::ptr::copy_nonoverlapping(result.0.as_ptr(), out, len) };
-        }
-        return Ok(returned);
-    }
+    (returned, raised)
+}
+
+/// Sets flags; #XM if one of them is unmasked.
+fn signal(cpu: &mut Cpu, raised: u32) -> Exec {
+    let enabled = !(cpu.vector.mxcsr >> 7) & FLAGS;
     // Exceptions found before computing hide those found after.
     let shown = if raised & enabled & BEFORE != 0 { raised & BEFORE } else { raised };
-    cpu.vector.mxcsr = guest | shown;
+    cpu.vector.mxcsr |= shown;
+    if raised & enabled == 0 {
+        return Ok(());
+    }
     let vector = if cpu.cr4 & CR4_OSXMMEXCPT != 0 { vector::XM } else { vector::UD };
     Err(cpu.raise(vector))
+}
+
+/// Signals the exceptions of a dot product's steps in their order.
+fn dot_product(cpu: &mut Cpu, dot: &Dot, factors: [&[u8]; 2]) -> Exec {
+    let size = usize::from(dot.size);
+    let mut stages = [Stage([0; 64]), Stage([0; 64])];
+    for (stage, factor) in stages.iter_mut().zip(factors) {
+        for (n, element) in factor.chunks_exact(size).enumerate() {
+            if dot.selected >> (n % (16 / size)) & 1 != 0 {
+                stage.0[n * size..][..size].copy_from_slice(element);
+            }
+        }
+    }
+    let [mut a, mut b] = stages;
+    for step in 0..=dot.additions {
+        let form = if step == 0 { dot.multiply } else { dot.add };
+        let mut result = Stage([0; 64]);
+        let ops = [a.0.as_mut_ptr(), a.0.as_mut_ptr(), b.0.as_mut_ptr(), b.0.as_mut_ptr()];
+        // SAFETY: these forms have three 256-bit register operands, for which stages are large enough.
+        let (_, raised) = unsafe { attempt(cpu.vector.mxcsr, form, ops, result.0.as_mut_ptr()) };
+        signal(cpu, raised)?;
+        a = Stage(result.0);
+        b = result;
+    }
+    Ok(())
 }
 
 fn is_denormal(element: &[u8]) -> bool {
@@ -265,14 +316,19 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
         Kind::General | Kind::Mmx => 8,
         Kind::Memory | Kind::None => 0,
     };
-    if form.mmx {
-        // Even if the store or the conversion faults, as on processors of today.
+    if form.mmx && stores {
+        clear_top(cpu);
+    } else if form.mmx {
+        // Even if the conversion faults, likewise.
         enter_mmx(cpu);
     }
     // SAFETY: each pointer is to what the operand's kind says, or to the stage.
     let returned = unsafe { call::<FP>(cpu, form, ops, out, len)? };
     if stores {
         cpu.write_bytes(destination, op.seg, &stage.0[..usize::from(form.memory_len).min(64)])?;
+    }
+    if form.mmx && stores {
+        enter_mmx(cpu);
     }
     if form.flags {
         cpu.lazy.load(returned & flags::ARITH);
