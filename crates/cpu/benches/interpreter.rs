@@ -44,6 +44,26 @@ fn interpreter(c: &mut Criterion) {
         a.movzx(edx, byte_ptr(rbx + 65))?;
         a.cmp(byte_ptr(rbx + 66), dl)
     });
+    bench(c, "vector", |a| {
+        a.movdqu(xmm0, xmmword_ptr(rbx + 8))?;
+        a.pcmpeqb(xmm0, xmm1)?;
+        a.pmovmskb(eax, xmm0)?;
+        a.vmovdqu(ymm2, ymmword_ptr(rbx + 32))?;
+        a.vpcmpeqb(ymm3, ymm2, ymmword_ptr(rbx + 64))?;
+        a.vpor(ymm4, ymm3, ymm2)?;
+        a.vpmovmskb(edx, ymm4)?;
+        a.vmovdqa(ymmword_ptr(rbx + 128), ymm4)?;
+        a.vzeroupper()
+    });
+    bench(c, "float", |a| {
+        a.movsd_2(xmm0, qword_ptr(rbx + 8))?;
+        a.addsd(xmm1, xmm0)?;
+        a.mulsd(xmm1, xmm0)?;
+        a.cvttsd2si(rax, xmm1)?;
+        a.pxor(xmm2, xmm2)?;
+        a.cvtsi2sd(xmm2, rcx)?;
+        a.comisd(xmm1, xmm2)
+    });
     bench(c, "branches", |a| {
         let mut odd = a.create_label();
         let mut join = a.create_label();

@@ -1,8 +1,9 @@
 //! Masked moves: only the elements that the mask selects touch memory.
 
-use crate::exec::vector::run::{clear_top, enter_mmx, mmx_ready, ready};
+use crate::exec::vector::run::{enter_mmx, mmx_ready, ready};
 use crate::fault::{Cause, Exec, Flow, vector};
 use crate::op::{Handler, Op, address_mask};
+use crate::ram::PAGE;
 use crate::state::{Cpu, reg};
 use iced_x86::{EncodingKind, Instruction, Mnemonic::*, OpKind};
 
@@ -80,9 +81,9 @@ fn place(cpu: &mut Cpu, op: &Op, offset: u64, runs: &[(usize, usize)], write: bo
         };
         if let Err(fault) = checked {
             let shown = blame(address.wrapping_sub(start as u64), start as u64);
-            let same_page = shown >> 12 == cpu.fault_address >> 12;
-            if matches!(cpu.fault, Cause::Exception(vector::PF, _)) && same_page {
-                cpu.fault_address = shown;
+            if matches!(cpu.fault, Cause::Exception(vector::PF, _)) {
+                // Never below the page that faulted.
+                cpu.fault_address = shown.max(cpu.fault_address & !(PAGE - 1));
             }
             return Err(fault);
         }
@@ -102,12 +103,6 @@ fn store_masked(cpu: &mut Cpu, op: &Op, offset: u64, data: &[u8], runs: &[(usize
 /// The element that faulted.
 fn blame_element(operand: u64, run: u64) -> u64 {
     operand.wrapping_add(run)
-}
-
-/// The last byte of an operand that crosses into another page, else the element.
-fn blame_end<const LEN: u64>(operand: u64, run: u64) -> u64 {
-    let last = operand.wrapping_add(LEN - 1);
-    if last >> 12 != operand >> 12 { last } else { operand.wrapping_add(run) }
 }
 
 /// The eight bytes in which the fault was.
@@ -135,8 +130,7 @@ fn store_elements<const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let len = usize::from(op.size).min(32);
     let (mask, data) = (bytes(cpu, op.r1), bytes(cpu, op.r2));
     let offset = op.ea(cpu);
-    let blame = if len == 32 { blame_end::<32> } else { blame_end::<16> };
-    store_masked(cpu, op, offset, &data[..len], &runs(&mask[..len], ELEMENT), blame)?;
+    store_masked(cpu, op, offset, &data[..len], &runs(&mask[..len], ELEMENT), blame_element)?;
     Ok(Flow::Next)
 }
 
@@ -161,8 +155,8 @@ fn maskmovq(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let data = cpu.x87.regs[usize::from(op.r1 & 7)].significand.to_le_bytes();
     let mask = cpu.x87.regs[usize::from(op.r2 & 7)].significand.to_le_bytes();
     let offset = destination(cpu, op);
-    clear_top(cpu);
-    store_masked(cpu, op, offset, &data, &runs(&mask, 1), blame_half)?;
+    // Even if the store faults, on processors of today.
     enter_mmx(cpu);
+    store_masked(cpu, op, offset, &data, &runs(&mask, 1), blame_half)?;
     Ok(Flow::Next)
 }

@@ -57,7 +57,7 @@ pub fn restore_x87(cpu: &mut Cpu, area: &[u8], wide: bool) {
         bytes.copy_from_slice(&area[at..at + 8]);
         u64::from_le_bytes(bytes)
     };
-    // Pointers are as wide as linear addresses can be.
+    // The instruction pointer is as wide as linear addresses can be; the data pointer is kept as it is.
     let la57 = cpu.model.cpuid.is_empty() || cpu.model.static_cpuid(7, 0).ecx & 1 << 16 != 0;
     let unused = if la57 { 7 } else { 16 };
     let canonical = |pointer: u64| ((pointer as i64) << unused >> unused) as u64;
@@ -67,7 +67,7 @@ pub fn restore_x87(cpu: &mut Cpu, area: &[u8], wide: bool) {
     x87.tags = area[4];
     x87.opcode = word(6) & 0x7ff;
     if wide {
-        (x87.ip, x87.dp) = (canonical(quad(8)), canonical(quad(16)));
+        (x87.ip, x87.dp) = (canonical(quad(8)), quad(16));
         (x87.cs, x87.ds) = (0, 0);
     } else {
         (x87.ip, x87.dp) = (quad(8) & 0xffff_ffff, quad(16) & 0xffff_ffff);

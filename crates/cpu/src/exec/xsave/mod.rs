@@ -61,6 +61,11 @@ fn set_pair(cpu: &mut Cpu, value: u64) {
 /// Linear address of a save area: canonical, and aligned or #GP(0).
 fn area(cpu: &mut Cpu, op: &Op, len: usize, align: u64, write: bool) -> Exec<u64> {
     let linear = cpu.operand_linear(op, len as u64, write)?;
+    if cpu.long64 && !cpu.canonical(linear) {
+        // Which exception that is depends on the segment.
+        let privilege = cpu.privilege();
+        cpu.prepare_read(linear, 1, privilege, op.seg)?;
+    }
     if linear & (align - 1) != 0 {
         let stack = op.seg == SEG_FLAT + 1 && !cpu.canonical(linear);
         return Err(cpu.raise_code(if stack { vector::SS } else { vector::GP }, 0));
