@@ -35,6 +35,8 @@ pub struct Vcpu {
     pub cpu: Cpu,
     /// What it does.
     pub activity: Activity,
+    /// NMIs that wait behind the one the processor has latched.
+    nmis: u8,
 }
 
 /// What the loop came to.
@@ -66,7 +68,7 @@ impl Vcpus {
     /// Processors on a board: the first one executes, the others wait for start-up.
     pub fn new(cpus: Vec<Cpu>, board: Rc<RefCell<Board>>) -> Self {
         let activity = |i| if i == 0 { Activity::Running } else { Activity::WaitingForStartup };
-        let all = cpus.into_iter().enumerate().map(|(i, cpu)| Vcpu { cpu, activity: activity(i) }).collect();
+        let all = cpus.into_iter().enumerate().map(|(i, cpu)| Vcpu { cpu, activity: activity(i), nmis: 0 }).collect();
         Self { all, cache: BlockCache::new(), board, slice_end: 0 }
     }
 
@@ -219,16 +221,19 @@ impl Vcpus {
                     vcpu.cpu.reset(true);
                     vcpu.activity = Activity::WaitingForStartup;
                 }
-                let nmis = lapic.take_nmis();
-                if nmis != 0 {
-                    vcpu.cpu.attend(attention::NMI);
-                }
+                // One may be served while another is latched; more are lost (SDM vol. 3, 6.7.1).
+                let most = if vcpu.cpu.nmi_blocked { 1 } else { 2 };
+                vcpu.nmis = (vcpu.nmis + lapic.take_nmis()).min(most);
                 let startup = lapic.take_startup();
                 if let (Some(page), Activity::WaitingForStartup) = (startup, vcpu.activity) {
                     let now = board.now();
                     start(&mut vcpu.cpu, page, now);
                     vcpu.activity = Activity::Running;
                 }
+            }
+            if vcpu.nmis != 0 && vcpu.cpu.attention & attention::NMI == 0 {
+                vcpu.nmis -= 1;
+                vcpu.cpu.attend(attention::NMI);
             }
             if vcpu.activity == Activity::Halted {
                 let now = board.now();
