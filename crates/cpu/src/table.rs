@@ -89,3 +89,8 @@ pub fn row(mnemonic: Mnemonic) -> Option<&'static Row> {
     });
     index[mnemonic as usize]
 }
+
+/// Name of a decoder's code number, as [`crate::op::Op::code`] holds it.
+pub fn code_name(code: u32) -> Option<String> {
+    iced_x86::Code::try_from(code as usize).ok().map(|code| format!("{code:?}"))
+}

@@ -255,4 +255,41 @@ impl Cpu {
         }
         Ok(Walked { entry, references })
     }
+
+    /// Guest-physical address of a linear one for a look from outside: whatever the permissions, and without a trace in the
+    /// TLB, the tables or the ledger. `None`: not mapped.
+    pub fn look_up(&self, linear: u64) -> Option<u64> {
+        if self.cr0 & CR0_PG == 0 {
+            return Some(linear & 0xffff_ffff);
+        }
+        let long = self.long_mode();
+        let wide = self.cr4 & CR4_PAE != 0;
+        let (mut table, mut shift) = match (wide, long) {
+            (false, _) => (self.cr3 & 0xffff_f000, 22u8),
+            (true, false) => {
+                let pdpte = self.pdpte[(linear >> 30) as usize & 3];
+                (pdpte & P != 0).then_some((pdpte & ADDRESS, 21))?
+            }
+            (true, true) => (self.cr3 & ADDRESS, if self.cr4 & CR4_LA57 != 0 { 48 } else { 39 }),
+        };
+        loop {
+            let index = (linear >> shift) & if wide { 0x1ff } else { 0x3ff };
+            let value = self.read_table(table + index * if wide { 8 } else { 4 }, wide);
+            if value & P == 0 {
+                return None;
+            }
+            let large = value & PS != 0 && (matches!(shift, 21 | 30) || (shift == 22 && self.cr4 & CR4_PSE != 0));
+            if large || shift == 12 {
+                let mask = (1u64 << shift) - 1;
+                let page = match (wide, shift) {
+                    (false, 22) => (value & 0xffc0_0000) | ((value >> 13) & 0xff) << 32,
+                    (false, _) => value & 0xffff_f000,
+                    _ => value & ADDRESS & !mask,
+                };
+                return Some(page | (linear & mask));
+            }
+            table = value & if wide { ADDRESS } else { 0xffff_f000 };
+            shift -= if wide { 9 } else { 10 };
+        }
+    }
 }

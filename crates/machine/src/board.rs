@@ -8,7 +8,7 @@ use crate::devices::fw_cfg::{self, FwCfg};
 use crate::devices::i8042::{self, I8042};
 use crate::devices::ioapic::{self, IoApic, decode_msi};
 use crate::devices::lapic::{self, Interrupt, Lapic, route};
-use crate::devices::marker::{self, Marker};
+use crate::devices::marker::{self, Mark, Marker};
 use crate::devices::pic::{self, Pic};
 use crate::devices::pit::{self, Pit};
 use crate::devices::pm::{self, Pm, Sleep};
@@ -22,11 +22,9 @@ use crate::memory::{GuestRam, layout};
 use crate::pci::{self, PciBus, PciError};
 use crate::virtio::{Block, Console, ConsolePort, Disk, Entropy, VirtioPci};
 use cpu::{Bus, Ident};
+use ledger::Ticks;
 use ledger::profile::Profile;
-use ledger::{Recorder, Ticks};
-use std::cell::RefCell;
 use std::ops::Range;
-use std::rc::Rc;
 
 /// ISA line of the interval timer: input 2 of the I/O APIC, as the MADT says.
 const TIMER_IRQ: u8 = 0;
@@ -89,7 +87,6 @@ pub const PORT_DEVICES: &[(Range<u16>, &str)] = &[
 /// The devices.
 pub struct Board {
     ram: GuestRam,
-    recorder: Rc<RefCell<Recorder>>,
     now: Ticks,
     pic: Pic,
     pit: Pit,
@@ -115,13 +112,7 @@ impl Board {
     pub const IO_APIC_ID: u8 = 0;
 
     /// A board as firmware leaves it, with `cpus` local APICs.
-    pub fn new(
-        ram: &GuestRam,
-        cpus: usize,
-        profile: &Profile,
-        parts: Parts,
-        recorder: Rc<RefCell<Recorder>>,
-    ) -> Result<Self, PciError> {
+    pub fn new(ram: &GuestRam, cpus: usize, profile: &Profile, parts: Parts) -> Result<Self, PciError> {
         let clock = Clock::new(profile.tsc_hz.value);
         let x2apic = profile.cpuid().iter().any(|l| l.leaf == 1 && l.ecx & 1 << 21 != 0);
         let lapic = |index: usize| {
@@ -150,7 +141,6 @@ impl Board {
         }
         Ok(Self {
             ram: ram.clone(),
-            recorder,
             now: 0,
             pic: Pic::as_firmware_leaves(),
             pit: Pit::as_firmware_leaves(clock, 0),
@@ -228,6 +218,11 @@ impl Board {
         if self.ram.has_written() { self.ram.take_written() } else { Vec::new() }
     }
 
+    /// The next beginning or end of a region of interest.
+    pub fn pop_mark(&mut self) -> Option<Mark> {
+        self.marker.pop()
+    }
+
     /// What the guest printed since the last call, on any of its consoles.
     pub fn console_output(&mut self) -> Vec<u8> {
         let mut output = std::mem::take(&mut self.serial.output);
@@ -242,7 +237,7 @@ impl Board {
         self.settle();
     }
 
-    /// Carries what devices have to say to where it goes: interrupts, marks, the end of the machine.
+    /// Carries what devices have to say to where it goes: interrupts, and the end of the machine.
     fn settle(&mut self) {
         let (pic, ioapic) = (&mut self.pic, &mut self.ioapic);
         isa(pic, ioapic, TIMER_IRQ, &mut self.pit.irq);
@@ -269,15 +264,6 @@ impl Board {
         self.route_messages();
         let intr = self.pic.intr();
         self.lapics[0].set_lint(0, intr);
-        while let Some(mark) = self.marker.pop() {
-            let mut recorder = self.recorder.borrow_mut();
-            if mark.begins {
-                recorder.begin_region(&mark.name);
-            } else {
-                // An end without a beginning is the guest's mistake, and harmless.
-                recorder.end_region(&mark.name);
-            }
-        }
         if let Some(Sleep::SoftOff) = self.pm.take_sleep() {
             self.ending = Some(Ending::PowerOff);
         }

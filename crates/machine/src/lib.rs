@@ -1,5 +1,6 @@
 //! The board: guest memory, devices, interrupt controllers, firmware tables, loaders and the loop that drives processors.
 
+pub mod account;
 pub mod acpi;
 pub mod board;
 pub mod devices;
@@ -8,6 +9,7 @@ pub mod loader;
 pub mod machine;
 pub mod memory;
 pub mod pci;
+pub mod postmortem;
 pub mod vcpus;
 pub mod virtio;
 

@@ -96,7 +96,11 @@ pub struct Machine {
     /// Guest memory.
     pub ram: GuestRam,
     clock: ClockSource,
-    tsc_hz: u64,
+    pub(crate) profile: Profile,
+    /// What describes the run, for its ledger.
+    pub(crate) description: Vec<(&'static str, String)>,
+    /// The image, if it is an ELF file that may have symbols.
+    pub(crate) elf: Option<Vec<u8>>,
 }
 
 /// The processor's model of a profile. Without charges every instruction takes one cycle and events take none: time then
@@ -149,7 +153,7 @@ impl Machine {
         let entry = loader::load(&ram, &config.kernel, &options)?;
         let model = Arc::new(model(&config.profile, config.clock));
         let recorder = Rc::new(RefCell::new(Recorder::default()));
-        let board = Board::new(&ram, config.cpus, &config.profile, config.parts, recorder.clone())?;
+        let board = Board::new(&ram, config.cpus, &config.profile, config.parts)?;
         let board = Rc::new(RefCell::new(board));
         let processor_ram = processor_ram(&ram);
         let cpus = (0..config.cpus).map(|index| {
@@ -161,7 +165,15 @@ impl Machine {
         vcpus.enter(&entry);
         // Loading went through the devices' view of memory; no code is decoded yet.
         drop(ram.take_written());
-        Ok(Self { vcpus, board, recorder, ram, clock: config.clock, tsc_hz: config.profile.tsc_hz.value })
+        let description = vec![
+            ("kernel", config.kernel_name),
+            ("initrd", config.initrd_name),
+            ("command line", config.cmdline),
+            ("memory", format!("{} MiB", config.memory >> 20)),
+            ("tollgate", env!("CARGO_PKG_VERSION").to_owned()),
+        ];
+        let elf = config.kernel.starts_with(b"\x7fELF").then_some(config.kernel);
+        Ok(Self { vcpus, board, recorder, ram, clock: config.clock, profile: config.profile, description, elf })
     }
 
     /// Runs until the guest ends the machine, or the host stops it.
@@ -215,7 +227,7 @@ impl Machine {
     }
 
     fn ticks_per_second(&self) -> u128 {
-        u128::from(self.tsc_hz) * u128::from(TICKS_PER_CYCLE)
+        u128::from(self.profile.tsc_hz.value) * u128::from(TICKS_PER_CYCLE)
     }
 
     fn host_ticks(&self, started: Instant) -> Ticks {
@@ -229,6 +241,20 @@ impl Machine {
             vcpu.cpu.clock = vcpu.cpu.clock.max(now);
         }
         self.board.borrow_mut().advance(now);
+    }
+
+    /// What the machine is, as names and values.
+    pub fn description(&self) -> Vec<(&'static str, String)> {
+        let mut facts = self.description.clone();
+        facts.insert(0, ("processors", format!("{} x {}", self.vcpus.all.len(), self.profile.title)));
+        facts.push(("entry", format!("{:#x}", self.vcpus.all[0].cpu.rip)));
+        facts.extend(
+            self.ram
+                .e820()
+                .into_iter()
+                .map(|e| ("memory map", format!("{:#014x}-{:#014x} {:?}", e.start, e.start + e.len - 1, e.kind))),
+        );
+        facts
     }
 
     /// Virtual time in seconds.

@@ -188,6 +188,14 @@ impl GuestRam {
         self.map.read_slice(bytes, GuestAddress(address)).is_ok()
     }
 
+    /// Shows the RAM below 4 GiB as it is now, without copying it.
+    pub fn with_low_ram<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
+        let Some(range) = self.host_ranges().into_iter().next() else { return look(&[]) };
+        // SAFETY: the range is mapped as long as `self` lives. Everything that writes to guest memory (processors, devices,
+        // loaders) runs on this thread, and none of it runs while `look` does.
+        look(unsafe { std::slice::from_raw_parts(range.host, range.len as usize) })
+    }
+
     /// The map that firmware hands to the guest, by address.
     pub fn e820(&self) -> Vec<E820Entry> {
         use E820Kind::{Reserved, Usable};

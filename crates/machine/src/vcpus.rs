@@ -192,7 +192,23 @@ impl Vcpus {
             Exit::Shutdown => return Some(Pause::TripleFault(index)),
         }
         self.device_writes();
+        self.marks();
         None
+    }
+
+    /// Begins and ends regions of interest; what blocks have counted until now belongs to the old one.
+    fn marks(&mut self) {
+        while let Some(mark) = self.board.borrow_mut().pop_mark() {
+            let recorder = self.all[0].cpu.recorder.clone();
+            let mut recorder = recorder.borrow_mut();
+            self.cache.spill_all(&mut recorder);
+            if mark.begins {
+                recorder.begin_region(&mark.name);
+            } else {
+                // An end without a beginning is the guest's mistake, and harmless.
+                recorder.end_region(&mark.name);
+            }
+        }
     }
 
     /// Drops decoded code that devices have overwritten.

@@ -4,7 +4,6 @@ mod compare;
 mod cpu_cmd;
 mod report;
 mod run;
-mod save;
 mod size;
 mod table;
 mod terminal;

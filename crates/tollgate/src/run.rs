@@ -1,15 +1,18 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
-use crate::save::{kernel_symbols, save};
 use crate::size::parse_size;
 use crate::terminal::{Terminal, print};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use ledger::Ticks;
 use ledger::profile::Profile;
-use ledger::{Family, Header, Kind, Ledger, Ticks};
-use machine::board::{MMIO_DEVICES, PORT_DEVICES};
+use machine::account::SymbolFile;
+use machine::board::Parts;
+use machine::virtio::Disk;
 use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -53,9 +56,16 @@ pub struct RunArgs {
     /// Processor profile: a name of `tollgate cpu list`, or a TOML file
     #[arg(long, value_name = "PROFILE", default_value = "skx")]
     cpu: String,
+    /// Virtio disk, a raw image; `,ro` after the name makes it read-only. May be repeated
+    #[arg(long, value_name = "FILE[,ro]")]
+    disk: Vec<String>,
     /// Saves the ledger of the run
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
+    /// Symbols for the ledger besides the kernel's own: an ELF file (with `@ADDRESS`, moved by so much) or a System.map. May
+    /// be repeated
+    #[arg(long, value_name = "FILE[@ADDRESS]")]
+    symbols: Vec<String>,
     /// Ends the run after so many seconds of the host's time
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     timeout: Option<Duration>,
@@ -114,17 +124,63 @@ impl Host for Console {
     }
 }
 
+/// A disk as `--disk` names it.
+fn open_disk(argument: &str) -> Result<Disk> {
+    let (path, read_only) = match argument.strip_suffix(",ro") {
+        Some(path) => (path, true),
+        None => (argument, false),
+    };
+    Ok(Disk::open(Path::new(path), read_only)?)
+}
+
+/// A file with symbols as `--symbols` names it.
+fn read_symbols(argument: &str) -> Result<(String, SymbolFile)> {
+    let (path, slide) = match argument.rsplit_once('@') {
+        Some((path, address)) => {
+            let digits = address.strip_prefix("0x").unwrap_or(address);
+            let slide = u64::from_str_radix(digits, 16)
+                .with_context(|| format!("--symbols {argument}: {address} is not a hexadecimal address"))?;
+            (path, slide)
+        }
+        None => (argument, 0),
+    };
+    let bytes = std::fs::read(path).with_context(|| format!("can't read symbols from {path}"))?;
+    let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok((
+        name,
+        match bytes.starts_with(b"\x7fELF") {
+            true => SymbolFile::Elf(bytes, slide),
+            false => SymbolFile::Map(String::from_utf8_lossy(&bytes).into_owned()),
+        },
+    ))
+}
+
+/// Shows the machine without running it.
+fn describe(args: &RunArgs, machine: &Machine) -> Result<()> {
+    let facts = machine.description();
+    if args.json {
+        let map: serde_json::Map<_, _> = facts.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect();
+        println!("{}", serde_json::to_string_pretty(&map)?);
+    } else {
+        for (key, value) in facts {
+            println!("{key:<14} {value}");
+        }
+    }
+    Ok(())
+}
+
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     if args.ledger.is_some() && matches!(args.clock, ClockArg::Host) {
         bail!("--ledger needs --clock virtual: with the host's clock nothing is charged");
     }
+    cpu::host_supported()?;
     let profile = Profile::find(&args.cpu)?;
     let tsc_hz = profile.tsc_hz.value;
     let kernel = machine::loader::read_file(&args.kernel)?;
-    // What the ledger is made with when the run is over.
-    let kept = args.ledger.as_ref().map(|path| (path, profile.clone(), kernel.clone()));
     let initrd = args.initrd.as_deref().map(machine::loader::read_file).transpose()?;
+    let symbol_files = args.symbols.iter().map(|s| read_symbols(s)).collect::<Result<Vec<_>>>()?;
+    let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
     let name = |path: &PathBuf| path.display().to_string();
     let config = Config {
         memory: args.memory,
@@ -135,13 +191,19 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         initrd,
         initrd_name: args.initrd.as_ref().map(name).unwrap_or_default(),
         cmdline: args.append.clone(),
-        parts: machine::board::Parts::default(),
+        parts: Parts { disks, ..Parts::default() },
         clock: match args.clock {
             ClockArg::Virtual => ClockSource::Virtual,
             ClockArg::Host => ClockSource::Host,
         },
     };
     let mut machine = Machine::new(config).with_context(|| format!("can't boot {}", args.kernel.display()))?;
+    if args.dry_run {
+        describe(args, &machine)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // An unwritable ledger is better known before the run than after it.
+    let mut ledger = args.ledger.as_deref().map(LedgerFile::create).transpose()?;
     let mut console = Console {
         terminal: Terminal::open().context("can't use standard input")?,
         deadline: args.timeout.map(|t| Instant::now() + t),
@@ -152,54 +214,85 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let outcome = machine.run(&mut console);
     let timed_out = console.timed_out;
     drop(console);
-    if let Some((path, profile, kernel)) = kept {
-        save(&ledger(args, &machine, &profile, &kernel), path)?;
-    }
-    Ok(match outcome {
-        Outcome::PowerOff | Outcome::Reset => ExitCode::SUCCESS,
-        Outcome::DebugExit(status) => ExitCode::from(status),
-        Outcome::TripleFault(_) | Outcome::Stuck => {
-            for vcpu in &machine.vcpus.all {
-                eprintln!("{:?} rip {:#x} {:?}", vcpu.activity, vcpu.cpu.rip, outcome);
+    let (text, status) = ending(outcome, timed_out);
+    let died = matches!(outcome, Outcome::TripleFault(_) | Outcome::Stuck | Outcome::Stopped);
+    if died || ledger.is_some() {
+        let symbols = machine.symbols(&symbol_files);
+        if died {
+            eprintln!("tollgate: {text} after {:.6} s of virtual time", machine.seconds());
+            for place in machine.places(&symbols) {
+                eprintln!("{place}");
             }
-            ExitCode::from(GUEST_DIED)
         }
-        Outcome::Stopped if timed_out => ExitCode::from(TIMED_OUT),
-        Outcome::Stopped => ExitCode::from(INTERRUPTED),
-    })
-}
-
-/// What the run was charged, with symbols of its kernel.
-fn ledger(args: &RunArgs, machine: &Machine, profile: &Profile, kernel: &[u8]) -> Ledger {
-    let cpus = &machine.vcpus.all;
-    let mut header = Header::new(profile, cpus.iter().map(|vcpu| vcpu.cpu.clock).collect());
-    let file = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut note = |key: &str, value: String| header.metadata.insert(key.to_owned(), value);
-    note("tollgate", env!("CARGO_PKG_VERSION").to_owned());
-    note("kernel", file(&args.kernel));
-    note("command line", args.append.clone());
-    note("memory", format!("{} MiB", args.memory >> 20));
-    if let Some(initrd) = &args.initrd {
-        note("initrd", file(initrd));
-    }
-    let recorder = machine.recorder.borrow();
-    for (_, _, _, kind, _) in recorder.events() {
-        if let Some(name) = device_name(kind) {
-            header.names.insert(kind, name.to_owned());
+        if let Some(file) = &mut ledger {
+            file.write(&machine.ledger(&symbols).to_bytes())?;
         }
     }
-    let lstar = cpus.first().map_or(0, |vcpu| vcpu.cpu.msr.lstar);
-    Ledger::new(header, &recorder, &kernel_symbols(kernel, lstar))
+    if args.json {
+        let report = serde_json::json!({
+            "ended": text,
+            "status": status,
+            "virtual_seconds": machine.seconds(),
+            "clocks": machine.vcpus.all.iter().map(|v| v.cpu.clock).collect::<Vec<_>>(),
+        });
+        eprintln!("{report}");
+    }
+    Ok(ExitCode::from(status))
 }
 
-/// The device that an access is charged to.
-fn device_name(kind: Kind) -> Option<&'static str> {
-    match kind.family {
-        Family::PortIn | Family::PortOut => {
-            let port = u16::try_from(kind.param).ok()?;
-            PORT_DEVICES.iter().find(|(ports, _)| ports.contains(&port)).map(|(_, name)| *name)
+/// How a run ended, in words and as exit status.
+fn ending(outcome: Outcome, timed_out: bool) -> (String, u8) {
+    match outcome {
+        Outcome::PowerOff => ("power off".into(), 0),
+        Outcome::Reset => ("reset".into(), 0),
+        Outcome::DebugExit(status) => ("debug exit".into(), status),
+        Outcome::TripleFault(cpu) => (format!("triple fault on cpu {cpu}"), GUEST_DIED),
+        Outcome::Stuck => ("every processor is halted with interrupts off".into(), GUEST_DIED),
+        Outcome::Stopped if timed_out => ("time is up".into(), TIMED_OUT),
+        Outcome::Stopped => ("interrupted".into(), INTERRUPTED),
+    }
+}
+
+/// A ledger to be: written beside its name and moved there once it is whole.
+struct LedgerFile {
+    path: PathBuf,
+    temporary: PathBuf,
+    file: File,
+}
+
+impl LedgerFile {
+    fn create(path: &Path) -> Result<Self> {
+        let metadata = std::fs::metadata(path).ok();
+        // A device or a pipe is written to directly.
+        let temporary = match metadata {
+            Some(m) if m.is_dir() => bail!("can't write the ledger {}: it is a directory", path.display()),
+            Some(m) if !m.is_file() => path.to_path_buf(),
+            _ => path.with_added_extension(format!("partial-{}", std::process::id())),
+        };
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&temporary)
+            .with_context(|| format!("can't write the ledger {}", path.display()))?;
+        Ok(Self { path: path.to_path_buf(), temporary, file })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let failed = || format!("can't write the ledger {}", self.path.display());
+        self.file.write_all(bytes).and_then(|()| self.file.flush()).with_context(failed)?;
+        if self.temporary != self.path {
+            std::fs::rename(&self.temporary, &self.path).with_context(failed)?;
         }
-        Family::MmioRead | Family::MmioWrite => MMIO_DEVICES.get(kind.param as usize).copied(),
-        _ => None,
+        Ok(())
+    }
+}
+
+impl Drop for LedgerFile {
+    fn drop(&mut self) {
+        // After a successful write there is nothing left under this name.
+        if self.temporary != self.path {
+            let _ = std::fs::remove_file(&self.temporary);
+        }
     }
 }

@@ -1,0 +1,98 @@
+//! Where a guest stands: what a user needs to see when it died or was stopped.
+
+use crate::machine::Machine;
+use crate::vcpus::Activity;
+use cpu::Cpu;
+use ledger::symbols::Symbols;
+use std::fmt;
+
+/// One processor's state.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Its number.
+    pub cpu: usize,
+    /// What it was doing.
+    pub activity: Activity,
+    /// Instruction pointer.
+    pub rip: u64,
+    /// Function and offset, if known.
+    pub symbol: Option<String>,
+    /// The bytes there, as far as they are mapped.
+    pub code: Vec<u8>,
+    /// Privilege level.
+    pub cpl: u8,
+    /// Code width in bits.
+    pub bits: u8,
+    /// RAX to R15.
+    pub registers: [u64; 16],
+    /// RFLAGS.
+    pub rflags: u64,
+    /// CR0, CR2, CR3, CR4.
+    pub control: [u64; 4],
+}
+
+const NAMES: [&str; 16] =
+    ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let doing = match self.activity {
+            Activity::Running => "running",
+            Activity::Halted => "halted",
+            Activity::WaitingForStartup => "waiting for start-up",
+        };
+        write!(f, "cpu {} {doing} at rip {:#x}", self.cpu, self.rip)?;
+        if let Some(symbol) = &self.symbol {
+            write!(f, " ({symbol})")?;
+        }
+        write!(f, ", ring {}, {}-bit code, bytes", self.cpl, self.bits)?;
+        if self.code.is_empty() {
+            write!(f, " not mapped")?;
+        }
+        for byte in &self.code {
+            write!(f, " {byte:02x}")?;
+        }
+        for (i, (name, value)) in NAMES.iter().zip(self.registers).enumerate() {
+            write!(f, "{}{name:>4}={value:016x}", if i % 4 == 0 { "\n " } else { "" })?;
+        }
+        let [cr0, cr2, cr3, cr4] = self.control;
+        write!(f, "\n  rflags={:x} cr0={cr0:x} cr2={cr2:x} cr3={cr3:x} cr4={cr4:x}", self.rflags)
+    }
+}
+
+impl Machine {
+    /// Where each processor stands.
+    pub fn places(&self, symbols: &Symbols) -> Vec<Place> {
+        let place = |(number, vcpu): (usize, &crate::vcpus::Vcpu)| {
+            let cpu = &vcpu.cpu;
+            let symbol = symbols.find(cpu.cr3 & !0xfff, cpu.rip);
+            Place {
+                cpu: number,
+                activity: vcpu.activity,
+                rip: cpu.rip,
+                symbol: symbol.map(|s| format!("{}+{:#x}", s.name, cpu.rip - s.start)),
+                code: code(cpu),
+                cpl: cpu.cpl,
+                bits: match cpu.mode & 3 {
+                    0 => 16,
+                    1 => 32,
+                    _ => 64,
+                },
+                registers: std::array::from_fn(|i| cpu.gpr[i]),
+                rflags: cpu.rflags(),
+                control: [cpu.cr0, cpu.cr2, cpu.cr3, cpu.cr4],
+            }
+        };
+        self.vcpus.all.iter().enumerate().map(place).collect()
+    }
+}
+
+/// Bytes at a processor's instruction pointer.
+fn code(cpu: &Cpu) -> Vec<u8> {
+    let start = cpu.code_linear();
+    let byte = |i: u64| {
+        let address = cpu.look_up(start.wrapping_add(i))?;
+        cpu.ram.read::<u8>(address)
+    };
+    (0..15).map_while(byte).collect()
+}
