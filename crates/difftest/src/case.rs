@@ -295,6 +295,10 @@ impl Generator {
                 // Whether bytes that the mask leaves out may fault is the processor's business: all can be written.
                 state.gpr[RDI] = ARENA + 0x1000 + rng.below(0x2000 - 16);
             }
+            // How far they get before a fault shows in registers and memory.
+            Mnemonic::Popa | Mnemonic::Popad | Mnemonic::Pusha | Mnemonic::Pushad => {
+                state.gpr[RSP] = STACK.wrapping_add(rng.below(0x800)).wrapping_sub(0x400);
+            }
             Mnemonic::Enter | Mnemonic::Leave => {
                 state.gpr[RBP] = STACK.wrapping_add(rng.below(0x100) * 8).wrapping_sub(0x400);
             }
@@ -426,6 +430,11 @@ impl Generator {
             let bit = (value << (64 - 8 * size)) as i64 >> (64 - 8 * size);
             let address = i.virtual_address(0, 0, |r, e, s| self::value(state, r, e, s)).unwrap_or(0);
             return fine(address.wrapping_add((bit >> 3) as u64));
+        }
+        // Pointers could not be poked into memory that is only read.
+        if matches!(i.mnemonic(), Mnemonic::Fxrstor | Mnemonic::Fxrstor64) {
+            let address = i.virtual_address(0, 0, |r, e, s| value(state, r, e, s)).unwrap_or(0);
+            return (8..24).all(|n| rights(address.wrapping_add(n)) != Rights::Read);
         }
         // Only state components that both processors have.
         use Mnemonic::{Xrstor, Xrstor64, Xsave, Xsave64, Xsavec, Xsavec64};

@@ -6,7 +6,7 @@ use crate::layout::*;
 use crate::state::{Exception, Outcome, State};
 use cpu::fault::vector;
 use cpu::ram::Region;
-use cpu::state::{F80, seg};
+use cpu::state::{F80, rights::UNUSABLE, seg};
 use cpu::testing::{self, Raised};
 use cpu::{Cpu, Ram, flags};
 use std::rc::Rc;
@@ -60,6 +60,11 @@ impl Emulated {
         let selectors = if code64 { [0, 0x33, 0x2b, 0, 0, 0] } else { [0x2b, 0x23, 0x2b, 0x2b, 0, 0] };
         for (segment, selector) in cpu.seg.iter_mut().zip(selectors) {
             segment.selector = selector;
+        }
+        if !code64 {
+            // Null selectors: FS and GS cannot be used.
+            cpu.seg[usize::from(seg::FS)].rights |= UNUSABLE;
+            cpu.seg[usize::from(seg::GS)].rights |= UNUSABLE;
         }
         // A TSS too short to have an I/O permission bitmap: no port is the program's.
         cpu.tr.limit = 0x60;

@@ -123,8 +123,8 @@ fn memory(i: &mut Instruction, kind: OpCodeOperandKind, rng: &mut Rng, bits: u32
     let first = if narrow && bits == 64 { Register::EAX } else { full };
     if rng.chance(15) {
         i.set_segment_prefix(rng.pick(&[
-            Register::FS,
-            Register::GS,
+            if bits == 64 { Register::FS } else { Register::CS },
+            if bits == 64 { Register::GS } else { Register::DS },
             Register::FS,
             Register::GS,
             Register::ES,

@@ -234,9 +234,11 @@ fn aaa<const SUBTRACT: bool>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 
 fn aad(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let ax = cpu.get::<u16>(reg::RAX);
-    let al = (ax as u8).wrapping_add(((ax >> 8) as u8).wrapping_mul(op.imm as u8));
+    let (low, tens) = (ax as u8, ((ax >> 8) as u8).wrapping_mul(op.imm as u8));
+    let al = low.wrapping_add(tens);
     cpu.set(reg::RAX, u16::from(al));
-    cpu.lazy.set_logic(al);
+    // CF, OF and AF, undefined, are those of the addition, as on Intel processors.
+    cpu.lazy.set_add(low, tens, al);
     Ok(Flow::Next)
 }
 

@@ -5,7 +5,7 @@ use crate::exec::interrupt::Source;
 use crate::exec::{get0, set0};
 use crate::fault::{Cause, Exec, Flow, vector};
 use crate::flags::Int;
-use crate::op::{Handler, Op, SEG_FLAT};
+use crate::op::{Handler, Op, SEG_FLAT, address_mask};
 use crate::state::{Cpu, attention, bits::*, reg, seg};
 use crate::table::Row;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
@@ -259,17 +259,15 @@ fn bound(i: &Instruction, op: &mut Op) -> Option<Handler> {
 }
 
 fn in_bounds<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let mut bytes = [0u8; 8];
-    let size = usize::from(T::SIZE);
-    cpu.load_bytes(op, &mut bytes[..2 * size])?;
-    let value = |at: usize| {
-        let mut word = [0u8; 8];
-        word[..size].copy_from_slice(&bytes[at..at + size]);
-        T::from_u64(u64::from_le_bytes(word)).to_i64()
-    };
-    let (lower, upper) = (value(0), value(size));
     let index = get0::<T>(cpu, op).to_i64();
-    if index < lower || index > upper {
+    // The upper bound is only read once the lower one holds.
+    let lower = cpu.load::<T>(op)?.to_i64();
+    if index < lower {
+        return Err(cpu.raise(vector::BR));
+    }
+    let offset = op.ea(cpu).wrapping_add(u64::from(T::SIZE)) & address_mask(op.asize);
+    let upper = cpu.read_seg::<T>(op.seg, offset)?.to_i64();
+    if index > upper {
         return Err(cpu.raise(vector::BR));
     }
     Ok(Flow::Next)

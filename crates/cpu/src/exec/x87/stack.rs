@@ -138,7 +138,11 @@ fn mod_rm(i: &Instruction) -> u16 {
     } else if i.is_ip_rel_memory_operand() {
         5
     } else if base == Register::None {
-        if index == Register::None && i.code_size() != iced_x86::CodeSize::Code64 { 5 } else { 4 }
+        if index == Register::None && i.memory_index_scale() == 1 && i.code_size() != iced_x86::CodeSize::Code64 {
+            5
+        } else {
+            4
+        }
     } else if index != Register::None || i.memory_index_scale() != 1 {
         4
     } else {
