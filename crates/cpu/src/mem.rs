@@ -4,6 +4,7 @@
 //! first-level data TLB, may be accessed in the current mode, are RAM, and (for writes) hold no decoded code, so a hit needs
 //! no further check and charges nothing.
 
+use crate::capability::Capability;
 use crate::fault::{Cause, Exec, Fault, vector};
 use crate::flags::{self, Int};
 use crate::op::{Op, SEG_FLAT};
@@ -200,6 +201,13 @@ impl Cpu {
     #[inline]
     pub fn canonical(&self, linear: u64) -> bool {
         let unused = if self.cr4 & CR4_LA57 != 0 { 7 } else { 16 };
+        ((linear as i64) << unused >> unused) as u64 == linear
+    }
+
+    /// Whether an address may be put into a register that holds one (a base in an MSR, GDTR, IDTR, LDTR or TR): canonical for
+    /// the widest linear addresses the processor has, whatever the paging depth now.
+    pub fn canonical_base(&self, linear: u64) -> bool {
+        let unused = if self.capabilities.has(Capability::La57) { 7 } else { 16 };
         ((linear as i64) << unused >> unused) as u64 == linear
     }
 

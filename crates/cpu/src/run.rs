@@ -448,7 +448,8 @@ impl Cpu {
             if resume {
                 self.flags &= !flags::RF;
             }
-            if self.single_step {
+            // MOV SS and POP SS suppress the trap on themselves altogether.
+            if self.single_step && self.attention & attention::SS_SHADOW == 0 {
                 self.pending_dr6 |= DR6_BS;
                 self.attend(attention::DEBUG);
             }

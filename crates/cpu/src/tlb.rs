@@ -102,11 +102,17 @@ impl Array {
 
     /// Drops what covers `linear` under `pcid` or globally; `pcid` `None` means under any.
     fn remove(&mut self, linear: u64, pcid: Option<u16>, globals: bool) {
-        for e in &mut self.entries {
-            let covers = e.stamp != 0 && linear >> e.shift == e.linear >> e.shift;
-            let mine = pcid.is_none_or(|p| p == e.pcid) || (globals && e.perms & perm::GLOBAL != 0);
-            if covers && mine && (globals || e.perms & perm::GLOBAL == 0) {
-                e.stamp = 0;
+        if self.sets == 0 {
+            return;
+        }
+        for shift in SHIFTS {
+            let first = self.set(linear, shift) * self.ways;
+            for e in &mut self.entries[first..first + self.ways] {
+                let covers = e.stamp != 0 && e.shift == shift && linear >> shift == e.linear >> shift;
+                let mine = pcid.is_none_or(|p| p == e.pcid) || (globals && e.perms & perm::GLOBAL != 0);
+                if covers && mine && (globals || e.perms & perm::GLOBAL == 0) {
+                    e.stamp = 0;
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! CPUID: the model's contents, and what depends on the processor's state.
 
+use crate::capability::Capability;
 use crate::exec::xsave::xstate_cpuid;
 use crate::fault::{Exec, Flow};
 use crate::model::CpuidRegs;
@@ -41,7 +42,7 @@ impl Cpu {
             1 => self.features_leaf(&mut regs),
             4 | 0x8000_001d => self.cache_leaf(&mut regs, leaf == 4),
             7 if subleaf == 0 => set(&mut regs.ecx, 1 << 4, self.cr4 & CR4_PKE != 0),
-            0xb | 0x1f if self.model.leaf(leaf, 0).is_some() => regs = self.topology(subleaf),
+            0xb | 0x1f if self.capabilities.has(Capability::X2apic) => regs = self.topology(subleaf),
             0xd => regs = xstate_cpuid(self, subleaf),
             0x15 if found.is_some() => self.crystal_leaf(&mut regs),
             0x16 if found.is_some() => {

@@ -72,6 +72,8 @@ impl Cpu {
     fn deliver(&mut self, first: Event) {
         let mut event = first;
         let allowed = std::mem::replace(&mut self.code_write_allowed, true);
+        // A debug trap after HLT finds the processor awake.
+        self.attention &= !attention::HALT;
         self.before_delivery(&event);
         while self.enter_handler(&event).is_err() {
             let Cause::Exception(second, code) = std::mem::take(&mut self.fault) else {

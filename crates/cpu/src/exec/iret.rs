@@ -25,6 +25,8 @@ fn sized<const SIZE: u8>(_: &Instruction, op: &mut Op) -> Option<Handler> {
 
 fn iret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let size = op.size;
+    // Even an IRET that faults unblocks NMIs.
+    cpu.nmi_blocked = false;
     if !cpu.protected() {
         real(cpu, size)?;
     } else if cpu.v8086() {
@@ -37,12 +39,10 @@ fn iret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     } else if cpu.flags & flags::NT != 0 {
         let tss = cpu.back_link()?;
         cpu.charge(Kind::new(Family::Iret, 0), 1);
-        cpu.nmi_blocked = false;
         return cpu.run_task_switch(tss, Switch::Iret);
     } else {
         protected(cpu, size)?;
     }
-    cpu.nmi_blocked = false;
     Ok(Flow::End)
 }
 
@@ -230,7 +230,9 @@ impl Cpu {
             let s = self.seg[usize::from(which)];
             let conforming = s.rights & (rights::CODE | rights::DC) == rights::CODE | rights::DC;
             if s.usable() && s.dpl() < self.cpl && !conforming {
-                self.seg[usize::from(which)] = null_segment(0, 0);
+                // In long mode the base stays: FS and GS are used whatever their selectors are.
+                let base = if self.long_mode() { s.base } else { 0 };
+                self.seg[usize::from(which)] = Segment { base, ..null_segment(0, 0) };
             }
         }
     }

@@ -24,6 +24,7 @@ mod index {
     pub const PRED_CMD: u32 = 0x49;
     pub const BIOS_SIGN_ID: u32 = 0x8b;
     pub const PLATFORM_INFO: u32 = 0xce;
+    pub const CORE_CAPABILITIES: u32 = 0xcf;
     pub const MTRR_CAP: u32 = 0xfe;
     pub const ARCH_CAPABILITIES: u32 = 0x10a;
     pub const FLUSH_CMD: u32 = 0x10b;
@@ -136,6 +137,7 @@ impl Cpu {
             BIOS_SIGN_ID => Some(if capabilities.amd { MICROCODE } else { MICROCODE << 32 }),
             PLATFORM_INFO if !capabilities.amd => Some((self.model.tsc_hz / 100_000_000) << 8 | 1 << 31),
             MTRR_CAP => when(Capability::Mtrr, MTRR_CAP_VALUE),
+            CORE_CAPABILITIES => when(Capability::CoreCapabilities, 0),
             ARCH_CAPABILITIES => when(Capability::ArchCapabilities, self.model.arch_capabilities),
             MCG_CAP => when(Capability::Mce, 0),
             MISC_ENABLE if !capabilities.amd => Some(self.msr.misc_enable | MISC_ENABLE_FIXED),
@@ -196,7 +198,7 @@ impl Cpu {
         if let Some(plain) = self.plain(index) {
             let good = match plain.check {
                 Check::Bits(bits) => value & !bits == 0,
-                Check::Canonical => self.canonical(value),
+                Check::Canonical => self.canonical_base(value),
             };
             if good {
                 *(plain.field)(&mut self.msr) = value;
@@ -243,7 +245,7 @@ impl Cpu {
             EFER if capabilities.has(Capability::LongMode) || capabilities.has(Capability::Nx) => {
                 self.write_efer(value)
             }
-            FS_BASE | GS_BASE if capabilities.has(Capability::LongMode) && self.canonical(value) => {
+            FS_BASE | GS_BASE if capabilities.has(Capability::LongMode) && self.canonical_base(value) => {
                 let which = if index == FS_BASE { seg::FS } else { seg::GS };
                 self.seg[usize::from(which)].base = value;
                 true

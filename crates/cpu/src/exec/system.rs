@@ -218,7 +218,7 @@ fn read_base<const WHICH: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn write_base<const WHICH: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     bases_allowed(cpu)?;
     let value = get0::<T>(cpu, op).to_u64();
-    if !cpu.canonical(value) {
+    if !cpu.canonical_base(value) {
         return Err(cpu.gp(0));
     }
     cpu.seg[usize::from(WHICH)].base = value;

@@ -275,7 +275,7 @@ fn control_registers_refuse_what_they_must() {
 fn msrs_check_their_values() {
     let mut m = system(0);
     for (index, value, good) in [
-        (0xc000_0082u32, 1u64 << 47, false),
+        (0xc000_0082u32, 1u64 << 60, false),
         (0xc000_0082, 0xffff_8000_0000_0000, true),
         (0xc000_0101, 0x1234_5678, true),
         (0x277, 0x0007_0406_0007_0402, false),

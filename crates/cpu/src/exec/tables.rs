@@ -59,7 +59,7 @@ fn load_table<const GLOBAL: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let mut base = u64::from_le_bytes(base);
     if !cpu.long64 {
         base &= if table_operand_16(op) { 0x00ff_ffff } else { 0xffff_ffff };
-    } else if !cpu.canonical(base) {
+    } else if !cpu.canonical_base(base) {
         return Err(cpu.gp(0));
     }
     cpu.charge_table(true);
@@ -141,7 +141,7 @@ fn system_descriptor(cpu: &mut Cpu, selector: u16, good: impl Fn(u8) -> bool) ->
     }
     if cpu.long_mode() {
         cpu.read_high(&mut d, vector::GP)?;
-        if !cpu.canonical(d.base()) {
+        if !cpu.canonical_base(d.base()) {
             return Err(cpu.gp(code));
         }
     }

@@ -30,8 +30,9 @@ const fn bits(numbers: &[u32]) -> u32 {
     mask
 }
 
-/// Leaf 1 EDX: FPU, DE, PSE, TSC, MSR, PAE, MCE, CX8, APIC, SEP, MTRR, PGE, MCA, CMOV, PAT, PSE36, CLFSH, MMX, FXSR, SSE, SSE2.
-const LEAF_1_EDX: u32 = bits(&[0, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 19, 23, 24, 25, 26]);
+/// Leaf 1 EDX: FPU, VME, DE, PSE, TSC, MSR, PAE, MCE, CX8, APIC, SEP, MTRR, PGE, MCA, CMOV, PAT, PSE36, CLFSH, MMX, FXSR, SSE,
+/// SSE2.
+const LEAF_1_EDX: u32 = bits(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 19, 23, 24, 25, 26]);
 /// Leaf 1 ECX: SSE3, PCLMULQDQ, MONITOR, SSSE3, FMA, CX16, PCID, SSE4.1, SSE4.2, x2APIC, MOVBE, POPCNT, TSC-deadline, AES,
 /// XSAVE, AVX, F16C, RDRAND.
 const LEAF_1_ECX: u32 = bits(&[0, 1, 3, 9, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29, 30]);
