@@ -215,8 +215,8 @@ impl Kind {
             }
             Family::PortIn => port("IN", p, name),
             Family::PortOut => port("OUT", p, name),
-            Family::MmioRead => named("read of device"),
-            Family::MmioWrite => named("write to device"),
+            Family::MmioRead => named(if name.is_some() { "read of" } else { "read of device" }),
+            Family::MmioWrite => named(if name.is_some() { "write to" } else { "write to device" }),
             Family::DescriptorTable => {
                 if p == 0 { "SGDT, SIDT, SLDT, STR" } else { "LGDT, LIDT, LLDT, LTR" }.to_owned()
             }
