@@ -8,11 +8,6 @@ use iced_x86::{Mnemonic, OpKind};
 
 /// FSW.ES.
 const SUMMARY: u16 = 1 << 7;
-/// MXCSR: overflow, underflow, inexact result, and all exceptions.
-const OE: u32 = 1 << 3;
-const ALL: u32 = 0x3f;
-const UE: u32 = 1 << 4;
-const PE: u32 = 1 << 5;
 /// FSW.TOP.
 const TOP: u16 = 7 << 11;
 
@@ -59,21 +54,6 @@ pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, data_pointer_
     let mut adjusted = *emulated;
     if data_pointer_kept && native.state.x.fdp == case.state.x.fdp && native.state.x.fsw & SUMMARY == 0 {
         adjusted.state.x.fdp = native.state.x.fdp;
-    }
-    // With overflow or underflow unmasked, PE tells whether the result would be inexact with any exponent, which the masked
-    // result does not show; a dot product also has several steps, each of which may be the last.
-    if native.exception.is_some_and(|e| e.vector == 19) {
-        let (x, y) = (native.state.x.mxcsr, &mut adjusted.state.x.mxcsr);
-        let dot =
-            matches!(case.instruction.mnemonic(), Mnemonic::Dpps | Mnemonic::Dppd | Mnemonic::Vdpps | Mnemonic::Vdppd);
-        let loose = if dot {
-            ALL
-        } else if x & !x >> 7 & (OE | UE) != 0 {
-            PE
-        } else {
-            0
-        };
-        *y = *y & !loose | x & loose;
     }
     // Long and masked accesses go piece by piece, and which one meets the bad page first is the processor's business.
     let pieces = case.instruction.memory_size().size() > 32 || {

@@ -22,7 +22,15 @@ impl Number {
     fn bits(self) -> i32 {
         128 - self.significand.leading_zeros() as i32
     }
+
+    /// The lowest power of two above the number.
+    fn top(self) -> i32 {
+        self.exponent + self.bits()
+    }
 }
+
+/// Singles below 2 to this are denormal.
+const SMALLEST_SINGLE: i32 = -126;
 
 /// An operand's element.
 #[derive(Clone, Copy)]
@@ -57,6 +65,8 @@ fn value(element: &[u8], daz: bool) -> Value {
 pub enum Operation {
     /// Conversion to a narrower format.
     Convert,
+    /// Conversion of singles to halves.
+    ConvertToHalf,
     /// Multiplication.
     Multiply,
     /// Division.
@@ -100,6 +110,7 @@ fn operation(mnemonic: Mnemonic) -> Option<Operation> {
     };
     Some(match name {
         "cvtpd2ps" | "cvtsd2ss" => Operation::Convert,
+        "cvtps2ph" => Operation::ConvertToHalf,
         _ if name.starts_with("mul") => Operation::Multiply,
         _ if name.starts_with("div") => Operation::Divide,
         _ if name.starts_with("addsub") => Operation::Add { even: true, odd: false },
@@ -210,7 +221,8 @@ impl Rounding {
         let (size, precision) = match &name[name.len() - 2..] {
             _ if name.ends_with("cvtpd2ps") || name.ends_with("cvtsd2ss") => (8, 24),
             "ss" | "ps" => (4, 24),
-            _ => (8, 53),
+            "sd" | "pd" => (8, 53),
+            _ => (4, 11),
         };
         let last = (1..i.op_count()).rev().find(|&n| i.op_kind(n) != OpKind::Immediate8)?;
         let scalar = name.ends_with("ss") || name.ends_with("sd");
@@ -253,6 +265,11 @@ pub fn inexact(operation: Operation, operands: &Operands) -> bool {
         match operation {
             Operation::Convert => match element(2, n) {
                 Value::Number(x) => x.bits() > precision,
+                _ => false,
+            },
+            // Denormals lie far below the smallest half: processors of today call all of them inexact.
+            Operation::ConvertToHalf => match element(2, n) {
+                Value::Number(x) => x.bits() > precision || x.top() <= SMALLEST_SINGLE,
                 _ => false,
             },
             Operation::Multiply => match (element(1, n), element(2, n)) {
