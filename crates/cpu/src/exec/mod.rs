@@ -28,6 +28,8 @@ pub mod x87;
 pub mod xsave;
 
 #[cfg(test)]
+mod legacy_tests;
+#[cfg(test)]
 mod system_tests;
 
 use crate::fault::{Exec, Flow};
