@@ -90,7 +90,9 @@ impl Cpu {
         let user_page = entry.perms & perm::USER != 0;
         let writable = entry.perms & perm::WRITE != 0;
         let write_protect = self.cr0 & CR0_WP != 0;
-        let denied = Err(code::PRESENT);
+        let key_denied = access != Access::Fetch && self.key_denies(entry, access, privilege);
+        // A protection key that denies shows in the code even where something else denies too.
+        let denied = Err(code::PRESENT | if key_denied { code::KEY } else { 0 });
         match (access, privilege) {
             (_, Privilege::User) if !user_page => return denied,
             (Access::Fetch, _) if entry.perms & perm::NO_EXECUTE != 0 => return denied,
@@ -106,20 +108,22 @@ impl Cpu {
             (Access::Write, _) if !writable && write_protect => return denied,
             _ => {}
         }
-        if self.long_mode() {
-            let keys = match user_page {
-                true if self.cr4 & CR4_PKE != 0 => self.pkru,
-                false if self.cr4 & CR4_PKS != 0 => self.msr.pkrs as u32,
-                _ => return Ok(()),
-            };
-            let rights = keys >> (u32::from(entry.key) * 2);
-            let write_denied =
-                rights & 2 != 0 && access == Access::Write && (privilege == Privilege::User || write_protect);
-            if rights & 1 != 0 || write_denied {
-                return Err(code::PRESENT | code::KEY);
-            }
-        }
-        Ok(())
+        if key_denied { denied } else { Ok(()) }
+    }
+
+    /// Whether the protection key of a page forbids a data access.
+    fn key_denies(&self, entry: &Entry, access: Access, privilege: Privilege) -> bool {
+        let user_page = entry.perms & perm::USER != 0;
+        let keys = match user_page {
+            true if self.cr4 & CR4_PKE != 0 => self.pkru,
+            false if self.cr4 & CR4_PKS != 0 && privilege != Privilege::User => self.msr.pkrs as u32,
+            _ => return false,
+        };
+        let rights = keys >> (u32::from(entry.key) * 2);
+        let write_protect = self.cr0 & CR0_WP != 0;
+        let write_denied =
+            rights & 2 != 0 && access == Access::Write && (privilege == Privilege::User || write_protect);
+        self.long_mode() && (rights & 1 != 0 || write_denied)
     }
 
     fn read_table(&self, address: u64, wide: bool) -> u64 {

@@ -1,7 +1,7 @@
 //! Debug registers.
 
 use crate::exec::get1;
-use crate::exec::interrupt::DR6_BD;
+use crate::exec::interrupt::{DR6_BD, DR7_GD};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::{Cpu, attention, bits::CR4_DE};
@@ -12,7 +12,6 @@ const DR6_FIXED: u64 = 0xffff_0ff0;
 const DR6_WRITABLE: u64 = 0xe00f;
 const DR7_FIXED: u64 = 0x400;
 const DR7_WRITABLE: u64 = 0xffff_23ff;
-const DR7_GD: u64 = 1 << 13;
 
 /// MOV to or from a debug register.
 pub(crate) fn bind_mov(i: &Instruction, op: &mut Op) -> Option<Handler> {

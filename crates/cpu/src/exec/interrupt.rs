@@ -10,7 +10,8 @@ use ledger::{Family, Kind};
 
 /// DR6.BD: debug-register access while DR7.GD was set.
 pub(crate) const DR6_BD: u64 = 1 << 13;
-const DR7_GD: u64 = 1 << 13;
+/// DR7.GD: accesses to debug registers are trapped.
+pub(crate) const DR7_GD: u64 = 1 << 13;
 
 /// Where an event comes from: it decides on privilege checks, the EXT bit and who is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -42,6 +42,9 @@ mod index {
     pub const EFER: u32 = 0xc000_0080;
     pub const FS_BASE: u32 = 0xc000_0100;
     pub const GS_BASE: u32 = 0xc000_0101;
+    /// AMD's four event selectors and four counters.
+    pub const K7_FIRST: u32 = 0xc001_0000;
+    pub const K7_LAST: u32 = 0xc001_0007;
     pub const TSC_AUX: u32 = 0xc000_0103;
 }
 use index::*;
@@ -144,6 +147,8 @@ impl Cpu {
             MTRR_PHYS_BASE0..=MTRR_PHYS_MASK7 => {
                 when(Capability::Mtrr, self.msr.mtrr_variable[(index - MTRR_PHYS_BASE0) as usize])
             }
+            // No events are counted.
+            K7_FIRST..=K7_LAST if capabilities.amd => Some(0),
             PAT => when(Capability::Pat, self.msr.pat),
             MTRR_DEF_TYPE => when(Capability::Mtrr, self.msr.mtrr_def_type),
             PKRS => when(Capability::Pks, self.msr.pkrs),
@@ -226,6 +231,7 @@ impl Cpu {
                 }
                 good
             }
+            K7_FIRST..=K7_LAST if capabilities.amd => true,
             PRED_CMD if capabilities.has(Capability::SpecCtrl) || capabilities.has(Capability::AmdIbpb) => {
                 if value & 1 != 0 {
                     self.predictor.barrier();

@@ -1,7 +1,7 @@
 //! Other system instructions: halting, translation and cache invalidation, time, segment bases, software interrupts.
 
 use crate::capability::Capability;
-use crate::exec::interrupt::Source;
+use crate::exec::interrupt::{DR7_GD, Source};
 use crate::exec::{get0, set0};
 use crate::fault::{Cause, Exec, Flow, vector};
 use crate::flags::Int;
@@ -132,7 +132,7 @@ fn invpcid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let linear = u64::from_le_bytes(high.try_into().unwrap_or_default());
     let reserved = pcid >> 12 != 0;
     let untagged = kind < 2 && pcid != 0 && cpu.cr4 & CR4_PCIDE == 0;
-    if reserved || untagged || (kind == 0 && !cpu.canonical(linear)) {
+    if reserved || untagged || (kind == 0 && !cpu.canonical_base(linear)) {
         return Err(cpu.gp(0));
     }
     cpu.charge(Kind::new(Family::Invpcid, kind as u32), 1);
@@ -241,12 +241,20 @@ fn into(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 
 /// INT1 is delivered like a debug exception found by the processor: no privilege check, and EXT in error codes.
 fn int1(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    cpu.fault_dr6 = 0;
+    // A trap that MOV SS held back is delivered together with it.
+    let pending = cpu.pending_dr6;
+    cpu.fault_dr6 = pending;
     if let Err(fault) = cpu.software_interrupt(vector::DB, Source::Exception) {
         if let Cause::Exception(vector::TS..=vector::GP, Some(code)) = &mut cpu.fault {
             *code |= 1;
         }
         return Err(fault);
+    }
+    cpu.dr[7] &= !DR7_GD;
+    if pending != 0 {
+        cpu.dr[6] = (cpu.dr[6] & !0xf) | pending;
+        cpu.pending_dr6 = 0;
+        cpu.attention &= !attention::DEBUG;
     }
     Ok(Flow::End)
 }
