@@ -51,7 +51,7 @@ const RDI: usize = 7;
 
 /// What the arena starts with before every case.
 pub fn arena() -> Box<[u8; ARENA_LEN]> {
-    let mut rng = Rng::new(&[0x6172_656e_61]);
+    let mut rng = Rng::new(&[0x0061_7265_6e61]);
     let mut arena = Box::new([0; ARENA_LEN]);
     for chunk in arena.chunks_mut(32) {
         for (to, from) in chunk.chunks_mut(8).zip(values::vector::<4>(&mut rng)) {

@@ -40,7 +40,7 @@ impl Rng {
     /// A number below `n`, which is not 0.
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
-        (u128::from(self.bits()) * u128::from(n) >> 64) as u64
+        ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
     /// True `percent` times of a hundred.

@@ -289,7 +289,7 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
     let stores = form.memory == 0 && form.writes;
     let memory = if stores || form.memory == 4 { stage.0.as_mut_ptr() } else { source(cpu, op, form, &mut stage)? };
     let mut destination = 0;
-    if stores {
+    if stores && !FP {
         destination = aligned(cpu, op, u64::from(form.memory_len), form.align, true)?;
     }
     let mut ops = [memory; 4];
@@ -325,6 +325,10 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
     // SAFETY: each pointer is to what the operand's kind says, or to the stage.
     let returned = unsafe { call::<FP>(cpu, form, ops, out, len)? };
     if stores {
+        if FP {
+            // Numeric exceptions come before those of the store.
+            destination = aligned(cpu, op, u64::from(form.memory_len), form.align, true)?;
+        }
         cpu.write_bytes(destination, op.seg, &stage.0[..usize::from(form.memory_len).min(64)])?;
     }
     if form.mmx && stores {
