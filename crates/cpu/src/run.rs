@@ -13,7 +13,7 @@ use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, Shape, Ticks};
 
 /// DR6.BS: single step.
-const DR6_BS: u64 = 1 << 14;
+pub(crate) const DR6_BS: u64 = 1 << 14;
 
 /// Why [`Cpu::run`] returned. VMX exits will join these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use crate::exec::descriptor::is_null;
 use crate::fault::{Exec, Flow};
 use crate::flags;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, Segment, bits::EFER_SCE, reg, rights, seg};
+use crate::run::DR6_BS;
+use crate::state::{Cpu, Segment, attention, bits::EFER_SCE, reg, rights, seg};
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::{Class, Family, Kind};
@@ -97,6 +98,12 @@ fn sysret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     } else {
         let value = cpu.rflags() | flags::IF;
         cpu.set_rflags(value);
+    }
+    // Unlike after IRET, a trap by the flag loaded comes before the first instruction at the target.
+    cpu.single_step = false;
+    if cpu.flags & flags::TF != 0 {
+        cpu.pending_dr6 |= DR6_BS;
+        cpu.attend(attention::DEBUG);
     }
     let selector = if long { base.wrapping_add(16) } else { base } | 3;
     let rip = if long { rcx } else { rcx & 0xffff_ffff };

@@ -205,6 +205,19 @@ fn syscall_and_sysret_exchange_rip_and_flags() {
 }
 
 #[test]
+fn a_trap_flag_loaded_by_sysret_traps_at_once_and_one_cleared_by_syscall_does_not() {
+    let mut m = system(3);
+    m.cpu.msr.star = u64::from(CODE64) << 32 | 0x18 << 48;
+    m.cpu.msr.lstar = DATA;
+    m.cpu.msr.fmask = flags::TF;
+    m.cpu.set_rflags(flags::TF);
+    m.code(|a| a.syscall());
+    m.poke(DATA, &[0x48, 0x0f, 0x07]);
+    assert_eq!(handled(&mut m), vector::DB);
+    assert_eq!((stack(&m, 0), stack(&m, 1)), (CODE + 2, u64::from(USER_CODE)));
+}
+
+#[test]
 fn sysret_to_a_non_canonical_address_faults_in_the_kernel() {
     let mut m = system(0);
     m.cpu.gpr[1] = 1 << 47;
