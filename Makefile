@@ -4,9 +4,11 @@
 CARGO ?= cargo
 TOLLGATE := target/release/tollgate
 SRC ?=
+TARGET ?= decode
+TIME ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo guests guests-linux test lint bench kvm-unit-tests clean tools-build tools-linux
+.PHONY: help build demo guests guests-linux test lint bench kvm-unit-tests fuzz clean tools-build tools-linux
 
 help:
 	@echo 'make demo            boot the distribution kernel, run hackbench and ssdd, print who crossed which boundary'
@@ -16,6 +18,7 @@ help:
 	@echo 'make lint            formatting, clippy, documentation'
 	@echo 'make bench           one workload on tollgate, and on QEMU and Bochs where they are installed'
 	@echo 'make kvm-unit-tests SRC=dir [ARGS=...]   run kvm-unit-tests images built in dir (see scripts/kvm-unit-tests --help)'
+	@echo 'make fuzz [TARGET=decode] [TIME=600]     fuzz one target (a file of fuzz/fuzz_targets) for TIME seconds'
 	@echo 'make clean           remove what was built (the package cache under guests/linux/cache stays)'
 
 tools-build:
@@ -53,6 +56,17 @@ bench: tools-linux build
 kvm-unit-tests: build
 	@[ -n "$(SRC)" ] || { echo 'make kvm-unit-tests wants SRC=dir, a built kvm-unit-tests tree' >&2; exit 2; }
 	@scripts/kvm-unit-tests $(ARGS) "$(SRC)"
+
+# Crashes, time-outs and memory beyond 2 GiB are findings, kept in fuzz/artifacts; the run goes on and fails at its end. Large
+# blocks are mapped, so that zeroed memory costs an input only what it touches.
+fuzz: tools-build
+	@scripts/check-tools cargo-fuzz
+	cd fuzz && $(CARGO) run --quiet --example seeds
+	cd fuzz && $(CARGO) fuzz build --sanitizer none $(TARGET)
+	cd fuzz && mkdir -p artifacts/$(TARGET) && MALLOC_MMAP_THRESHOLD_=1000000 \
+	    target/*/release/$(TARGET) corpus/$(TARGET) -artifact_prefix=artifacts/$(TARGET)/ -max_total_time=$(TIME) \
+	    -timeout=10 -rss_limit_mb=2048 -fork=1 -ignore_crashes=1 -ignore_timeouts=1 -ignore_ooms=1 $(ARGS)
+	@cd fuzz && ! ls artifacts/$(TARGET)/* 2>/dev/null
 
 clean:
 	$(CARGO) clean

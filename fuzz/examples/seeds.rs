@@ -1,0 +1,23 @@
+//! Writes the seeds of each target to `corpus/<target>`: what the fuzzer starts from.
+
+use std::{fs, io};
+use tollgate_fuzz::{decode, devices, ledger, loader, profile, virtio};
+
+fn main() -> io::Result<()> {
+    let targets = [
+        ("decode", decode::seeds()),
+        ("devices", devices::seeds()),
+        ("ledger", ledger::seeds()),
+        ("loader", loader::seeds()),
+        ("profile", profile::seeds()),
+        ("virtio", virtio::seeds()),
+    ];
+    for (target, seeds) in targets {
+        let directory = format!("{}/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+        fs::create_dir_all(&directory)?;
+        for (number, seed) in seeds.iter().enumerate() {
+            fs::write(format!("{directory}/seed-{number:03}"), seed)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! What the fuzz targets do with their bytes. Each module has `run`, which must return whatever the bytes are, and `seeds`,
+//! inputs to start from.
+
+pub mod decode;
+pub mod devices;
+pub mod ledger;
+pub mod loader;
+pub mod profile;
+pub mod virtio;

@@ -1,0 +1,41 @@
+//! Processor profiles: any text is a profile or an error, and what a profile gives the processor can be asked for.
+
+use ::ledger::profile::Profile;
+use ::ledger::{Class, Family, Kind};
+
+/// Parses, and uses what was parsed.
+pub fn run(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let profile = match Profile::parse("fuzz.toml", text) {
+        Ok(profile) => profile,
+        Err(error) => {
+            let message = error.to_string();
+            assert!(message.starts_with("profile fuzz.toml"), "{message}");
+            assert!(!message.chars().any(|c| c.is_control() && c != '\n'), "{message:?}");
+            return;
+        }
+    };
+    let (costs, geometry) = (profile.costs(), profile.geometry());
+    for family in Family::ALL {
+        costs.of(Kind::new(family, 0));
+        profile.figure(Kind::new(family, 0));
+    }
+    assert_eq!(profile.classes.len(), Class::COUNT);
+    profile.cpuid();
+    // Tables of the modelled structures are made at these sizes.
+    cpu::tlb::Tlb::new(&geometry);
+    cpu::predict::Predictor::new(&geometry);
+}
+
+/// A file with little in it, and pieces of one that has everything.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let whole = include_str!("../../profiles/skx.toml");
+    let half = whole.len() / 2;
+    let mut seeds = vec![
+        include_bytes!("../../profiles/max.toml").to_vec(),
+        b"name = \"x\"\nsynthetic = true\n[sizes]\n".to_vec(),
+        whole.as_bytes().to_vec(),
+    ];
+    seeds.push(whole.bytes().take(half).collect());
+    seeds
+}

@@ -1,0 +1,178 @@
+//! Virtio devices with rings that the bytes describe.
+
+use arbitrary::{Result, Unstructured};
+use machine::memory::{GuestRam, layout};
+use machine::pci::PciBus;
+use machine::virtio::{Backing, Block, Console, ConsolePort, Entropy, VirtioPci};
+use std::io;
+
+const BASE: u64 = layout::PCI_WINDOW.start;
+const NOTIFY: u64 = BASE + 0x3000;
+const TABLE: u64 = BASE + 0x4000;
+const STEPS: usize = 200;
+/// Rings of queue n are here, `RINGS` apart: descriptors, available ring, used ring, a page each.
+const RINGS: u64 = 0x1_0000;
+
+/// Sectors in memory.
+struct Sectors(Vec<u8>);
+
+impl Backing for Sectors {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let from = self.0.get(offset as usize..offset as usize + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        buffer.copy_from_slice(from);
+        Ok(())
+    }
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let to = self.0.get_mut(offset as usize..offset as usize + bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+        to.copy_from_slice(bytes);
+        Ok(())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Makes a device, starts it as a driver does unless the bytes say otherwise, and does what they say.
+pub fn run(data: &[u8]) {
+    let mut input = Unstructured::new(data);
+    // Too few bytes end it early.
+    let _ = drive(&mut input);
+}
+
+fn drive(input: &mut Unstructured) -> Result<()> {
+    let (choices, features) = input.arbitrary::<(u8, u32)>()?;
+    let ram = GuestRam::new(1 << 20).expect("the host has memory");
+    let mut bus = PciBus::new();
+    let port = ConsolePort::default();
+    let added = match choices & 3 {
+        0 => bus.add(Box::new(VirtioPci::new(Console::new(port.clone()), &ram))),
+        1 => bus.add(Box::new(VirtioPci::new(Entropy::new(1), &ram))),
+        _ => bus.add(Box::new(VirtioPci::new(Block::new(Box::new(Sectors(vec![7; 8 * 512 + 100])), "disk"), &ram))),
+    };
+    added.expect("the bus is empty");
+    bus.config_write(1, 4, 2, 6);
+    if choices & 4 == 0 {
+        start(&mut bus, features);
+    }
+    for _ in 0..STEPS {
+        if input.is_empty() {
+            break;
+        }
+        match input.arbitrary::<u8>()? & 15 {
+            0 | 1 => {
+                // A descriptor.
+                let (queue, index, address) = input.arbitrary::<(u8, u8, u16)>()?;
+                let (len, flags, next) = input.arbitrary::<(u16, u8, u8)>()?;
+                let mut bytes = (u64::from(address) << 4).to_le_bytes().to_vec();
+                bytes.extend(u32::from(len).to_le_bytes());
+                bytes.extend(u16::from(flags).to_le_bytes());
+                bytes.extend(u16::from(next).to_le_bytes());
+                assert!(ram.write(rings(queue) + 16 * u64::from(index & 15), &bytes));
+            }
+            2 | 3 => {
+                // Makes one available.
+                let (queue, head) = input.arbitrary::<(u8, u8)>()?;
+                let ring = rings(queue) + 0x1000;
+                let mut index = [0; 2];
+                assert!(ram.read(ring + 2, &mut index));
+                let index = u16::from_le_bytes(index);
+                assert!(ram.write(ring + 4 + 2 * u64::from(index & 7), &u16::from(head).to_le_bytes()));
+                assert!(ram.write(ring + 2, &index.wrapping_add(1).to_le_bytes()));
+            }
+            4 | 5 => {
+                let queue = u64::from(input.arbitrary::<u8>()? & 3);
+                bus.mmio_write(NOTIFY + 4 * queue, 2, queue);
+            }
+            6 => {
+                let at = u64::from(input.arbitrary::<u16>()?) << 4;
+                assert!(ram.write(at, &input.arbitrary::<u64>()?.to_le_bytes()));
+            }
+            7 => {
+                let (at, size, value) = input.arbitrary::<(u16, u8, u64)>()?;
+                bus.mmio_write(BASE + u64::from(at & 0x7fff), 1 << (size & 3), value);
+            }
+            8 => drop(bus.mmio_read(BASE + u64::from(input.arbitrary::<u16>()? & 0x7fff), 4)),
+            9 => {
+                let (at, value) = input.arbitrary::<(u8, u32)>()?;
+                bus.config_write(1, usize::from(at & 0xfc), 4, value);
+            }
+            10 => drop(bus.config_read(1, usize::from(input.arbitrary::<u8>()?), 1)),
+            11 => port.send(&input.arbitrary::<[u8; 5]>()?),
+            12 => bus.poll(),
+            13 => start(&mut bus, features),
+            14 => {
+                let (vector, value) = input.arbitrary::<(u8, u8)>()?;
+                bus.mmio_write(TABLE + 16 * u64::from(vector & 3) + 12, 4, u64::from(value & 1));
+            }
+            _ => drop(port.take_output()),
+        }
+        bus.take_interrupts().for_each(drop);
+        bus.lines();
+        ram.take_written();
+    }
+    Ok(())
+}
+
+fn rings(queue: u8) -> u64 {
+    RINGS + 0x3000 * u64::from(queue & 3)
+}
+
+/// What a driver does first: negotiates, and sets up all queues with eight entries.
+fn start(bus: &mut PciBus, features: u32) {
+    let mut write = |at: u64, size: u8, value: u64| bus.mmio_write(BASE + at, size, value);
+    for (at, size, value) in [
+        (0x14, 1, 0),
+        (0x14, 1, 3),
+        (0x08, 4, 0),
+        (0x0c, 4, u64::from(features)),
+        (0x08, 4, 1),
+        (0x0c, 4, 1),
+        (0x14, 1, 0xb),
+    ] {
+        write(at, size, value);
+    }
+    for queue in 0..2u8 {
+        let at = rings(queue);
+        for (offset, size, value) in [
+            (0x16, 2, u64::from(queue)),
+            (0x18, 2, 8),
+            (0x1a, 2, u64::from(queue)),
+            (0x20, 8, at),
+            (0x28, 8, at + 0x1000),
+            (0x30, 8, at + 0x2000),
+            (0x1c, 2, 1),
+        ] {
+            write(offset, size, value);
+        }
+    }
+    write(0x14, 1, 0xf);
+}
+
+/// A request to each device.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let descriptor = |queue: u8, index: u8, address: u16, len: u16, flags: u8, next: u8| {
+        let mut bytes = vec![0, queue, index];
+        bytes.extend(address.to_le_bytes());
+        bytes.extend(len.to_le_bytes());
+        bytes.extend([flags, next]);
+        bytes
+    };
+    let mut seeds = Vec::new();
+    for device in 0..3u8 {
+        for queue in 0..2u8 {
+            let mut seed = vec![device, 0, 0, 0, 0, 11, b'i', b'n', b'p', b'u', b't'];
+            seed.extend(descriptor(queue, 0, 0x8000, 16, 1, 1));
+            seed.extend(descriptor(queue, 1, 0x9000, 512, 3, 2));
+            seed.extend(descriptor(queue, 2, 0xa000, 1, 2, 0));
+            seed.extend([2, queue, 0, 4, queue, 12, 15]);
+            seeds.push(seed);
+        }
+    }
+    seeds
+}
