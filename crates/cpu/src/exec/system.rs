@@ -218,7 +218,8 @@ fn read_base<const WHICH: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn write_base<const WHICH: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     bases_allowed(cpu)?;
     let value = get0::<T>(cpu, op).to_u64();
-    if !cpu.canonical_base(value) {
+    // Unlike WRMSR, by the paging in force, as the host's processor does.
+    if !cpu.canonical(value) {
         return Err(cpu.gp(0));
     }
     cpu.seg[usize::from(WHICH)].base = value;
