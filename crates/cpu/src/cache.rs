@@ -52,8 +52,6 @@ pub struct BlockCache {
     index: FxHashMap<(u64, u64, u8), u32>,
     pages: FxHashMap<u64, Vec<u32>>,
     jumps: Box<[u32; JUMPS]>,
-    /// Counts additions of pages to the code map, so that every processor notices.
-    pub epoch: u64,
 }
 
 impl Default for BlockCache {
@@ -76,7 +74,6 @@ impl BlockCache {
             index: FxHashMap::default(),
             pages: FxHashMap::default(),
             jumps: Box::new([u32::MAX; JUMPS]),
-            epoch: 0,
         }
     }
 
@@ -113,13 +110,12 @@ impl BlockCache {
         let page = block.physical & !(PAGE - 1);
         let offset = block.physical - page;
         let here = u64::from(block.len).min(PAGE - offset);
-        let mut new_page = ram.mark_code(page, lines(offset, here));
+        ram.mark_code(page, lines(offset, here));
         self.pages.entry(page).or_default().push(index);
         if block.second != 0 {
-            new_page |= ram.mark_code(block.second, lines(0, u64::from(block.len) - here));
+            ram.mark_code(block.second, lines(0, u64::from(block.len) - here));
             self.pages.entry(block.second).or_default().push(index);
         }
-        self.epoch += u64::from(new_page);
         self.index.insert((block.physical, block.rip, block.mode), index);
         self.jumps[slot(block.physical)] = index;
         self.blocks.push(block);
@@ -143,7 +139,7 @@ impl BlockCache {
     /// Drops the blocks that hold any of the given 64-byte lines of a page.
     pub fn invalidate(&mut self, page: u64, written: u64, ram: &Ram, recorder: &mut Recorder) {
         let Some(list) = self.pages.get_mut(&page) else {
-            ram.clear_code(page, written);
+            ram.set_code(page, 0);
             return;
         };
         let mut kept = 0;
@@ -171,8 +167,7 @@ impl BlockCache {
         if list.is_empty() {
             self.pages.remove(&page);
         }
-        ram.clear_code(page, u64::MAX);
-        ram.mark_code(page, kept);
+        ram.set_code(page, kept);
     }
 
     /// Drops everything.

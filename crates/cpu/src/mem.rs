@@ -1,8 +1,8 @@
 //! Access to guest memory through segmentation and paging.
 //!
 //! The fast path is [`Front`], a direct-mapped array of host pointers. It only ever holds pages that are in the modelled
-//! first-level data TLB, may be accessed in the current mode, are RAM, and (for writes) hold no decoded code, so a hit needs
-//! no further check and charges nothing.
+//! first-level data TLB, may be accessed in the current mode, are RAM, and (for writes) have no line that is marked
+//! as decoded or monitored, so a hit needs no further check and charges nothing.
 
 use crate::capability::Capability;
 use crate::fault::{Cause, Exec, Fault, vector};
@@ -33,6 +33,8 @@ pub struct Front {
     write: [Slot; SLOTS],
     /// Low 12 bits of a tag: generation (bits 11:2) and mode (bits 1:0).
     context: u64,
+    /// [`Ram::epoch`](crate::Ram::epoch) when pages for writing were last dropped for it.
+    epoch: u64,
 }
 
 /// Mode under which nothing is cached, so that every access takes the slow path.
@@ -41,7 +43,7 @@ const MODE_SLOW: u64 = 3;
 impl Front {
     /// An empty one.
     pub fn new() -> Self {
-        Self { read: [EMPTY; SLOTS], write: [EMPTY; SLOTS], context: MODE_SLOW }
+        Self { read: [EMPTY; SLOTS], write: [EMPTY; SLOTS], context: MODE_SLOW, epoch: 0 }
     }
 
     /// Forgets everything.
@@ -311,7 +313,7 @@ impl Cpu {
             if read_only {
                 return Ok(Target::Rom(host));
             }
-            let code = self.ram.code_lines(address);
+            let code = self.ram.marked(address);
             if code != 0 {
                 if code & lines(address & OFFSET, size) != 0 {
                     if !self.code_write_allowed {
@@ -459,18 +461,27 @@ impl Cpu {
         }
     }
 
-    /// Notes that guest-physical bytes are about to change, in case they are decoded.
+    /// Notes that guest-physical bytes are about to change, in case they are decoded or monitored.
     pub fn code_written(&mut self, address: u64, size: u64) {
-        let hit = self.ram.code_lines(address) & lines(address & OFFSET, size);
+        let hit = self.ram.marked(address) & lines(address & OFFSET, size);
         if hit != 0 {
             self.code_writes.push((address & !OFFSET, hit));
             self.attend(attention::CODE);
+            if self.ram.trigger_monitors(address & !OFFSET, hit) {
+                // Whoever waits for this write goes on now.
+                self.attend(attention::BUS);
+            }
         }
     }
 
-    /// Called when a page that had no decoded bytes gets some: no write may reach it on the fast path any more.
-    pub fn code_page_added(&mut self) {
-        self.front.drop_writes();
+    /// Called when a page may have got its first marked line: no write may reach it on the fast path any more.
+    #[inline]
+    pub fn follow_marks(&mut self) {
+        let epoch = self.ram.epoch();
+        if self.front.epoch != epoch {
+            self.front.epoch = epoch;
+            self.front.drop_writes();
+        }
     }
 
     /// Reads at a linear address with the current privilege. `segment` only decides between #SS and #GP.

@@ -1,10 +1,13 @@
-//! Guest-physical RAM as the processor sees it: host pointers, and which bytes have been decoded.
+//! Guest-physical RAM as the processor sees it: host pointers, and which bytes have been decoded or are monitored.
+//!
+//! Writes to decoded bytes and to lines that a MONITOR has armed must be noticed, whichever processor or device makes them.
+//! Both are marked in one map of 64-byte lines: the fast path for writes only ever holds pages without a marked line.
 //!
 //! This is one of the modules with `unsafe`: guest memory is shared with devices and is only ever touched through raw
 //! pointers, never through Rust references. The processor and the devices run on one thread.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Bytes per page.
@@ -23,12 +26,23 @@ pub struct Region {
     pub read_only: bool,
 }
 
-/// All RAM of a machine. Cheap to clone: clones share the memory and the code map.
+/// Which writes must be noticed.
+struct Marks {
+    /// For each page of each region, a bit for each 64-byte line that holds decoded bytes or is monitored.
+    lines: RefCell<Vec<Vec<u64>>>,
+    /// Counts pages that got their first marked line.
+    epoch: Cell<u64>,
+    /// The line that each processor's MONITOR has armed.
+    monitors: RefCell<Vec<Option<u64>>>,
+    /// A write has disarmed a monitor.
+    triggered: Cell<bool>,
+}
+
+/// All RAM of a machine. Cheap to clone: clones share the memory and the marks.
 #[derive(Clone)]
 pub struct Ram {
     regions: Rc<[Region]>,
-    /// For each page of each region, a bit for each 64-byte line that holds decoded bytes.
-    code: Rc<RefCell<Vec<Vec<u64>>>>,
+    marks: Rc<Marks>,
     _keep_alive: Rc<dyn Any>,
 }
 
@@ -39,8 +53,13 @@ impl Ram {
     /// Each region's `host` must be valid for reads and writes of `len` bytes as long as `owner` lives, and no Rust
     /// reference to those bytes may exist while the processor runs.
     pub unsafe fn new(regions: Vec<Region>, owner: Rc<dyn Any>) -> Self {
-        let code = regions.iter().map(|r| vec![0; (r.len / PAGE) as usize]).collect();
-        Self { regions: regions.into(), code: Rc::new(RefCell::new(code)), _keep_alive: owner }
+        let marks = Marks {
+            lines: RefCell::new(regions.iter().map(|r| vec![0; (r.len / PAGE) as usize]).collect()),
+            epoch: Cell::new(0),
+            monitors: RefCell::default(),
+            triggered: Cell::new(false),
+        };
+        Self { regions: regions.into(), marks: Rc::new(marks), _keep_alive: owner }
     }
 
     /// Zeroed RAM of `len` bytes from address 0, for tests.
@@ -77,7 +96,7 @@ impl Ram {
         Some(unsafe { page.add((address & (PAGE - 1)) as usize).cast::<T>().read_unaligned() })
     }
 
-    /// Writes a value that does not cross a page, without looking at the code map. `false`: not RAM.
+    /// Writes a value that does not cross a page, without looking at the marks. `false`: not RAM.
     pub fn write<T: Copy>(&self, address: u64, value: T) -> bool {
         debug_assert!((address & (PAGE - 1)) as usize + size_of::<T>() <= PAGE as usize);
         match self.page(address) {
@@ -105,7 +124,7 @@ impl Ram {
         true
     }
 
-    /// Copies into RAM, without looking at the code map; `false` if any byte is not RAM.
+    /// Copies into RAM, without looking at the marks; `false` if any byte is not RAM.
     pub fn write_bytes(&self, mut address: u64, mut from: &[u8]) -> bool {
         while !from.is_empty() {
             let Some((page, read_only)) = self.page(address) else { return false };
@@ -121,35 +140,100 @@ impl Ram {
         true
     }
 
-    /// Lines of the page at `address` that hold decoded bytes.
-    pub fn code_lines(&self, address: u64) -> u64 {
+    /// Lines of the page at `address` that hold decoded bytes or are monitored.
+    pub fn marked(&self, address: u64) -> u64 {
         match self.region(address) {
-            Some((index, region)) => self.code.borrow()[index][((address - region.start) / PAGE) as usize],
+            Some((index, region)) => self.marks.lines.borrow()[index][((address - region.start) / PAGE) as usize],
             None => 0,
         }
     }
 
-    /// Marks lines as decoded. Returns whether the page had none before.
-    pub fn mark_code(&self, address: u64, lines: u64) -> bool {
-        let Some((index, region)) = self.region(address) else { return false };
-        let slot = &mut self.code.borrow_mut()[index][((address - region.start) / PAGE) as usize];
-        let first = *slot == 0;
-        *slot |= lines;
-        first
+    /// Counts the pages that had no marked line and then got one. When it changes, no page is known to have none.
+    #[inline(always)]
+    pub fn epoch(&self) -> u64 {
+        self.marks.epoch.get()
     }
 
-    /// Forgets that lines of a page are decoded.
-    pub fn clear_code(&self, address: u64, lines: u64) {
-        if let Some((index, region)) = self.region(address) {
-            self.code.borrow_mut()[index][((address - region.start) / PAGE) as usize] &= !lines;
+    /// Marks lines of a page as decoded.
+    pub fn mark_code(&self, address: u64, lines: u64) {
+        let marked = self.marked(address);
+        self.replace(address, marked | lines);
+    }
+
+    /// Makes these lines, and no others, the decoded ones of a page.
+    pub fn set_code(&self, address: u64, lines: u64) {
+        let page = address & !(PAGE - 1);
+        let monitors = self.marks.monitors.borrow();
+        let monitored = monitors.iter().flatten().filter(|line| **line & !(PAGE - 1) == page);
+        let monitored = monitored.fold(0, |all, line| all | crate::ram::lines(line & (PAGE - 1), 1));
+        self.replace(address, lines | monitored);
+    }
+
+    fn replace(&self, address: u64, lines: u64) {
+        let Some((index, region)) = self.region(address) else { return };
+        let slot = &mut self.marks.lines.borrow_mut()[index][((address - region.start) / PAGE) as usize];
+        if *slot == 0 && lines != 0 {
+            self.marks.epoch.set(self.marks.epoch.get() + 1);
         }
+        *slot = lines;
     }
 
     /// Forgets all decoded bytes.
     pub fn clear_all_code(&self) {
-        for pages in self.code.borrow_mut().iter_mut() {
+        for pages in self.marks.lines.borrow_mut().iter_mut() {
             pages.fill(0);
         }
+        let armed: Vec<u64> = self.marks.monitors.borrow().iter().flatten().copied().collect();
+        for line in armed {
+            self.mark_code(line, lines(line & (PAGE - 1), 1));
+        }
+    }
+
+    /// Arms a processor's monitor for the line that holds `address`, or, where there is no RAM, leaves it disarmed.
+    pub fn arm_monitor(&self, processor: usize, address: u64) {
+        self.disarm_monitor(processor);
+        if self.region(address).is_none() {
+            return;
+        }
+        let mut monitors = self.marks.monitors.borrow_mut();
+        if monitors.len() <= processor {
+            monitors.resize(processor + 1, None);
+        }
+        monitors[processor] = Some(address & !63);
+        drop(monitors);
+        self.mark_code(address, lines(address & (PAGE - 1), 1));
+    }
+
+    /// Disarms a processor's monitor. The line stays marked until it is next written.
+    pub fn disarm_monitor(&self, processor: usize) {
+        if let Some(monitor) = self.marks.monitors.borrow_mut().get_mut(processor) {
+            *monitor = None;
+        }
+    }
+
+    /// The line that a processor's MONITOR has armed and nothing has written since.
+    pub fn monitor(&self, processor: usize) -> Option<u64> {
+        self.marks.monitors.borrow().get(processor).copied().flatten()
+    }
+
+    /// Disarms the monitors of lines of a page that are written. Whether there were any.
+    pub fn trigger_monitors(&self, page: u64, written: u64) -> bool {
+        let mut any = false;
+        for monitor in self.marks.monitors.borrow_mut().iter_mut() {
+            if monitor.is_some_and(|line| line & !(PAGE - 1) == page && lines(line & (PAGE - 1), 1) & written != 0) {
+                *monitor = None;
+                any = true;
+            }
+        }
+        if any {
+            self.marks.triggered.set(true);
+        }
+        any
+    }
+
+    /// Whether a write has disarmed a monitor since the last call.
+    pub fn take_triggered(&self) -> bool {
+        self.marks.triggered.take()
     }
 }
 

@@ -22,8 +22,13 @@ pub enum Exit {
     Deadline,
     /// A device was accessed: timers and interrupt lines may have changed.
     Bus,
-    /// HLT or MWAIT: nothing more to do until an interrupt.
+    /// HLT: nothing more to do until an interrupt.
     Halt,
+    /// MWAIT: nothing more to do until an interrupt or a write to the monitored line.
+    Mwait {
+        /// Interrupts end it even if they are masked.
+        masked: bool,
+    },
     /// Triple fault.
     Shutdown,
 }
@@ -33,8 +38,8 @@ impl Cpu {
     pub fn run(&mut self, cache: &mut BlockCache, deadline: Ticks) -> Exit {
         self.deadline = deadline;
         self.stop_at = if self.attention == 0 { deadline } else { 0 };
-        // Another processor may have made code pages meanwhile.
-        self.code_page_added();
+        // Another processor may have decoded code or armed a monitor meanwhile.
+        self.follow_marks();
         loop {
             if self.clock >= self.stop_at {
                 if let Some(exit) = self.between_blocks(cache) {
@@ -220,7 +225,8 @@ impl Cpu {
         if self.long64 { self.rip } else { self.seg[seg::CS as usize].base.wrapping_add(self.rip) & 0xffff_ffff }
     }
 
-    fn drop_written_code(&mut self, cache: &mut BlockCache) {
+    /// Drops decoded code that has been written.
+    pub fn drop_written_code(&mut self, cache: &mut BlockCache) {
         self.attention &= !attention::CODE;
         let recorder = self.recorder.clone();
         for (page, written) in std::mem::take(&mut self.code_writes) {
@@ -359,14 +365,11 @@ impl Cpu {
         if self.ram.page(physical).is_none() {
             // Code outside RAM is not cached: nothing would tell when it changes.
             drop(recorder);
-            let mut local = BlockCache::new();
-            let index = local.insert(block, &ops[..1], &self.ram, &mut self.recorder.clone().borrow_mut());
-            local.blocks[index as usize].cost = u64::from(self.model.costs.class[ops[0].class as usize]);
-            self.step(&mut local);
+            self.step(cache);
             return None;
         }
         let index = cache.insert(block, &ops, &self.ram, &mut recorder);
-        self.code_page_added();
+        self.follow_marks();
         Some(index)
     }
 
@@ -388,7 +391,8 @@ impl Cpu {
         }
         let shadow = self.attention & (attention::STI_SHADOW | attention::SS_SHADOW);
         if self.attention & attention::DEBUG != 0 && shadow & attention::SS_SHADOW == 0 {
-            self.attention &= !attention::DEBUG;
+            // A debug exception ends HLT and MWAIT.
+            self.attention &= !(attention::DEBUG | attention::HALT | attention::MWAIT | attention::MWAIT_MASKED);
             let dr6 = std::mem::take(&mut self.pending_dr6);
             self.debug_trap(dr6);
             self.deliver_fault();
@@ -397,6 +401,11 @@ impl Cpu {
         if self.attention & attention::HALT != 0 {
             self.attention &= !(attention::HALT | shadow);
             return Some(Exit::Halt);
+        }
+        if self.attention & attention::MWAIT != 0 {
+            let masked = self.attention & attention::MWAIT_MASKED != 0;
+            self.attention &= !(attention::MWAIT | attention::MWAIT_MASKED | shadow);
+            return Some(Exit::Mwait { masked });
         }
         if shadow == 0 {
             if self.attention & attention::NMI != 0 && !self.nmi_blocked {

@@ -267,7 +267,7 @@ pub mod attention {
     pub const STEP: u32 = 1 << 4;
     /// A device was accessed: the board looks at timers and lines before anything else.
     pub const BUS: u32 = 1 << 5;
-    /// HLT or MWAIT.
+    /// HLT.
     pub const HALT: u32 = 1 << 6;
     /// Blocks must be invalidated.
     pub const CODE: u32 = 1 << 7;
@@ -275,6 +275,10 @@ pub mod attention {
     pub const DEBUG: u32 = 1 << 8;
     /// Shutdown (triple fault).
     pub const SHUTDOWN: u32 = 1 << 9;
+    /// MWAIT with the monitor armed.
+    pub const MWAIT: u32 = 1 << 10;
+    /// With MWAIT: interrupts end it even if they are masked.
+    pub const MWAIT_MASKED: u32 = 1 << 11;
 }
 
 /// A virtual processor.
@@ -352,8 +356,6 @@ pub struct Cpu {
     pub pending_dr6: u64,
     /// NMIs are blocked until IRET.
     pub nmi_blocked: bool,
-    /// MONITOR has armed this guest-physical cache line.
-    pub monitor: Option<u64>,
     /// State of the seeded generator behind RDRAND and RDSEED.
     pub random: u64,
     /// APIC id, as CPUID reports it.
@@ -391,7 +393,7 @@ pub struct Cpu {
     pub origin: OriginId,
     /// Set while the instruction that hit [`Cause::CodeWrite`] restarts.
     pub code_write_allowed: bool,
-    /// Guest-physical addresses of decoded bytes that were written: page and 64-byte-line mask.
+    /// Guest-physical addresses of decoded or monitored bytes that were written: page and 64-byte-line mask.
     pub code_writes: Vec<(u64, u64)>,
     /// How many instructions of each unsupported opcode raised #UD, by decoder code.
     pub undefined: std::collections::BTreeMap<u16, u64>,
@@ -456,7 +458,6 @@ impl Cpu {
             fault_dr6: 0,
             pending_dr6: 0,
             nmi_blocked: false,
-            monitor: None,
             random: 0x9e37_79b9_7f4a_7c15 ^ index as u64,
             apic_id: index as u32,
             fdp_on_exception: leaf7 & 1 << 6 != 0,
@@ -503,7 +504,7 @@ impl Cpu {
         self.tr = Segment { base: 0, limit: 0xffff, rights: 0x8b, selector: 0 };
         self.msr.efer = 0;
         self.nmi_blocked = false;
-        self.monitor = None;
+        self.ram.disarm_monitor(self.index);
         self.attention = 0;
         self.cpl = 0;
         if !init {

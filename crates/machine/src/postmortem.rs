@@ -39,6 +39,7 @@ impl fmt::Display for Place {
         let doing = match self.activity {
             Activity::Running => "running",
             Activity::Halted => "halted",
+            Activity::Mwait { .. } => "in MWAIT",
             Activity::WaitingForStartup => "waiting for start-up",
         };
         write!(f, "cpu {} {doing} at rip {:#x}", self.cpu, self.rip)?;

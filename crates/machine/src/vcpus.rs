@@ -1,8 +1,8 @@
 //! The processors of a machine, and the loop that runs them.
 //!
 //! Each processor has a clock of its own. The one that is furthest behind runs next, for a bounded time, so that all of them
-//! advance together in virtual time; which one runs when depends on nothing but their clocks. A processor in HLT stands still
-//! until something wakes it, and is charged the time it slept.
+//! advance together in virtual time; which one runs when depends on nothing but their clocks. A processor in HLT or MWAIT
+//! stands still until something wakes it, and is charged the time it slept.
 
 use crate::board::{Board, Ending};
 use crate::loader::Entry;
@@ -23,8 +23,13 @@ const SLICE_CYCLES: u64 = 2_000_000;
 pub enum Activity {
     /// Executing.
     Running,
-    /// In HLT or MWAIT.
+    /// In HLT.
     Halted,
+    /// In MWAIT: a write to the monitored line wakes it too.
+    Mwait {
+        /// Interrupts wake it even if they are masked.
+        masked: bool,
+    },
     /// After INIT, waiting for a start-up IPI.
     WaitingForStartup,
 }
@@ -37,6 +42,36 @@ pub struct Vcpu {
     pub activity: Activity,
     /// NMIs that wait behind the one the processor has latched.
     nmis: u8,
+}
+
+impl Vcpu {
+    /// Whether an external interrupt would wake it.
+    fn heeds_interrupts(&self) -> bool {
+        match self.activity {
+            Activity::Halted => self.cpu.flags & cpu::flags::IF != 0,
+            Activity::Mwait { masked } => masked || self.cpu.flags & cpu::flags::IF != 0,
+            Activity::Running | Activity::WaitingForStartup => false,
+        }
+    }
+
+    /// Whether it sleeps and its NMI wakes it.
+    fn heeds_nmi(&self) -> bool {
+        let pending = self.cpu.attention & attention::NMI != 0 && !self.cpu.nmi_blocked;
+        pending && matches!(self.activity, Activity::Halted | Activity::Mwait { .. })
+    }
+
+    /// Whether it waits in MWAIT for a write that has come.
+    fn line_written(&self) -> bool {
+        matches!(self.activity, Activity::Mwait { .. }) && self.cpu.ram.monitor(self.cpu.index).is_none()
+    }
+
+    /// Ends HLT or MWAIT at time `now`; it is charged its sleep.
+    fn wake(&mut self, now: Ticks) {
+        let asleep = now.saturating_sub(self.cpu.clock);
+        self.cpu.charge_ticks(Kind::new(Family::Halt, 0), 1, asleep);
+        self.cpu.ram.disarm_monitor(self.cpu.index);
+        self.activity = Activity::Running;
+    }
 }
 
 /// What the loop came to.
@@ -150,7 +185,10 @@ impl Vcpus {
                 _ => {
                     let Some(event) = board.timer_event(index).filter(|event| *event <= now) else { continue };
                     board.advance_timer(index, event);
-                    woken |= board.interrupt(index) && wake(&mut vcpu.cpu, &mut vcpu.activity, event);
+                    if board.interrupt(index) && vcpu.heeds_interrupts() {
+                        vcpu.wake(event);
+                        woken = true;
+                    }
                 }
             }
         }
@@ -189,9 +227,12 @@ impl Vcpus {
         match vcpu.cpu.run(&mut self.cache, deadline) {
             Exit::Deadline | Exit::Bus => {}
             Exit::Halt => vcpu.activity = Activity::Halted,
+            Exit::Mwait { masked } => vcpu.activity = Activity::Mwait { masked },
             Exit::Shutdown => return Some(Pause::TripleFault(index)),
         }
+        let now = vcpu.cpu.clock;
         self.device_writes();
+        self.monitors(now);
         self.marks();
         None
     }
@@ -211,9 +252,21 @@ impl Vcpus {
         }
     }
 
+    /// Wakes processors whose monitored line was written, by a processor or a device, at time `now`.
+    fn monitors(&mut self, now: Ticks) {
+        if self.all[0].cpu.ram.take_triggered() {
+            for vcpu in self.all.iter_mut().filter(|vcpu| vcpu.line_written()) {
+                vcpu.wake(now);
+            }
+        }
+    }
+
     /// Drops decoded code that devices have overwritten.
     fn device_writes(&mut self) {
         let written = self.board.borrow().take_written();
+        if written.is_empty() {
+            return;
+        }
         let Some(first) = self.all.first_mut() else { return };
         for range in written {
             let mut at = range.start;
@@ -223,6 +276,7 @@ impl Vcpus {
                 at += len;
             }
         }
+        first.cpu.drop_written_code(&mut self.cache);
     }
 
     /// Delivers NMI, INIT and start-up, and wakes processors that have something to wake for.
@@ -251,19 +305,15 @@ impl Vcpus {
                 vcpu.nmis -= 1;
                 vcpu.cpu.attend(attention::NMI);
             }
-            if vcpu.activity == Activity::Halted {
-                let now = board.now();
-                if board.interrupt(index) || vcpu.cpu.attention & attention::NMI != 0 {
-                    wake(&mut vcpu.cpu, &mut vcpu.activity, now);
-                }
+            if vcpu.heeds_nmi() || vcpu.heeds_interrupts() && board.interrupt(index) {
+                vcpu.wake(board.now());
             }
         }
     }
 
     /// Nobody runs: lets time pass to the next event.
     fn sleep(&mut self) -> Option<Pause> {
-        let wakeable = |v: &Vcpu| v.activity == Activity::Halted && v.cpu.flags & cpu::flags::IF != 0;
-        if !self.all.iter().any(wakeable) {
+        if !self.all.iter().any(Vcpu::heeds_interrupts) {
             return Some(Pause::Stuck);
         }
         // Without an event only input from outside can wake it.
@@ -279,18 +329,6 @@ impl Vcpus {
     }
 }
 
-/// Wakes a processor from HLT at time `now`, if it takes interrupts (an NMI it always takes): it is charged its sleep.
-fn wake(cpu: &mut Cpu, activity: &mut Activity, now: Ticks) -> bool {
-    let takes = cpu.flags & cpu::flags::IF != 0 || cpu.attention & attention::NMI != 0;
-    if *activity != Activity::Halted || !takes {
-        return false;
-    }
-    let asleep = now.saturating_sub(cpu.clock);
-    cpu.charge_ticks(Kind::new(Family::Halt, 0), 1, asleep);
-    *activity = Activity::Running;
-    true
-}
-
 /// A start-up IPI: real mode at the given page (SDM vol. 3, 9.4.3).
 fn start(cpu: &mut Cpu, page: u8, now: Ticks) {
     let selector = u16::from(page) << 8;
@@ -300,3 +338,7 @@ fn start(cpu: &mut Cpu, page: u8, now: Ticks) {
     cpu.charge_ticks(Kind::new(Family::Halt, 0), 0, idle);
     cpu.mode_changed();
 }
+
+#[cfg(test)]
+#[path = "vcpus_tests.rs"]
+mod tests;

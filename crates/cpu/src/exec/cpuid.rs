@@ -16,7 +16,8 @@ pub static ROWS: &[Row] = &[Row::end(Cpuid, Class::System, |_, _| Some(cpuid))];
 const EXTENDED: u32 = 0x8000_0000;
 /// Frequency of the crystal that leaf 0x15 reports where the model does not say.
 pub const CRYSTAL_HZ: u32 = 25_000_000;
-const MISC_ENABLE_MONITOR: u64 = 1 << 18;
+/// IA32_MISC_ENABLE: MONITOR and MWAIT are enabled.
+pub(crate) const MISC_ENABLE_MONITOR: u64 = 1 << 18;
 const APIC_BASE: u32 = 0x1b;
 const APIC_BASE_ENABLE: u64 = 1 << 11;
 

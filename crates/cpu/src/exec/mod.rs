@@ -30,6 +30,8 @@ pub mod xsave;
 #[cfg(test)]
 mod legacy_tests;
 #[cfg(test)]
+mod monitor_tests;
+#[cfg(test)]
 mod system_tests;
 
 use crate::fault::{Exec, Flow};

@@ -1,6 +1,7 @@
 //! Other system instructions: halting, translation and cache invalidation, time, segment bases, software interrupts.
 
 use crate::capability::Capability;
+use crate::exec::cpuid::MISC_ENABLE_MONITOR;
 use crate::exec::interrupt::{DR7_GD, Source};
 use crate::exec::{get0, set0};
 use crate::fault::{Cause, Exec, Flow, vector};
@@ -45,13 +46,16 @@ pub static ROWS: &[Row] = &[
     Row::new(Bound, Class::Microcode, bound),
 ];
 
+/// MWAIT extension: interrupts end it even if they are masked.
+const MWAIT_INTERRUPT_BREAK: u64 = 1;
+
 fn base(op: &mut Op, narrow: Handler, wide: Handler) -> Option<Handler> {
     Some(if op.size == 8 { wide } else { narrow })
 }
 
 fn hlt(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.privileged()?;
-    cpu.monitor = None;
+    cpu.ram.disarm_monitor(cpu.index);
     cpu.attend(attention::HALT);
     Ok(Flow::End)
 }
@@ -65,11 +69,17 @@ fn monitor_bind(i: &Instruction, op: &mut Op) -> Handler {
     monitor
 }
 
-fn monitor(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    if !cpu.capabilities.has(Capability::Monitor) || cpu.cpl != 0 {
+/// The extensions in ECX (RCX in 64-bit mode), if there are MONITOR and MWAIT at all.
+fn monitor_hints(cpu: &mut Cpu) -> Exec<u64> {
+    let enabled = cpu.msr.misc_enable & MISC_ENABLE_MONITOR != 0;
+    if !cpu.capabilities.has(Capability::Monitor) || !enabled || cpu.cpl != 0 {
         return Err(cpu.ud());
     }
-    if cpu.get::<u32>(reg::RCX) != 0 {
+    Ok(if cpu.long64 { cpu.reg(reg::RCX) } else { u64::from(cpu.get::<u32>(reg::RCX)) })
+}
+
+fn monitor(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    if monitor_hints(cpu)? != 0 {
         return Err(cpu.gp(0));
     }
     let offset = cpu.reg(reg::RAX) & crate::op::address_mask(op.asize);
@@ -78,20 +88,20 @@ fn monitor(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let privilege = cpu.privilege();
     cpu.prepare_read(linear, 1, privilege, segment)?;
     let (physical, _) = cpu.translate(linear, crate::walk::Access::Read, privilege)?;
-    cpu.monitor = Some(physical & !63);
+    cpu.ram.arm_monitor(cpu.index, physical);
+    cpu.follow_marks();
     Ok(Flow::End)
 }
 
 fn mwait(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if !cpu.capabilities.has(Capability::Monitor) || cpu.cpl != 0 {
-        return Err(cpu.ud());
-    }
-    if cpu.get::<u32>(reg::RCX) & !1 != 0 {
+    let extensions = monitor_hints(cpu)?;
+    if extensions & !MWAIT_INTERRUPT_BREAK != 0 {
         return Err(cpu.gp(0));
     }
-    // Without an armed monitor MWAIT does not wait.
-    if cpu.monitor.is_some() {
-        cpu.attend(attention::HALT);
+    // Without an armed monitor, or once the line has been written, MWAIT does not wait.
+    if cpu.ram.monitor(cpu.index).is_some() {
+        let masked = extensions & MWAIT_INTERRUPT_BREAK != 0;
+        cpu.attend(attention::MWAIT | if masked { attention::MWAIT_MASKED } else { 0 });
     }
     Ok(Flow::End)
 }

@@ -1,0 +1,117 @@
+//! Processors that sleep, and what wakes them: programs of a few bytes in real mode.
+
+use super::*;
+use crate::board::Parts;
+use crate::memory::GuestRam;
+use cpu::Model;
+use cpu::model::{CpuidEntry, CpuidRegs};
+use ledger::profile::Profile;
+use ledger::{Costs, Geometry, Recorder};
+use std::sync::Arc;
+
+/// Cycles the writer spends before it writes.
+const DELAY: u64 = 100_000;
+/// Arms 0x3000 and waits, then sets 0x3100 and halts for good; interrupts stay masked.
+const WAITER: &[u8] = &[
+    0x66, 0xb8, 0x00, 0x30, 0x00, 0x00, // mov eax, 0x3000
+    0x66, 0x31, 0xc9, // xor ecx, ecx
+    0x66, 0x31, 0xd2, // xor edx, edx
+    0x0f, 0x01, 0xc8, // monitor
+    0x0f, 0x01, 0xc9, // mwait
+    0xc6, 0x06, 0x00, 0x31, 0x01, // mov byte [0x3100], 1
+    0xfa, 0xf4, // cli; hlt
+];
+/// Counts down, then writes 0x3020 and halts for good.
+const WRITER: &[u8] = &[
+    0x66, 0xb9, 0xa0, 0x86, 0x01, 0x00, // mov ecx, 100000
+    0x66, 0x49, // dec ecx
+    0x75, 0xfc, // jnz
+    0xc6, 0x06, 0x20, 0x30, 0x01, // mov byte [0x3020], 1
+    0xfa, 0xf4, // cli; hlt
+];
+
+fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
+    let ram = GuestRam::new(16 << 20).unwrap();
+    let profile = Profile::find("skx").unwrap();
+    let board = Rc::new(RefCell::new(Board::new(&ram, programs.len(), &profile, Parts::default()).unwrap()));
+    let monitor = CpuidEntry { leaf: 1, subleaf: None, regs: CpuidRegs { eax: 0, ebx: 0, ecx: 1 << 3, edx: 0 } };
+    let model = Arc::new(Model {
+        costs: Costs::free(),
+        geometry: Geometry::generic(),
+        cpuid: vec![monitor],
+        tsc_hz: 1_000_000_000,
+        arch_capabilities: 0,
+        physical_bits: 46,
+    });
+    let view = crate::machine::processor_ram(&ram);
+    let recorder = Rc::new(RefCell::new(Recorder::default()));
+    let cpus = programs.iter().enumerate().map(|(index, program)| {
+        let start = 0x1000 * (index as u64 + 1);
+        assert!(ram.write(start, program));
+        let mut cpu = Cpu::new(index, model.clone(), view.clone(), board.clone(), recorder.clone());
+        cpu.seg[usize::from(seg::CS)] = Segment::real(0, true);
+        cpu.rip = start;
+        cpu.mode_changed();
+        cpu
+    });
+    let mut vcpus = Vcpus::new(cpus.collect(), board.clone());
+    vcpus.all.iter_mut().for_each(|vcpu| vcpu.activity = Activity::Running);
+    drop(ram.take_written());
+    (vcpus, ram, board)
+}
+
+fn byte(ram: &GuestRam, address: u64) -> u8 {
+    let mut byte = [0];
+    assert!(ram.read(address, &mut byte));
+    byte[0]
+}
+
+#[test]
+fn a_write_by_another_processor_ends_mwait_at_the_time_of_the_write() {
+    for (waiter, programs) in [(0, [WAITER, WRITER]), (1, [WRITER, WAITER])] {
+        let (mut vcpus, ram, _) = machine(&programs);
+        assert_eq!(vcpus.run(), Pause::Stuck);
+        assert_eq!(byte(&ram, 0x3100), 1);
+        let clocks = [vcpus.all[waiter].cpu.clock, vcpus.all[1 - waiter].cpu.clock];
+        assert!(
+            clocks.iter().all(|clock| (DELAY..4 * DELAY).contains(&(clock / ledger::TICKS_PER_CYCLE))),
+            "{clocks:?}"
+        );
+        assert!(clocks[0].abs_diff(clocks[1]) / ledger::TICKS_PER_CYCLE < 100, "{clocks:?}");
+    }
+}
+
+#[test]
+fn a_device_that_writes_ends_mwait() {
+    let (mut vcpus, ram, _) = machine(&[WAITER, &[0xf4]]);
+    assert_eq!(vcpus.run(), Pause::Stuck);
+    assert_eq!(vcpus.all[0].activity, Activity::Mwait { masked: false });
+    assert!(ram.write(0x303f, &[1]));
+    vcpus.device_writes();
+    vcpus.monitors(DELAY);
+    assert_eq!(vcpus.all[0].activity, Activity::Running);
+    assert_eq!(vcpus.run(), Pause::Stuck);
+    assert_eq!(byte(&ram, 0x3100), 1);
+}
+
+#[test]
+fn without_the_write_it_sleeps() {
+    let (mut vcpus, ram, _) = machine(&[WAITER]);
+    assert_eq!(vcpus.run(), Pause::Stuck);
+    assert_eq!(byte(&ram, 0x3100), 0);
+}
+
+#[test]
+fn a_masked_interrupt_ends_mwait_if_asked_to() {
+    for masked in [false, true] {
+        let mut program = WAITER.to_vec();
+        // With ECX = 1 for MWAIT alone.
+        program.splice(15..15, if masked { [0x66, 0x41] } else { [0x90, 0x90] });
+        let (mut vcpus, ram, board) = machine(&[&program]);
+        let paused = vcpus.run();
+        assert_eq!(matches!(paused, Pause::Idle(_)), masked, "{paused:?}");
+        board.borrow_mut().lapic(0).set_lint(0, true);
+        assert_eq!(vcpus.run(), Pause::Stuck);
+        assert_eq!(byte(&ram, 0x3100), u8::from(masked));
+    }
+}
