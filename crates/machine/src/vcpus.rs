@@ -292,8 +292,9 @@ impl Vcpus {
                     vcpu.activity = Activity::WaitingForStartup;
                 }
                 // One may be served while another is latched; more are lost (SDM vol. 3, 6.7.1).
-                let most = if vcpu.cpu.nmi_blocked { 1 } else { 2 };
-                vcpu.nmis = (vcpu.nmis + lapic.take_nmis()).min(most);
+                let most = if vcpu.cpu.nmi_blocked { 1u8 } else { 2 };
+                let latched = u8::from(vcpu.cpu.attention & attention::NMI != 0);
+                vcpu.nmis = vcpu.nmis.saturating_add(lapic.take_nmis()).min(most.saturating_sub(latched));
                 let startup = lapic.take_startup();
                 if let (Some(page), Activity::WaitingForStartup) = (startup, vcpu.activity) {
                     let now = board.now();
