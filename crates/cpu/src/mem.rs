@@ -46,14 +46,7 @@ impl Front {
         Self { read: [EMPTY; SLOTS], write: [EMPTY; SLOTS], context: MODE_SLOW, epoch: 0 }
     }
 
-    /// Forgets everything.
-    #[inline]
-    pub fn flush(&mut self) {
-        let generation = ((self.context >> 2) + 1) & 0x3ff;
-        if generation == 0 {
-            self.read = [EMPTY; SLOTS];
-            self.write = [EMPTY; SLOTS];
-        }
+    fn set_generation(&mut self, generation: u64) {
         self.context = generation << 2 | (self.context & 3);
     }
 
@@ -115,13 +108,9 @@ impl Fetch {
         self.page = NO_PAGE;
     }
 
-    /// Forgets everything.
-    pub fn flush(&mut self) {
+    fn set_generation(&mut self, generation: u64) {
         self.page = NO_PAGE;
-        self.generation = (self.generation + 1) & 0x3ff;
-        if self.generation == 0 {
-            self.slots = [(u64::MAX, 0); FETCH_SLOTS];
-        }
+        self.generation = generation;
     }
 
     fn drop_range(&mut self, linear: u64, shift: u8) {
@@ -137,6 +126,55 @@ impl Fetch {
 }
 
 impl Default for Fetch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Which entries of [`Front`] and [`Fetch`] belong to which PCID: those of the address spaces used last stay valid while another
+/// one is active, as they do in the TLB.
+pub struct Spaces {
+    recent: [(u16, u16); RECENT],
+    next: usize,
+    newest: u16,
+}
+
+const RECENT: usize = 16;
+/// Generations that fit in a tag; 0 is none.
+const GENERATIONS: u16 = 1 << 10;
+const NO_SPACE: (u16, u16) = (u16::MAX, 0);
+
+impl Spaces {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { recent: [NO_SPACE; RECENT], next: 0, newest: 0 }
+    }
+
+    /// The generation of a PCID's entries, and whether generations have started over.
+    fn enter(&mut self, pcid: u16) -> (u64, bool) {
+        if let Some((_, generation)) = self.recent.iter().find(|(p, _)| *p == pcid) {
+            return (u64::from(*generation), false);
+        }
+        self.newest += 1;
+        let over = self.newest == GENERATIONS;
+        if over {
+            *self = Self { newest: 1, ..Self::new() };
+        }
+        self.recent[self.next] = (pcid, self.newest);
+        self.next = (self.next + 1) % RECENT;
+        (u64::from(self.newest), over)
+    }
+
+    fn forget(&mut self, pcid: u16) {
+        self.recent.iter_mut().filter(|(p, _)| *p == pcid).for_each(|slot| *slot = NO_SPACE);
+    }
+
+    fn forget_all(&mut self) {
+        self.recent = [NO_SPACE; RECENT];
+    }
+}
+
+impl Default for Spaces {
     fn default() -> Self {
         Self::new()
     }
@@ -168,9 +206,27 @@ impl Cpu {
 
     /// Follows a change of paging itself (CR0, CR3, CR4, EFER, PKRU, PDPTEs): nothing on the fast paths is known to hold.
     pub fn mapping_changed(&mut self) {
-        self.front.flush();
-        self.fetch.flush();
+        self.spaces.forget_all();
+        self.enter_space();
         self.access_changed();
+    }
+
+    /// Follows a load of CR3 (or INVPCID of one PCID): what the fast paths hold for `flushed` is no longer known to hold.
+    pub fn space_changed(&mut self, flushed: Option<u16>) {
+        if let Some(pcid) = flushed {
+            self.spaces.forget(pcid);
+        }
+        self.enter_space();
+    }
+
+    fn enter_space(&mut self) {
+        let (generation, over) = self.spaces.enter(self.pcid());
+        if over {
+            self.front = Front { context: self.front.context, ..Front::new() };
+            self.fetch = Fetch::new();
+        }
+        self.front.set_generation(generation);
+        self.fetch.set_generation(generation);
     }
 
     /// Makes the page of `linear` the one being executed: [`Fetch::physical`] is where it is.

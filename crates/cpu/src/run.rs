@@ -1,7 +1,7 @@
 //! The loop: find a block, charge it, run its operations; and what happens between blocks.
 
 use crate::bus::Ident;
-use crate::cache::{Block, BlockCache, MAX_BLOCK};
+use crate::cache::{BlockCache, MAX_BLOCK, NewBlock};
 use crate::decode::{MAX_LENGTH, execute, mode, operation};
 use crate::fault::{Cause, Exec, Flow};
 use crate::flags;
@@ -10,7 +10,7 @@ use crate::ram::PAGE;
 use crate::state::{Cpu, attention, seg};
 use crate::walk::Access;
 use iced_x86::Instruction;
-use ledger::{Class, Family, Kind, Shape, Ticks};
+use ledger::{Class, Family, Kind, OriginId, Shape, Ticks};
 
 /// DR6.BS: single step.
 pub(crate) const DR6_BS: u64 = 1 << 14;
@@ -119,12 +119,10 @@ impl Cpu {
     /// Runs a block and charges it.
     #[inline(always)]
     fn run_block(&mut self, cache: &mut BlockCache, index: u32) {
-        let block = &mut cache.blocks[index as usize];
-        if block.origin != self.origin {
-            BlockCache::spill(block, &mut self.recorder.borrow_mut());
-            block.origin = self.origin;
-        }
-        block.runs += 1;
+        cache.count(index, self.origin, &self.recorder);
+        // What the block is charged to stays this origin, whatever its instructions change.
+        let origin = self.origin;
+        let block = &cache.blocks[index as usize];
         self.clock += block.cost;
         let (first, count) = (block.first as usize, block.count as usize);
         let ops = &cache.ops[first..first + count];
@@ -135,13 +133,13 @@ impl Cpu {
                 Ok(Flow::Next) => {}
                 Ok(Flow::End) => {
                     if i + 1 != count {
-                        self.uncharge(cache, index, i + 1);
+                        self.uncharge(cache, index, origin, i + 1);
                     }
                     return;
                 }
                 Err(_) => {
                     self.rip = op.rip();
-                    self.uncharge(cache, index, i);
+                    self.uncharge(cache, index, origin, i);
                     self.after_fault(cache);
                     return;
                 }
@@ -152,16 +150,16 @@ impl Cpu {
     /// Replaces the charge of a whole block by that of its first `done` operations.
     #[cold]
     #[inline(never)]
-    fn uncharge(&mut self, cache: &mut BlockCache, index: u32, done: usize) {
-        let block = &mut cache.blocks[index as usize];
-        block.runs -= 1;
+    fn uncharge(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, done: usize) {
+        cache.uncount(index, origin);
+        let block = &cache.blocks[index as usize];
         self.clock -= block.cost;
         let (first, rip) = (block.first as usize, block.rip);
         let mut recorder = self.recorder.borrow_mut();
         for op in &cache.ops[first..first + done] {
             let ticks = u64::from(self.model.costs.class[op.class as usize]);
             self.clock += ticks;
-            recorder.add(self.origin, rip, Kind::new(Family::Instruction, op.class as u32), 1, ticks);
+            recorder.add(origin, rip, Kind::new(Family::Instruction, op.class as u32), 1, ticks);
         }
     }
 
@@ -349,16 +347,12 @@ impl Cpu {
         let cost = ops.iter().map(|op| u64::from(self.model.costs.class[op.class as usize])).sum();
         let recorder = self.recorder.clone();
         let mut recorder = recorder.borrow_mut();
-        let block = Block {
+        let block = NewBlock {
             physical,
             rip: start,
             second,
-            runs: 0,
             cost,
-            first: 0,
-            count: 0,
             shape: recorder.shape(&shape),
-            origin: self.origin,
             mode,
             len: len.min(PAGE) as u16,
         };

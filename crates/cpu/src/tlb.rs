@@ -77,14 +77,14 @@ impl Array {
         })
     }
 
-    /// Inserts, and returns the valid entry that had to go.
-    fn insert(&mut self, entry: Entry, flushes: &Flushes, pcid: u16) -> Option<Entry> {
+    /// Inserts, and returns the entry that had to go, whatever PCID it was of.
+    fn insert(&mut self, entry: Entry, flushes: &Flushes) -> Option<Entry> {
         if self.sets == 0 {
             return None;
         }
         let set = self.set(entry.linear, entry.shift);
         let first = set * self.ways;
-        if let Some(i) = self.find(entry.linear, entry.shift, flushes, pcid) {
+        if let Some(i) = self.find(entry.linear, entry.shift, flushes, entry.pcid) {
             self.entries[i] = entry;
             return None;
         }
@@ -97,7 +97,7 @@ impl Array {
             }
         };
         let old = std::mem::replace(&mut self.entries[slot], entry);
-        flushes.valid(&old, pcid).then_some(old)
+        flushes.valid_at_all(&old).then_some(old)
     }
 
     /// Drops what covers `linear` under `pcid` or globally; `pcid` `None` means under any.
@@ -155,6 +155,19 @@ pub struct Tlb {
     code: [Array; 2],
     second: [Array; 2],
     flushes: Flushes,
+    /// Page sizes that were ever inserted, in the order of [`SHIFTS`].
+    used: [bool; 4],
+}
+
+/// The first-level array for a kind of access and a page size. Without one for 1 GiB pages, those for 2 MiB hold them.
+fn first_level<'a>(data: &'a mut [Array; 3], instruction: &'a mut [Array; 2], code: bool, shift: u8) -> &'a mut Array {
+    match (code, shift) {
+        (false, 12) => &mut data[0],
+        (false, 30) if data[2].sets != 0 => &mut data[2],
+        (false, _) => &mut data[1],
+        (true, 12) => &mut instruction[0],
+        (true, _) => &mut instruction[1],
+    }
 }
 
 /// Page sizes looked up, as the shifts of [`Entry::shift`].
@@ -168,75 +181,50 @@ impl Tlb {
             code: [Array::new(size.itlb_4k), Array::new(size.itlb_2m)],
             second: [Array::new(size.stlb), Array::new(size.stlb_1g)],
             flushes: Flushes { now: 1, all: 0, by_pcid: vec![0; 4096], non_global: 0 },
+            used: [false; 4],
         }
     }
 
-    fn first_level(&mut self, code: bool, shift: u8) -> &mut Array {
-        match (code, shift) {
-            (false, 12) => &mut self.data[0],
-            (false, 30) if self.data[2].sets != 0 => &mut self.data[2],
-            (false, _) => &mut self.data[1],
-            (true, 12) => &mut self.code[0],
-            (true, _) => &mut self.code[1],
-        }
-    }
-
-    fn second_level(&mut self, shift: u8) -> &mut Array {
-        &mut self.second[usize::from(shift == 30)]
-    }
-
-    /// Looks up a translation. From the second level it moves into the first, and the second value is what it displaced
-    /// there.
+    /// Looks up a translation. From the second level it moves into the first, and the last value is what it displaced there.
     pub fn lookup(&mut self, linear: u64, code: bool, pcid: u16) -> Option<(Entry, Level, Option<Entry>)> {
-        for shift in SHIFTS {
-            let flushes = &self.flushes;
-            let array = match (code, shift) {
-                (false, 12) => &self.data[0],
-                (false, 30) if self.data[2].sets != 0 => &self.data[2],
-                (false, _) => &self.data[1],
-                (true, 12) => &self.code[0],
-                (true, _) => &self.code[1],
-            };
+        let Self { data, code: instruction, second, flushes, used } = self;
+        for (number, shift) in SHIFTS.into_iter().enumerate() {
+            if !used[number] {
+                continue;
+            }
+            let array = first_level(data, instruction, code, shift);
             if let Some(i) = array.find(linear, shift, flushes, pcid) {
                 return Some((array.entries[i], Level::First, None));
             }
         }
-        for shift in SHIFTS {
-            let array = &self.second[usize::from(shift == 30)];
-            if let Some(i) = array.find(linear, shift, &self.flushes, pcid) {
+        for (number, shift) in SHIFTS.into_iter().enumerate() {
+            if !used[number] {
+                continue;
+            }
+            let array = &second[usize::from(shift == 30)];
+            if let Some(i) = array.find(linear, shift, flushes, pcid) {
                 let entry = array.entries[i];
-                let displaced = self.insert_first(entry, code, pcid);
+                let displaced = first_level(data, instruction, code, shift).insert(entry, flushes);
                 return Some((entry, Level::Second, displaced));
             }
         }
         None
     }
 
-    fn insert_first(&mut self, entry: Entry, code: bool, pcid: u16) -> Option<Entry> {
-        // Borrow the array apart from the flush stamps.
-        let flushes =
-            std::mem::replace(&mut self.flushes, Flushes { now: 0, all: 0, by_pcid: Vec::new(), non_global: 0 });
-        let displaced = self.first_level(code, entry.shift).insert(entry, &flushes, pcid);
-        self.flushes = flushes;
-        displaced
-    }
-
     /// Inserts the result of a walk at both levels and returns what it displaced at the first.
     pub fn insert(&mut self, mut entry: Entry, code: bool) -> Option<Entry> {
-        let pcid = entry.pcid;
-        entry.stamp = self.flushes.now;
-        let flushes =
-            std::mem::replace(&mut self.flushes, Flushes { now: 0, all: 0, by_pcid: Vec::new(), non_global: 0 });
-        self.second_level(entry.shift).insert(entry, &flushes, pcid);
-        self.flushes = flushes;
-        // The other first-level array must not keep an older version (a dirty bit, for one).
-        let stale = self.first_level(!code, entry.shift);
-        for e in &mut stale.entries {
-            if e.linear == entry.linear && e.shift == entry.shift && e.pcid == entry.pcid {
-                e.stamp = 0;
-            }
+        let Self { data, code: instruction, second, flushes, used } = self;
+        entry.stamp = flushes.now;
+        if let Some(number) = SHIFTS.into_iter().position(|shift| shift == entry.shift) {
+            used[number] = true;
         }
-        self.insert_first(entry, code, pcid)
+        second[usize::from(entry.shift == 30)].insert(entry, flushes);
+        // The other first-level array must not keep an older version (a dirty bit, for one).
+        let other = first_level(data, instruction, !code, entry.shift);
+        if let Some(stale) = other.find(entry.linear, entry.shift, flushes, entry.pcid) {
+            other.entries[stale].stamp = 0;
+        }
+        first_level(data, instruction, code, entry.shift).insert(entry, flushes)
     }
 
     /// Everything, global entries included.

@@ -202,14 +202,19 @@ impl Cpu {
         if !self.long_mode() {
             self.cr3 &= 0xffff_ffff;
         }
-        if !tagged {
+        let flushed = if !tagged {
             self.tlb.flush_pcid(0);
             self.charge(Kind::new(Family::TlbFlush, flush::NON_GLOBAL), 1);
+            Some(0)
         } else if value & CR3_NO_FLUSH == 0 {
-            self.tlb.flush_pcid(value as u16 & 0xfff);
+            let pcid = value as u16 & 0xfff;
+            self.tlb.flush_pcid(pcid);
             self.charge(Kind::new(Family::TlbFlush, flush::ONE_PCID), 1);
-        }
-        self.mapping_changed();
+            Some(pcid)
+        } else {
+            None
+        };
+        self.space_changed(flushed);
         self.origin_changed();
         Ok(())
     }

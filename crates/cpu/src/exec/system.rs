@@ -148,7 +148,11 @@ fn invpcid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.charge(Kind::new(Family::Invpcid, kind as u32), 1);
     match kind {
         0 => cpu.tlb.flush_page_non_global(linear, pcid as u16),
-        1 => cpu.tlb.flush_pcid(pcid as u16),
+        1 => {
+            cpu.tlb.flush_pcid(pcid as u16);
+            cpu.space_changed(Some(pcid as u16));
+            return Ok(Flow::End);
+        }
         2 => cpu.tlb.flush_all(),
         _ => cpu.tlb.flush_non_global(),
     }
