@@ -4,6 +4,7 @@
 //! by all processors of a machine. A block never leaves its page, except that a single instruction may cross into the next;
 //! such a block also holds the second page's address, which is checked on each entry.
 
+use crate::counters::Counters;
 use crate::op::Op;
 use crate::ram::{PAGE, Ram, lines};
 use ledger::{OriginId, Recorder, ShapeId};
@@ -12,16 +13,16 @@ use std::cell::RefCell;
 
 /// Operations kept at most; at the limit everything is dropped and decoded anew.
 pub const MAX_OPS: usize = 400_000;
-/// Counters kept at most, likewise.
-const MAX_COUNTERS: usize = 1 << 21;
 /// Instructions per block at most.
 pub const MAX_BLOCK: usize = 32;
 
 const JUMPS: usize = 1 << 16;
 const DEAD: u64 = u64::MAX;
-const NOT_RUN: Counter = Counter { runs: 0, origin: OriginId(u32::MAX) };
+/// No block.
+pub const NONE: u32 = u32::MAX;
 
 /// A decoded block.
+#[repr(align(64))]
 pub struct Block {
     /// Guest-physical address of its first byte; all ones once it is invalid.
     pub physical: u64,
@@ -37,32 +38,13 @@ pub struct Block {
     pub count: u32,
     /// Instructions by class.
     pub shape: ShapeId,
-    /// First of its counters.
-    pub counter: u32,
-    /// How many counters it has, a power of two, minus one.
-    pub counters: u16,
-    /// Executions that found the counter of another origin, since counters were last added.
-    collisions: u16,
+    /// Blocks that came after it last: guesses, checked before they are believed.
+    links: [u32; 2],
     /// Decoding mode, see [`crate::decode::mode`].
     pub mode: u8,
     /// Bytes it covers.
     pub len: u16,
 }
-
-/// Executions of a block by one origin, since they were last handed to the recorder.
-///
-/// A block that many origins run (kernel code, under the page tables of every process) gets more counters, each used by the
-/// origins whose number leads to it, so that an address-space switch does not send every block's count to the recorder.
-#[derive(Clone, Copy)]
-struct Counter {
-    runs: u64,
-    origin: OriginId,
-}
-
-/// Most counters of one block.
-const MOST_COUNTERS: usize = 256;
-/// Collisions after which a block gets more counters, for each that it has.
-const PATIENCE: u16 = 8;
 
 /// What a block is made with.
 pub struct NewBlock {
@@ -88,7 +70,7 @@ pub struct BlockCache {
     pub blocks: Vec<Block>,
     /// Their operations.
     pub ops: Vec<Op>,
-    counters: Vec<Counter>,
+    counters: Counters,
     index: FxHashMap<(u64, u64, u8), u32>,
     pages: FxHashMap<u64, Vec<u32>>,
     jumps: Box<[u32; JUMPS]>,
@@ -111,25 +93,40 @@ impl BlockCache {
         Self {
             blocks: Vec::new(),
             ops: Vec::new(),
-            counters: Vec::new(),
+            counters: Counters::new(),
             index: FxHashMap::default(),
             pages: FxHashMap::default(),
             jumps: Box::new([u32::MAX; JUMPS]),
         }
     }
 
-    /// Finds a block.
     #[inline(always)]
-    pub fn find(&mut self, physical: u64, rip: u64, mode: u8) -> Option<u32> {
-        let index = self.jumps[slot(physical)];
-        if let Some(block) = self.blocks.get(index as usize)
-            && block.physical == physical
-            && block.rip == rip
-            && block.mode == mode
-        {
-            return Some(index);
+    fn is(&self, index: u32, physical: u64, rip: u64, mode: u8) -> bool {
+        let block = self.blocks.get(index as usize);
+        block.is_some_and(|b| b.physical == physical && b.rip == rip && b.mode == mode)
+    }
+
+    /// Finds a block, most likely one that came after the block `before` (or [`NONE`]) already.
+    #[inline(always)]
+    pub fn find(&mut self, before: u32, physical: u64, rip: u64, mode: u8) -> Option<u32> {
+        let Some(links) = self.blocks.get(before as usize).map(|b| b.links) else {
+            return self.find_by_address(physical, rip, mode);
+        };
+        if self.is(links[0], physical, rip, mode) {
+            return Some(links[0]);
         }
-        self.find_slow(physical, rip, mode)
+        if self.is(links[1], physical, rip, mode) {
+            return Some(links[1]);
+        }
+        let found = self.find_by_address(physical, rip, mode)?;
+        self.blocks[before as usize].links = [found, links[0]];
+        Some(found)
+    }
+
+    #[inline(always)]
+    fn find_by_address(&mut self, physical: u64, rip: u64, mode: u8) -> Option<u32> {
+        let index = self.jumps[slot(physical)];
+        if self.is(index, physical, rip, mode) { Some(index) } else { self.find_slow(physical, rip, mode) }
     }
 
     #[inline(never)]
@@ -141,7 +138,7 @@ impl BlockCache {
 
     /// Adds a block with its operations and marks its bytes as decoded.
     pub fn insert(&mut self, new: NewBlock, ops: &[Op], ram: &Ram, recorder: &mut Recorder) -> u32 {
-        if self.ops.len() + ops.len() > MAX_OPS || self.counters.len() > MAX_COUNTERS {
+        if self.ops.len() + ops.len() > MAX_OPS {
             self.clear(ram, recorder);
         }
         let NewBlock { physical, rip, second, cost, shape, mode, len } = new;
@@ -153,13 +150,10 @@ impl BlockCache {
             first: self.ops.len() as u32,
             count: ops.len() as u32,
             shape,
-            counter: self.counters.len() as u32,
-            counters: 0,
-            collisions: 0,
+            links: [NONE; 2],
             mode,
             len,
         };
-        self.counters.push(NOT_RUN);
         self.ops.extend_from_slice(ops);
         let index = self.blocks.len() as u32;
         let page = block.physical & !(PAGE - 1);
@@ -180,74 +174,37 @@ impl BlockCache {
     /// Counts an execution of a block.
     #[inline(always)]
     pub fn count(&mut self, index: u32, origin: OriginId, recorder: &RefCell<Recorder>) {
-        let block = &self.blocks[index as usize];
-        let at = block.counter as usize + (origin.0 as usize & usize::from(block.counters));
-        let counter = &mut self.counters[at];
-        if counter.origin == origin {
-            counter.runs += 1;
-        } else {
-            self.count_other(index, at, origin, &mut recorder.borrow_mut());
+        if !self.counters.add(index, origin) {
+            self.count_slow(index, origin, &mut recorder.borrow_mut());
         }
     }
 
-    /// The counter belongs to another origin: it changes hands, or the block gets more of them.
     #[inline(never)]
-    fn count_other(&mut self, index: u32, at: usize, origin: OriginId, recorder: &mut Recorder) {
-        let block = &mut self.blocks[index as usize];
-        let old = std::mem::replace(&mut self.counters[at], Counter { runs: 1, origin });
-        if old.runs == 0 {
-            return;
+    fn count_slow(&mut self, index: u32, origin: OriginId, recorder: &mut Recorder) {
+        if self.counters.is_full(index, origin) {
+            self.spill_all(recorder);
+            self.counters.clear();
         }
-        recorder.add_block(old.origin, block.rip, block.shape, old.runs);
-        block.collisions += 1;
-        let now = usize::from(block.counters) + 1;
-        if block.collisions < PATIENCE * now as u16 || now == MOST_COUNTERS {
-            block.collisions = block.collisions.min(u16::MAX - 1);
-            return;
-        }
-        let (from, size) = (block.counter as usize, now * 4);
-        block.counter = self.counters.len() as u32;
-        block.counters = (size - 1) as u16;
-        block.collisions = 0;
-        let to = self.counters.len();
-        self.counters.resize(to + size, NOT_RUN);
-        for i in from..from + now {
-            let moved = std::mem::replace(&mut self.counters[i], NOT_RUN);
-            if moved.runs != 0 {
-                // Origins that had counters of their own still have: their numbers differ in the bits used before.
-                self.counters[to + (moved.origin.0 as usize & (size - 1))] = moved;
-            }
-        }
+        self.counters.add_slow(index, origin);
     }
 
     /// Takes back one execution that did not complete.
     pub fn uncount(&mut self, index: u32, origin: OriginId) {
-        let block = &self.blocks[index as usize];
-        let at = block.counter as usize + (origin.0 as usize & usize::from(block.counters));
-        // It was counted there a moment ago.
-        self.counters[at].runs -= 1;
-    }
-
-    /// Hands a block's executions to the recorder.
-    fn spill(block: &Block, counters: &mut [Counter], recorder: &mut Recorder) {
-        let first = block.counter as usize;
-        for counter in &mut counters[first..first + usize::from(block.counters) + 1] {
-            if counter.runs != 0 {
-                recorder.add_block(counter.origin, block.rip, block.shape, counter.runs);
-                counter.runs = 0;
-            }
-        }
+        self.counters.take_one(index, origin);
     }
 
     /// Hands all executions to the recorder.
     pub fn spill_all(&mut self, recorder: &mut Recorder) {
-        for block in &self.blocks {
-            Self::spill(block, &mut self.counters, recorder);
-        }
+        let blocks = &self.blocks;
+        self.counters.drain(|index, origin, runs| {
+            if let Some(block) = blocks.get(index as usize) {
+                recorder.add_block(origin, block.rip, block.shape, runs);
+            }
+        });
     }
 
     /// Drops the blocks that hold any of the given 64-byte lines of a page.
-    pub fn invalidate(&mut self, page: u64, written: u64, ram: &Ram, recorder: &mut Recorder) {
+    pub fn invalidate(&mut self, page: u64, written: u64, ram: &Ram) {
         let Some(list) = self.pages.get_mut(&page) else {
             ram.set_code(page, 0);
             return;
@@ -269,7 +226,6 @@ impl BlockCache {
                 kept |= covered;
                 return true;
             }
-            Self::spill(block, &mut self.counters, recorder);
             self.index.remove(&(block.physical, block.rip, block.mode));
             block.physical = DEAD;
             false

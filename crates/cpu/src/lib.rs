@@ -7,6 +7,7 @@
 pub mod bus;
 pub mod cache;
 pub mod capability;
+pub mod counters;
 pub mod decode;
 pub mod exec;
 pub mod f80;

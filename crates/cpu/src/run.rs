@@ -1,7 +1,7 @@
 //! The loop: find a block, charge it, run its operations; and what happens between blocks.
 
 use crate::bus::Ident;
-use crate::cache::{BlockCache, MAX_BLOCK, NewBlock};
+use crate::cache::{BlockCache, MAX_BLOCK, NONE, NewBlock};
 use crate::decode::{MAX_LENGTH, execute, mode, operation};
 use crate::fault::{Cause, Exec, Flow};
 use crate::flags;
@@ -40,6 +40,7 @@ impl Cpu {
         self.stop_at = if self.attention == 0 { deadline } else { 0 };
         // Another processor may have decoded code or armed a monitor meanwhile.
         self.follow_marks();
+        let mut before = NONE;
         loop {
             if self.clock >= self.stop_at {
                 if let Some(exit) = self.between_blocks(cache) {
@@ -50,14 +51,19 @@ impl Cpu {
                     continue;
                 }
             }
-            let Some(index) = self.next_block(cache) else { continue };
-            self.run_block(cache, index);
+            match self.next_block(cache, before) {
+                Some(index) => {
+                    self.run_block(cache, index);
+                    before = index;
+                }
+                None => before = NONE,
+            }
         }
     }
 
     /// Finds the block at RIP; `None` if fetching it faulted (the fault is delivered).
     #[inline(always)]
-    fn next_block(&mut self, cache: &mut BlockCache) -> Option<u32> {
+    fn next_block(&mut self, cache: &mut BlockCache, before: u32) -> Option<u32> {
         self.ilen = 0;
         let mode = self.mode;
         let linear = if mode & 3 == mode::BITS64 {
@@ -70,7 +76,7 @@ impl Cpu {
             return None;
         }
         let physical = self.fetch.physical | (linear & (PAGE - 1));
-        if let Some(index) = cache.find(physical, self.rip, mode) {
+        if let Some(index) = cache.find(before, physical, self.rip, mode) {
             let block = &cache.blocks[index as usize];
             if mode & 3 == mode::BITS64 || (block.second == 0 && self.within_limit(u64::from(block.len))) {
                 if block.second == 0 {
@@ -105,8 +111,7 @@ impl Cpu {
             Ok(_) => {
                 let page = cache.blocks[index as usize].physical & !(PAGE - 1);
                 let line = 1 << 63;
-                let recorder = self.recorder.clone();
-                cache.invalidate(page, line, &self.ram, &mut recorder.borrow_mut());
+                cache.invalidate(page, line, &self.ram);
                 None
             }
             Err(_) => {
@@ -226,9 +231,8 @@ impl Cpu {
     /// Drops decoded code that has been written.
     pub fn drop_written_code(&mut self, cache: &mut BlockCache) {
         self.attention &= !attention::CODE;
-        let recorder = self.recorder.clone();
         for (page, written) in std::mem::take(&mut self.code_writes) {
-            cache.invalidate(page, written, &self.ram, &mut recorder.borrow_mut());
+            cache.invalidate(page, written, &self.ram);
         }
     }
 

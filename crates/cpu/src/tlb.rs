@@ -47,15 +47,28 @@ impl Entry {
 struct Array {
     sets: usize,
     ways: usize,
+    /// What to look for, apart from the rest so that a set fits in few cache lines: page and shift; 0 where nothing ever was.
+    tags: Vec<u64>,
     entries: Vec<Entry>,
     next: Vec<u8>,
+}
+
+#[inline(always)]
+fn tag(linear: u64, shift: u8) -> u64 {
+    (linear >> shift << shift) | u64::from(shift)
 }
 
 impl Array {
     fn new(size: Sets) -> Self {
         let ways = usize::from(size.ways.max(1)).min(usize::from(size.entries));
         let sets = if ways == 0 { 0 } else { usize::from(size.entries) / ways };
-        Self { sets, ways, entries: vec![Entry::default(); sets * ways], next: vec![0; sets] }
+        Self {
+            sets,
+            ways,
+            tags: vec![0; sets * ways],
+            entries: vec![Entry::default(); sets * ways],
+            next: vec![0; sets],
+        }
     }
 
     #[inline]
@@ -70,11 +83,9 @@ impl Array {
             return None;
         }
         let first = self.set(linear, shift) * self.ways;
-        let page = linear >> shift << shift;
-        (first..first + self.ways).find(|&i| {
-            let e = &self.entries[i];
-            e.linear == page && e.shift == shift && flushes.valid(e, pcid)
-        })
+        let wanted = tag(linear, shift);
+        let found = |i: &usize| self.tags[*i] == wanted && flushes.valid(&self.entries[*i], pcid);
+        (first..first + self.ways).find(found)
     }
 
     /// Inserts, and returns the entry that had to go, whatever PCID it was of.
@@ -96,6 +107,7 @@ impl Array {
                 first + way
             }
         };
+        self.tags[slot] = tag(entry.linear, entry.shift);
         let old = std::mem::replace(&mut self.entries[slot], entry);
         flushes.valid_at_all(&old).then_some(old)
     }
