@@ -2,6 +2,7 @@
 
 mod compare;
 mod cpu_cmd;
+mod input;
 mod report;
 mod run;
 mod size;

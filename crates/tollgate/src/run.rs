@@ -11,7 +11,7 @@ use machine::board::Parts;
 use machine::virtio::Disk;
 use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -22,6 +22,10 @@ const TIMED_OUT: u8 = 124;
 const GUEST_DIED: u8 = 125;
 /// Exit status when the user stopped the guest: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
+/// The largest file with symbols: more than a kernel with all that debuggers want.
+const LARGEST_SYMBOLS: u64 = 2 << 30;
+/// Room that must be there for a ledger before the run.
+const LEDGER_ROOM: usize = 256 << 10;
 
 /// Boots a kernel and shows its serial line.
 #[derive(Args)]
@@ -36,7 +40,7 @@ Keys on a terminal: Ctrl-A x ends the run, Ctrl-A h lists the others.
 
 Exit status: 0 after power off or reset; (v << 1) | 1 after a write of v to the debug-exit port 0xf4; 124 when --timeout is
 over; 125 when the guest died (triple fault, or halted with interrupts off); 130 when interrupted; 126 when the machine
-could not be made; 2 when the command line is wrong.")]
+could not be made or the ledger not written; 2 when the command line is wrong.")]
 pub struct RunArgs {
     /// Kernel: Linux bzImage or vmlinux, PVH ELF, or multiboot 1 image
     #[arg(long, value_name = "FILE")]
@@ -144,7 +148,7 @@ fn read_symbols(argument: &str) -> Result<(String, SymbolFile)> {
         }
         None => (argument, 0),
     };
-    let bytes = std::fs::read(path).with_context(|| format!("can't read symbols from {path}"))?;
+    let bytes = crate::input::read(Path::new(path), LARGEST_SYMBOLS).context("--symbols")?;
     let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok((
         name,
@@ -269,13 +273,20 @@ impl LedgerFile {
             Some(m) if !m.is_file() => path.to_path_buf(),
             _ => path.with_added_extension(format!("partial-{}", std::process::id())),
         };
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&temporary)
-            .with_context(|| format!("can't write the ledger {}", path.display()))?;
-        Ok(Self { path: path.to_path_buf(), temporary, file })
+        let failed = || format!("can't write the ledger {}", path.display());
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary).with_context(failed)?;
+        let mut ledger = Self { path: path.to_path_buf(), temporary, file };
+        if ledger.temporary != ledger.path {
+            ledger.try_room().with_context(failed)?;
+        }
+        Ok(ledger)
+    }
+
+    /// Fails if the disk is full.
+    fn try_room(&mut self) -> std::io::Result<()> {
+        self.file.write_all(&[0; LEDGER_ROOM])?;
+        self.file.set_len(0)?;
+        self.file.rewind()
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {

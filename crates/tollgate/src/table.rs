@@ -152,7 +152,9 @@ pub fn seconds(ticks: Ticks, hz: u64) -> f64 {
 
 /// The ledger in a file.
 pub fn read_ledger(path: &Path) -> Result<ledger::Ledger> {
-    let bytes = std::fs::read(path).with_context(|| format!("{} can't be read", path.display()))?;
+    /// More than the largest ledger has, compressed.
+    const LARGEST: u64 = 256 << 20;
+    let bytes = crate::input::read(path, LARGEST)?;
     ledger::Ledger::read(&bytes).with_context(|| format!("{} is not usable", path.display()))
 }
 

@@ -14,6 +14,8 @@ pub use cpuid::CpuidLeaf;
 use crate::costs::FAMILIES;
 use crate::{Class, Costs, Family, Geometry, Kind, Sets, Ticks};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 /// How far a figure can be trusted.
@@ -179,11 +181,12 @@ impl Profile {
     pub fn load(path: &Path) -> Result<Self, ProfileError> {
         let file = path.display().to_string();
         let read = |source| ProfileError::Read { file: file.clone(), source };
-        let size = std::fs::metadata(path).map_err(read)?.len();
-        if size > LARGEST_FILE {
-            return Err(ProfileError::Syntax { file, reason: format!("{size} bytes are too many for a profile") });
+        let mut bytes = Vec::new();
+        // A device may have no size, and no end.
+        File::open(path).and_then(|file| file.take(LARGEST_FILE + 1).read_to_end(&mut bytes)).map_err(read)?;
+        if bytes.len() as u64 > LARGEST_FILE {
+            return Err(ProfileError::Syntax { file, reason: format!("more than {LARGEST_FILE} bytes are too many") });
         }
-        let bytes = std::fs::read(path).map_err(read)?;
         match String::from_utf8(bytes) {
             Ok(text) => parse::profile(&file, &text),
             Err(_) => Err(ProfileError::Syntax { file, reason: "is not UTF-8 text".to_owned() }),

@@ -85,6 +85,12 @@ fn broken(from: &str, to: &str) -> String {
 }
 
 #[test]
+fn files_without_an_end_are_refused() {
+    let error = Profile::load(std::path::Path::new("/dev/zero")).unwrap_err();
+    assert!(error.to_string().starts_with("profile /dev/zero: more than"), "{error}");
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     assert_eq!(broken("format = 1", "format = 2"), "profile x.toml: format: 2 is not between 1 and 1");
     assert_eq!(

@@ -1,0 +1,18 @@
+//! Files that the user names.
+
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// All of a file of at most `largest` bytes: a device may have no end.
+pub fn read(path: &Path, largest: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(largest + 1).read_to_end(&mut bytes))
+        .with_context(|| format!("{} can't be read", path.display()))?;
+    if bytes.len() as u64 > largest {
+        bail!("{} is too large: more than {largest} bytes", path.display());
+    }
+    Ok(bytes)
+}
