@@ -440,7 +440,8 @@ impl Cpu {
     fn step_attended(&mut self, cache: &mut BlockCache, shadow: u32) {
         let traced = self.flags & flags::TF != 0;
         let resume = self.flags & flags::RF != 0;
-        if !resume && shadow & attention::SS_SHADOW == 0 {
+        // MOV SS holds instruction breakpoints back on Intel's processors only.
+        if !resume && (shadow & attention::SS_SHADOW == 0 || self.capabilities.amd) {
             let hit = self.instruction_breakpoint();
             if hit != 0 {
                 self.debug_trap(hit);

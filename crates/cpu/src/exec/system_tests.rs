@@ -341,6 +341,26 @@ fn single_step_traps_after_each_instruction_but_not_after_mov_ss() {
 }
 
 #[test]
+fn mov_ss_holds_instruction_breakpoints_back_except_on_amd() {
+    for (amd, stopped_at) in [(false, CODE + 4), (true, CODE + 2)] {
+        let mut m = system(0);
+        m.cpu.capabilities.amd = amd;
+        m.cpu.dr[0] = CODE + 2;
+        m.cpu.dr[1] = CODE + 4;
+        m.cpu.dr[7] |= 2 | 2 << 2;
+        m.cpu.breakpoints_changed();
+        m.cpu.gpr[0] = u64::from(DATA0);
+        m.code(|a| {
+            a.mov(ss, eax)?;
+            a.mov(ecx, eax)?;
+            a.nop()
+        });
+        assert_eq!(handled(&mut m), vector::DB);
+        assert_eq!(stack(&m, 0), stopped_at);
+    }
+}
+
+#[test]
 fn a_debug_register_access_under_gd_faults() {
     let mut m = system(0);
     m.cpu.dr[7] |= 1 << 13;
