@@ -61,7 +61,7 @@ fn tag(linear: u64, shift: u8) -> u64 {
 impl Array {
     fn new(size: Sets) -> Self {
         let ways = usize::from(size.ways.max(1)).min(usize::from(size.entries));
-        let sets = if ways == 0 { 0 } else { usize::from(size.entries) / ways };
+        let sets = usize::from(size.entries).checked_div(ways).unwrap_or(0);
         Self {
             sets,
             ways,

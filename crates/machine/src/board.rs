@@ -326,11 +326,7 @@ impl Board {
             reset::SYSTEM_CONTROL_A | reset::RESET_CONTROL => self.reset.write(port, value),
             pm::SMI_COMMAND..=0xb3 => self.pm.write_smi(port - pm::SMI_COMMAND, value),
             marker::NAME | marker::CONTROL => self.marker.write(who.cpu, port, value),
-            SHUTDOWN => {
-                if self.shutdown.write(value) {
-                    self.ending = Some(Ending::PowerOff);
-                }
-            }
+            SHUTDOWN if self.shutdown.write(value) => self.ending = Some(Ending::PowerOff),
             _ => {}
         }
     }
