@@ -9,7 +9,7 @@ use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
 
-/// Rows of instructions on CR0; MOV is bound through [`bind_mov`].
+/// Rows of instructions on CR0; MOV is bound through `bind_mov`.
 pub static ROWS: &[Row] = &[
     Row::end(Lmsw, Class::System, |i, _| {
         Some(if i.op0_kind() == OpKind::Memory { lmsw_memory } else { lmsw_register })
