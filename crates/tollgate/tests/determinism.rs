@@ -1,0 +1,81 @@
+//! The same run twice: the same output, exit status, clocks and ledger, to the byte.
+//!
+//! The guests are the bare-metal programs of `guests/bare`, which `make -C guests/bare` builds.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What one run leaves behind.
+#[derive(PartialEq, Eq)]
+struct Left {
+    status: Option<i32>,
+    output: Vec<u8>,
+    report: Vec<u8>,
+    ledger: Vec<u8>,
+}
+
+fn guest(program: &str) -> Option<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"));
+    let path = target.join("guests").join(program);
+    if !path.is_file() {
+        eprintln!("skipped: {} is not built (make -C guests/bare)", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+fn run(kernel: &Path, ledger: &Path, arguments: &[&str]) -> Left {
+    let done = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["run", "--json", "--timeout", "600", "--kernel"])
+        .arg(kernel)
+        .arg("--ledger")
+        .arg(ledger)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("tollgate can be run");
+    let ledger = std::fs::read(ledger).expect("the run left a ledger");
+    Left { status: done.status.code(), output: done.stdout, report: done.stderr, ledger }
+}
+
+fn twice(program: &str, arguments: &[&str], status: i32) {
+    let Some(kernel) = guest(program) else { return };
+    let directory = std::env::temp_dir().join(format!("tollgate-determinism-{}-{program}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory for ledgers can be made");
+    let runs: Vec<Left> = ["a", "b"].map(|name| run(&kernel, &directory.join(name), arguments)).into();
+    std::fs::remove_dir_all(&directory).expect("the ledgers can be removed");
+    let report = String::from_utf8_lossy(&runs[0].report).into_owned();
+    assert_eq!(runs[0].status, Some(status), "{report}");
+    assert_eq!(report, String::from_utf8_lossy(&runs[1].report));
+    assert!(!runs[0].ledger.is_empty());
+    assert!(runs[0] == runs[1], "{program}: two runs differ");
+}
+
+#[test]
+fn processes_that_switch() {
+    twice("switch.elf", &["--append", "iterations=2000"], 1);
+}
+
+#[test]
+fn page_faults_on_another_processor_model() {
+    twice("fault.pvh", &["--append", "iterations=2000", "--cpu", "icx"], 1);
+}
+
+#[test]
+fn a_run_that_virtual_time_ends() {
+    twice("spin.elf", &["--limit", "0.02"], 124);
+}
+
+#[test]
+fn code_that_was_never_meant_to_be_run() {
+    let Some(kernel) = guest("garbage.elf") else { return };
+    let directory = std::env::temp_dir().join(format!("tollgate-determinism-{}-garbage", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory for ledgers can be made");
+    for seed in 1..4 {
+        let arguments = ["--append", &format!("seed={seed}"), "--limit", "0.05"];
+        let [a, b] = ["a", "b"].map(|name| run(&kernel, &directory.join(name), &arguments));
+        assert!(a == b, "garbage with seed {seed}: two runs differ");
+    }
+    std::fs::remove_dir_all(&directory).expect("the ledgers can be removed");
+}
