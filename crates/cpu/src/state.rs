@@ -235,6 +235,8 @@ pub struct Msrs {
     pub pkrs: u64,
     /// IA32_SPEC_CTRL.
     pub spec_ctrl: u64,
+    /// MSR_POWER_CTL: stored, without effect.
+    pub power_ctl: u64,
     /// IA32_MISC_ENABLE.
     pub misc_enable: u64,
     /// MISC_FEATURES_ENABLES: bit 0 is CPUID faulting.

@@ -25,11 +25,13 @@ mod index {
     pub const BIOS_SIGN_ID: u32 = 0x8b;
     pub const PLATFORM_INFO: u32 = 0xce;
     pub const CORE_CAPABILITIES: u32 = 0xcf;
+    pub const PKG_CST_CONFIG_CONTROL: u32 = 0xe2;
     pub const MTRR_CAP: u32 = 0xfe;
     pub const ARCH_CAPABILITIES: u32 = 0x10a;
     pub const FLUSH_CMD: u32 = 0x10b;
     pub const MCG_CAP: u32 = 0x179;
     pub const MISC_ENABLE: u32 = 0x1a0;
+    pub const POWER_CTL: u32 = 0x1fc;
     pub const MTRR_PHYS_BASE0: u32 = 0x200;
     pub const MTRR_PHYS_MASK7: u32 = 0x20f;
     pub const PAT: u32 = 0x277;
@@ -55,6 +57,8 @@ const MTRR_FIXED: [u32; 11] = [0x250, 0x258, 0x259, 0x268, 0x269, 0x26a, 0x26b, 
 const MTRR_CAP_VALUE: u64 = 0x508;
 /// Microcode revision: one that no system's list of bad ones holds.
 const MICROCODE: u64 = 0x7f00_0000;
+/// PKG_CST_CONFIG_CONTROL as firmware leaves it: locked, no package sleep states.
+const PACKAGE_STATES_LOCKED: u64 = 1 << 15;
 /// MISC_ENABLE: branch trace storage and PEBS are unavailable.
 const MISC_ENABLE_FIXED: u64 = 0x1800;
 /// MISC_ENABLE bits that can be written.
@@ -139,6 +143,8 @@ impl Cpu {
             SPEC_CTRL if self.spec_ctrl_bits() != 0 => Some(self.msr.spec_ctrl),
             BIOS_SIGN_ID => Some(if capabilities.amd { MICROCODE } else { MICROCODE << 32 }),
             PLATFORM_INFO if !capabilities.amd => Some((self.model.tsc_hz / 100_000_000) << 8 | 1 << 31),
+            PKG_CST_CONFIG_CONTROL if self.intel_idle() => Some(PACKAGE_STATES_LOCKED),
+            POWER_CTL if self.intel_idle() => Some(self.msr.power_ctl),
             MTRR_CAP => when(Capability::Mtrr, MTRR_CAP_VALUE),
             CORE_CAPABILITIES => when(Capability::CoreCapabilities, 0),
             ARCH_CAPABILITIES => when(Capability::ArchCapabilities, self.model.arch_capabilities),
@@ -178,6 +184,11 @@ impl Cpu {
         }
         let i = AMD_REGISTERS.iter().position(|m| *m == index).filter(|_| self.capabilities.amd)?;
         Some(&mut self.msr.amd[i])
+    }
+
+    /// Whether there are the registers of Intel's processor sleep states, which MWAIT enters.
+    fn intel_idle(&self) -> bool {
+        !self.capabilities.amd && self.capabilities.has(Capability::Monitor)
     }
 
     /// Bits of IA32_SPEC_CTRL that exist.
@@ -239,6 +250,10 @@ impl Cpu {
                 value & !1 == 0
             }
             FLUSH_CMD if capabilities.has(Capability::FlushL1d) => value & !1 == 0,
+            POWER_CTL if self.intel_idle() => {
+                self.msr.power_ctl = value;
+                true
+            }
             // Starts the sequence that reads the revision.
             BIOS_SIGN_ID => true,
             MISC_ENABLE if !capabilities.amd => {
@@ -257,8 +272,11 @@ impl Cpu {
                 true
             }
             TSC_AUX if capabilities.has(Capability::Rdtscp) || capabilities.has(Capability::Rdpid) => {
-                self.msr.tsc_aux = value;
-                value >> 32 == 0
+                let good = value >> 32 == 0;
+                if good {
+                    self.msr.tsc_aux = value;
+                }
+                good
             }
             PKRS if capabilities.has(Capability::Pks) && value >> 32 == 0 => {
                 self.msr.pkrs = value;
