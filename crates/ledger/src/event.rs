@@ -30,9 +30,10 @@ pub enum Class {
     IndirectJump,
     /// Indirect call.
     IndirectCall,
-    /// String instruction start-up (its iterations are [`Class::StringStep`]).
+    /// String instruction start-up (with a repeat prefix what it then does is [`Class::StringStep`]).
     String,
-    /// One iteration of a string instruction.
+    /// One iteration of LODS, CMPS or SCAS with a repeat prefix; for MOVS and STOS each started 8 bytes of what they moved
+    /// from where they began, or went on after an interruption.
     StringStep,
     /// No operation, prefetch, hint.
     Nop,

@@ -2,7 +2,8 @@
 //!
 //! A repeated instruction is interruptible between iterations: it stops at the first one after the deadline with its
 //! registers as far as it got, and RIP on itself. Forward runs inside pages that the fast path knows are done at once; they
-//! charge what the single iterations would.
+//! charge what the single iterations would: processors move whole words whatever the element, so that MOVS and STOS cost by
+//! the bytes they moved, and the others by the iteration.
 
 use crate::exec::{sized, vector};
 use crate::fault::{Exec, Flow};
@@ -266,6 +267,22 @@ fn zero_extend<S: Step>(cpu: &mut Cpu) {
     }
 }
 
+/// Bytes that a step of MOVS or STOS moves.
+const STEP: u64 = 8;
+
+/// The steps that `elements` iterations in one go are charged as.
+fn steps<S: Step, T: Int>(elements: u64) -> u64 {
+    if S::WRITES { elements.saturating_mul(u64::from(T::SIZE)).div_ceil(STEP) } else { elements }
+}
+
+/// The fewest iterations in one go that are charged as at least `steps`.
+fn iterations<S: Step, T: Int>(steps: u64) -> u64 {
+    match steps.checked_sub(1) {
+        Some(before) if S::WRITES => (before.saturating_mul(STEP) / u64::from(T::SIZE)).saturating_add(1),
+        _ => steps,
+    }
+}
+
 fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let mask = address_mask(op.asize);
     let per_step = u64::from(cpu.model.costs.class[Class::StringStep as usize]).max(1);
@@ -280,7 +297,7 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             break Ok(Flow::Next);
         }
         // Interrupts come between iterations, not before the first.
-        let due = cpu.stop_at.saturating_sub(cpu.clock) / per_step;
+        let due = iterations::<S, T>(cpu.stop_at.saturating_sub(cpu.clock).div_ceil(per_step));
         if done != 0 && done >= due {
             cpu.rip = op.rip();
             break Ok(Flow::End);
@@ -310,7 +327,60 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         }
     };
     if done != 0 {
-        cpu.charge_class(Class::StringStep, done);
+        cpu.charge_class(Class::StringStep, steps::<S, T>(done));
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{DATA, Machine};
+    use iced_x86::code_asm::*;
+    use ledger::TICKS_PER_CYCLE;
+
+    /// Runs a repeated instruction of `count` iterations with `steps` to go before the deadline, forwards or backwards from
+    /// the middle of the data. Returns how many iterations and how many steps it made.
+    fn go(
+        write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
+        (count, steps): (u64, u64),
+        backwards: bool,
+    ) -> (u64, u64) {
+        let mut m = Machine::long64(0);
+        m.cpu.gpr[usize::from(reg::RCX)] = count;
+        m.cpu.gpr[usize::from(reg::RSI)] = DATA + 0x10_0000 - 3;
+        m.cpu.gpr[usize::from(reg::RDI)] = DATA + 0x8_0000 - 5;
+        m.cpu.flags |= if backwards { flags::DF } else { 0 };
+        m.cpu.stop_at = m.cpu.clock.saturating_add(steps.saturating_mul(TICKS_PER_CYCLE));
+        let before = m.cpu.clock;
+        m.code(write);
+        m.step().expect("no exception");
+        (count - m.cpu.gpr[usize::from(reg::RCX)], (m.cpu.clock - before) / TICKS_PER_CYCLE)
+    }
+
+    #[test]
+    fn moves_and_stores_cost_by_what_they_moved() {
+        for backwards in [false, true] {
+            for count in [0, 1, 8, 9, 5000, 10_001] {
+                let all = (count, u64::MAX);
+                assert_eq!(go(|a| a.rep().movsb(), all, backwards), (count, count.div_ceil(8)));
+                assert_eq!(go(|a| a.rep().movsw(), all, backwards), (count, count.div_ceil(4)));
+                assert_eq!(go(|a| a.rep().stosd(), all, backwards), (count, count.div_ceil(2)));
+                assert_eq!(go(|a| a.rep().stosq(), all, backwards), (count, count));
+                assert_eq!(go(|a| a.rep().lodsb(), all, backwards), (count, count));
+            }
+        }
+    }
+
+    #[test]
+    fn they_stop_at_the_first_iteration_after_the_deadline() {
+        for backwards in [false, true] {
+            assert_eq!(go(|a| a.rep().movsb(), (10_000, 1000), backwards), (7993, 1000));
+            assert_eq!(go(|a| a.rep().stosw(), (10_000, 1000), backwards), (3997, 1000));
+            assert_eq!(go(|a| a.rep().movsd(), (10_000, 1000), backwards), (1999, 1000));
+            assert_eq!(go(|a| a.rep().stosq(), (10_000, 1000), backwards), (1000, 1000));
+            assert_eq!(go(|a| a.rep().lodsb(), (10_000, 1000), backwards), (1000, 1000));
+            assert_eq!(go(|a| a.rep().stosb(), (10_000, 0), backwards), (1, 1));
+        }
+    }
 }
