@@ -268,6 +268,8 @@ pub struct NeedMore;
 /// Runs an operation (for code that has one outside a block).
 #[inline]
 pub fn execute(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    // The caller may have computed something of its own since.
+    cpu.vector.loaded = crate::state::NOT_LOADED;
     cpu.rip = op.next;
     cpu.ilen = op.len;
     (op.exec)(cpu, op)

@@ -7,7 +7,7 @@ use crate::fault::{Cause, Exec, Flow};
 use crate::flags;
 use crate::op::Op;
 use crate::ram::PAGE;
-use crate::state::{Cpu, attention, seg};
+use crate::state::{Cpu, NOT_LOADED, attention, seg};
 use crate::walk::Access;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Shape, Ticks};
@@ -40,6 +40,8 @@ impl Cpu {
         self.stop_at = if self.attention == 0 { deadline } else { 0 };
         // Another processor may have decoded code or armed a monitor meanwhile.
         self.follow_marks();
+        // Whatever the host computed since then may have left flags behind.
+        self.vector.loaded = NOT_LOADED;
         let mut before = NONE;
         loop {
             if self.clock >= self.stop_at {

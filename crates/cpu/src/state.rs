@@ -181,7 +181,12 @@ pub struct VectorState {
     pub ymm: [[u64; 4]; 16],
     /// Control and status.
     pub mxcsr: u32,
+    /// What the host's MXCSR is known to be, or [`NOT_LOADED`].
+    pub loaded: u32,
 }
+
+/// The host's MXCSR may be anything that compiled code leaves behind.
+pub const NOT_LOADED: u32 = 0;
 
 /// AMD's configuration registers that are only stored: SYSCFG, HWCR, TOP_MEM, TOP_MEM2, NB_CFG, LS_CFG, IC_CFG, DC_CFG, BU_CFG2,
 /// DE_CFG, OSVW length and status.
@@ -433,7 +438,7 @@ impl Cpu {
             front: Front::new(),
             fetch: Fetch::new(),
             spaces: Spaces::new(),
-            vector: VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80 },
+            vector: VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80, loaded: NOT_LOADED },
             x87: X87 {
                 regs: [F80::default(); 8],
                 control: 0x40,
@@ -516,7 +521,7 @@ impl Cpu {
             let offset = self.msr.tsc_offset;
             self.msr =
                 Msrs { pat: 0x0007_0406_0007_0406, tsc_offset: offset, misc_enable: 1 | 1 << 18, ..Msrs::default() };
-            self.vector = VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80 };
+            self.vector = VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80, loaded: NOT_LOADED };
             self.x87.control = 0x40;
             self.x87.status = 0;
             self.x87.tags = 0xff;

@@ -111,14 +111,13 @@ impl Generator {
         for r in &mut state.gpr {
             *r = values::integer(rng);
         }
-        state.gpr[RSP] = STACK
-            + match rng.below(32) {
-                0 => 0x1000 - rng.below(16),
-                1 => 0x1000u64.wrapping_neg() + rng.below(16),
-                2 => rng.below(0x800),
-                3 => rng.below(32).wrapping_neg(),
-                _ => (rng.below(0x100) * 8).wrapping_sub(0x400),
-            };
+        state.gpr[RSP] = STACK.wrapping_add(match rng.below(32) {
+            0 => 0x1000 - rng.below(16),
+            1 => 0x1000u64.wrapping_neg().wrapping_add(rng.below(16)),
+            2 => rng.below(0x800),
+            3 => rng.below(32).wrapping_neg(),
+            _ => (rng.below(0x100) * 8).wrapping_sub(0x400),
+        });
         // CF PF AF ZF SF OF, and DF less often.
         state.rflags = 0x202 | rng.bits() & 0x8d5 | u64::from(rng.chance(20)) << 10;
         state.fs_base = (rng.bits() as i64 >> 52) as u64;

@@ -5,7 +5,7 @@ mod stub;
 
 #[cfg(test)]
 pub(crate) use pool::publish;
-pub use stub::{Extra, Kind, Plan, Stub};
+pub use stub::{Extra, HOST_MXCSR, Kind, Plan, Stub, load_mxcsr};
 
 use thiserror::Error;
 

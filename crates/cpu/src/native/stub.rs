@@ -75,8 +75,16 @@ const AUXILIARY: Register = Register::R8;
 const OUT: Register = Register::R9;
 const GENERAL: [Register; 4] = [Register::RAX, Register::R10, Register::R11, Register::None];
 
-/// MXCSR of the host's own code: all exceptions masked, round to nearest.
-const HOST_MXCSR: u32 = 0x1f80;
+/// MXCSR of compiled code: all exceptions masked, round to nearest, no flags.
+pub const HOST_MXCSR: u32 = 0x1f80;
+
+/// Loads the host's MXCSR, which must be [`HOST_MXCSR`] but for flags. Loading another value than it has is slow.
+pub fn load_mxcsr(value: u32) {
+    debug_assert_eq!(value & !0x3f, HOST_MXCSR);
+    // SAFETY: all exceptions stay masked and rounding is to nearest, which is all that compiled code relies on; it does not
+    // look at the flags.
+    unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const value, options(nostack, readonly)) };
+}
 
 fn at(base: Register) -> MemoryOperand {
     MemoryOperand::with_base(base)
@@ -173,7 +181,7 @@ impl Plan {
         (self.instruction.code() as u64) << 16 | memory << 8 | immediate
     }
 
-    fn instructions(&self) -> Result<Vec<Instruction>, IcedError> {
+    fn instructions(&self, loaded: bool) -> Result<Vec<Instruction>, IcedError> {
         let mut out = Vec::with_capacity(16);
         let load_xmm = if self.vex { Code::VEX_Vmovdqa_xmm_xmmm128 } else { Code::Movdqa_xmm_xmmm128 };
         for n in 0..4 {
@@ -198,7 +206,7 @@ impl Plan {
             out.push(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, at(AUXILIARY))?);
             out.push(Instruction::with2(Code::Mov_r64_rm64, Register::RDX, rdx)?);
         }
-        if self.mxcsr {
+        if self.mxcsr && !loaded {
             out.push(Instruction::with1(Code::Ldmxcsr_m32, at(AUXILIARY))?);
         }
         out.push(self.instruction);
@@ -208,9 +216,11 @@ impl Plan {
         }
         if self.mxcsr {
             out.push(Instruction::with1(Code::Stmxcsr_m32, at(AUXILIARY))?);
-            out.push(Instruction::with1(Code::Pushq_imm32, HOST_MXCSR as i32)?);
-            out.push(Instruction::with1(Code::Ldmxcsr_m32, at(Register::RSP))?);
-            out.push(Instruction::with1(Code::Pop_r64, Register::R10)?);
+            if !loaded {
+                out.push(Instruction::with1(Code::Pushq_imm32, HOST_MXCSR as i32)?);
+                out.push(Instruction::with1(Code::Ldmxcsr_m32, at(Register::RSP))?);
+                out.push(Instruction::with1(Code::Pop_r64, Register::R10)?);
+            }
         }
         match self.extra {
             Extra::Index { .. } => out.push(Instruction::with2(Code::Mov_rm64_r64, at(OUT), Register::RCX)?),
@@ -248,8 +258,18 @@ impl Plan {
 
     /// Makes the stub. `None`: it cannot be encoded, or there is no executable memory left.
     pub fn publish(&self) -> Option<Stub> {
+        self.publish_as(false)
+    }
+
+    /// Makes the stub of an instruction that obeys MXCSR for when the host's has the guest's value already: it only stores it
+    /// afterwards.
+    pub fn publish_loaded(&self) -> Option<Stub> {
+        self.publish_as(true)
+    }
+
+    fn publish_as(&self, loaded: bool) -> Option<Stub> {
         let mut encoder = Encoder::new(64);
-        for instruction in self.instructions().ok()? {
+        for instruction in self.instructions(loaded).ok()? {
             encoder.encode(&instruction, 0).ok()?;
         }
         let code = pool::publish(&encoder.take_buffer())?;

@@ -65,6 +65,8 @@ impl Dot {
 pub struct Form {
     /// Runs it.
     pub stub: Stub,
+    /// Likewise, for floating-point instructions when the host's MXCSR is the guest's already.
+    pub loaded: Option<Stub>,
     /// Kinds of the operands.
     pub kinds: [Kind; 4],
     /// Implicit operands.
@@ -156,6 +158,7 @@ fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
     let tiny = if mxcsr { tiny(i) } else { Tiny::Never };
     let form: &'static Form = Box::leak(Box::new(Form {
         stub: plan.publish()?,
+        loaded: if mxcsr { Some(plan.publish_loaded()?) } else { None },
         kinds: plan.kinds,
         extra: plan.extra,
         memory: memory.unwrap_or(4) as u8,

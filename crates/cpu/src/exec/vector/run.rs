@@ -4,9 +4,9 @@ use crate::exec::vector::exact;
 use crate::exec::vector::form::{Dot, Form, Tiny};
 use crate::fault::{Exec, Fault, Flow, vector};
 use crate::flags;
-use crate::native::{Extra, Kind};
+use crate::native::{Extra, HOST_MXCSR, Kind, load_mxcsr};
 use crate::op::Op;
-use crate::state::{Cpu, F80, bits::*};
+use crate::state::{Cpu, F80, NOT_LOADED, bits::*};
 
 /// MXCSR: the six exception flags.
 pub const FLAGS: u32 = 0x3f;
@@ -114,6 +114,21 @@ fn source(cpu: &mut Cpu, op: &Op, form: &Form, stage: &mut Stage) -> Exec<*mut u
 #[inline(always)]
 unsafe fn call<const FP: bool>(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], out: *mut u8, len: usize) -> Exec<u64> {
     if FP {
+        let guest = cpu.vector.mxcsr;
+        if guest & !FLAGS == HOST_MXCSR
+            && let Some(stub) = form.loaded
+        {
+            // The usual modes: the host keeps the guest's MXCSR, flags and all, from one instruction to the next.
+            if cpu.vector.loaded != guest {
+                load_mxcsr(guest);
+            }
+            let mxcsr = &raw mut cpu.vector.mxcsr;
+            // SAFETY: as our caller promises; all exceptions are masked.
+            let returned = unsafe { stub(ops[0], ops[1], ops[2], ops[3], mxcsr.cast(), out) };
+            cpu.vector.loaded = cpu.vector.mxcsr;
+            return Ok(returned);
+        }
+        cpu.vector.loaded = NOT_LOADED;
         let mxcsr = &raw mut cpu.vector.mxcsr;
         if cpu.vector.mxcsr & MASKS != MASKS {
             // SAFETY: as our caller promises.
