@@ -231,10 +231,10 @@ impl Tlb {
             used[number] = true;
         }
         second[usize::from(entry.shift == 30)].insert(entry, flushes);
-        // The other first-level array must not keep an older version (a dirty bit, for one).
+        // If the other first-level array has the page too, it goes on having it, as it is now.
         let other = first_level(data, instruction, !code, entry.shift);
-        if let Some(stale) = other.find(entry.linear, entry.shift, flushes, entry.pcid) {
-            other.entries[stale].stamp = 0;
+        if let Some(older) = other.find(entry.linear, entry.shift, flushes, entry.pcid) {
+            other.entries[older] = entry;
         }
         first_level(data, instruction, code, entry.shift).insert(entry, flushes)
     }
@@ -269,5 +269,36 @@ impl Tlb {
     /// INVPCID type 0: the page of `linear` under `pcid`, not globally.
     pub fn flush_page_non_global(&mut self, linear: u64, pcid: u16) {
         self.arrays().for_each(|a| a.remove(linear, Some(pcid), false));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_code_and_data_stays_in_both_first_levels() {
+        let some = Sets { entries: 8, ways: 4 };
+        let none = Sets { entries: 0, ways: 0 };
+        let mut tlb = Tlb::new(&Geometry {
+            dtlb_4k: some,
+            dtlb_2m: some,
+            dtlb_1g: none,
+            itlb_4k: some,
+            itlb_2m: some,
+            stlb: none,
+            stlb_1g: none,
+            target_cache: 1,
+            return_stack: 1,
+        });
+        let clean = Entry::new(0x20_0000, 0x40_0000, 21, 0, 0, 0);
+        tlb.insert(clean, true);
+        tlb.insert(Entry { perms: perm::DIRTY, ..clean }, false);
+        for code in [true, false] {
+            let (entry, level, _) = tlb.lookup(0x20_1234, code, 0).expect("it is there");
+            assert_eq!((entry.perms, level), (perm::DIRTY, Level::First));
+        }
+        tlb.flush_page(0x20_0000, 0);
+        assert!(tlb.lookup(0x20_1234, true, 0).is_none() && tlb.lookup(0x20_1234, false, 0).is_none());
     }
 }
