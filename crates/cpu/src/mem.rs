@@ -357,7 +357,7 @@ impl Cpu {
             return Err(self.segment_fault(segment));
         }
         let write = access == Access::Write;
-        let (address, entry) = self.translate(linear, access, privilege)?;
+        let (address, _) = self.translate(linear, access, privilege)?;
         let explicit = privilege != Privilege::Implicit;
         if explicit && self.front.context & 3 == MODE_SLOW {
             self.data_breakpoint(linear, size, write);
@@ -394,29 +394,13 @@ impl Cpu {
             } else {
                 self.front.read[index] = slot;
             }
-            let _ = entry;
         }
         Ok(Target::Ram(host))
     }
 
     #[cold]
     fn data_breakpoint(&mut self, linear: u64, size: u64, write: bool) {
-        for i in 0..4 {
-            let kind = self.dr[7] >> (16 + 4 * i) & 3;
-            let enabled = self.dr[7] >> (2 * i) & 3 != 0;
-            let len = match self.dr[7] >> (18 + 4 * i) & 3 {
-                0 => 1,
-                1 => 2,
-                2 => 8,
-                _ => 4,
-            };
-            let start = self.dr[i] & !(len - 1);
-            let hits = linear < start.wrapping_add(len) && start < linear.wrapping_add(size);
-            if enabled && hits && (kind == 3 || (kind == 1 && write)) {
-                self.pending_dr6 |= 1 << i;
-                self.attend(attention::DEBUG);
-            }
-        }
+        self.note_breakpoints(linear, size, |kind| kind == 3 || (kind == 1 && write));
     }
 
     #[cold]

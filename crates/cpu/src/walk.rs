@@ -233,11 +233,7 @@ impl Cpu {
             shift -= if wide { 9 } else { 10 };
         };
         let page_mask = (1u64 << shift) - 1;
-        let physical = match (wide, shift) {
-            (false, 22) => (leaf & 0xffc0_0000) | ((leaf >> 13) & 0xff) << 32,
-            (false, _) => leaf & 0xffff_f000,
-            _ => leaf & ADDRESS & !page_mask,
-        };
+        let physical = page_address(leaf, wide, shift);
         if leaf & G != 0 && self.cr4 & CR4_PGE != 0 {
             perms |= perm::GLOBAL;
         }
@@ -285,15 +281,20 @@ impl Cpu {
             let large = value & PS != 0 && (matches!(shift, 21 | 30) || (shift == 22 && self.cr4 & CR4_PSE != 0));
             if large || shift == 12 {
                 let mask = (1u64 << shift) - 1;
-                let page = match (wide, shift) {
-                    (false, 22) => (value & 0xffc0_0000) | ((value >> 13) & 0xff) << 32,
-                    (false, _) => value & 0xffff_f000,
-                    _ => value & ADDRESS & !mask,
-                };
+                let page = page_address(value, wide, shift);
                 return Some(page | (linear & mask));
             }
             table = value & if wide { ADDRESS } else { 0xffff_f000 };
             shift -= if wide { 9 } else { 10 };
         }
+    }
+}
+
+/// Address of the page that a leaf entry maps. A 4 MiB one has address bits 39:32 in bits 20:13 (PSE-36).
+fn page_address(leaf: u64, wide: bool, shift: u8) -> u64 {
+    match (wide, shift) {
+        (false, 22) => (leaf & 0xffc0_0000) | ((leaf >> 13) & 0xff) << 32,
+        (false, _) => leaf & 0xffff_f000,
+        _ => leaf & ADDRESS & !((1u64 << shift) - 1),
     }
 }

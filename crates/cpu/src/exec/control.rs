@@ -52,20 +52,18 @@ pub(crate) fn go(cpu: &mut Cpu, target: u64) -> Exec<Flow> {
     Ok(Flow::End)
 }
 
-fn jcc<const CC: u8>(_: &Instruction, op: &mut Op) -> Option<Handler> {
+fn jcc<const CC: u8>(_: &Instruction, _: &mut Op) -> Option<Handler> {
     fn run<const CC: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         if cpu.lazy.condition(CC) {
             return go(cpu, op.imm);
         }
         Ok(Flow::End)
     }
-    let _ = op;
     Some(run::<CC>)
 }
 
 fn looping<const KIND: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    // The counter's width is the address size, which the binder cannot see in the operands: 67h shows in the length of
-    // neither form, so the decoder's code says it.
+    // The counter's width is the address size, which no operand shows: the decoder's code does.
     let width = counter_width(op);
     let mask = crate::op::address_mask(width);
     let count = cpu.gpr[usize::from(reg::RCX)].wrapping_sub(1) & mask;

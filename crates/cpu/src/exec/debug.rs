@@ -74,9 +74,15 @@ impl Cpu {
         if self.cr4 & CR4_DE == 0 || self.dr[7] & 0xff == 0 {
             return;
         }
+        self.note_breakpoints(u64::from(port), u64::from(size), |kind| kind == 2);
+    }
+
+    /// Notes the enabled breakpoints of kinds (R/W field of DR7) that concern an access of `size` bytes at `address`: #DB follows
+    /// the instruction.
+    pub(crate) fn note_breakpoints(&mut self, address: u64, size: u64, concerns: impl Fn(u64) -> bool) {
         for i in 0..4 {
             let enabled = self.dr[7] >> (2 * i) & 3 != 0;
-            let io = self.dr[7] >> (16 + 4 * i) & 3 == 2;
+            let kind = self.dr[7] >> (16 + 4 * i) & 3;
             let len = match self.dr[7] >> (18 + 4 * i) & 3 {
                 0 => 1,
                 1 => 2,
@@ -84,8 +90,8 @@ impl Cpu {
                 _ => 4,
             };
             let start = self.dr[i] & !(len - 1);
-            let port = u64::from(port);
-            if enabled && io && port < start.wrapping_add(len) && start < port + u64::from(size) {
+            let hits = address < start.wrapping_add(len) && start < address.wrapping_add(size);
+            if enabled && hits && concerns(kind) {
                 self.pending_dr6 |= 1 << i;
                 self.attend(attention::DEBUG);
             }
