@@ -236,6 +236,12 @@ impl BlockCache {
         ram.set_code(page, kept);
     }
 
+    /// Drops everything and the memory it took.
+    pub fn release(&mut self, ram: &Ram, recorder: &mut Recorder) {
+        self.clear(ram, recorder);
+        *self = Self::new();
+    }
+
     /// Drops everything.
     pub fn clear(&mut self, ram: &Ram, recorder: &mut Recorder) {
         self.spill_all(recorder);

@@ -29,6 +29,9 @@ use std::ops::Range;
 /// ISA line of the interval timer: input 2 of the I/O APIC, as the MADT says.
 const TIMER_IRQ: u8 = 0;
 
+/// Bytes of input that may wait for the guest to read them before more is wanted.
+const CONSOLE_BACKLOG: usize = 4096;
+
 /// How a guest ends its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -229,6 +232,11 @@ impl Board {
         output.append(&mut self.debug.output);
         output.append(&mut self.console.take_output());
         output
+    }
+
+    /// Whether the guest has read most of what the user typed.
+    pub fn console_room(&self) -> bool {
+        self.serial.waiting() < CONSOLE_BACKLOG
     }
 
     /// What the user typed: to the serial line.

@@ -53,8 +53,13 @@ pub struct Config {
 pub trait Host {
     /// Prints what the guest wrote to its console.
     fn output(&mut self, bytes: &[u8]);
-    /// Says what has happened since the last call; `now` is the virtual time.
-    fn poll(&mut self, now: Ticks) -> Poll;
+    /// Says what has happened since the last call; `now` is the virtual time. While the guest does not read what it was
+    /// given before, input is not `wanted`: it had better wait outside.
+    fn poll(&mut self, now: Ticks, wanted: bool) -> Poll;
+    /// Whether somebody sits at the console: idle time then passes as on the host's clock, not at once.
+    fn attended(&self) -> bool {
+        false
+    }
     /// Nothing to do for up to this long, unless there is input.
     fn idle(&mut self, limit: Duration);
 }
@@ -185,7 +190,8 @@ impl Machine {
             }
             let pause = self.vcpus.run();
             self.console(host);
-            let poll = host.poll(self.vcpus.now());
+            let wanted = self.board.borrow().console_room();
+            let poll = host.poll(self.vcpus.now(), wanted);
             if !poll.input.is_empty() {
                 self.board.borrow_mut().console_input(&poll.input);
             }
@@ -201,8 +207,9 @@ impl Machine {
             }
         };
         self.console(host);
-        for vcpu in &mut self.vcpus.all {
-            vcpu.cpu.settle(&mut self.vcpus.cache);
+        if let Some(first) = self.vcpus.all.first() {
+            // What is left to do needs memory of its own.
+            self.vcpus.cache.release(&first.cpu.ram, &mut self.recorder.borrow_mut());
         }
         outcome
     }
@@ -214,7 +221,8 @@ impl Machine {
         }
     }
 
-    /// Nobody runs before `event`: with a clock of its own the machine goes there at once, unless only input can wake it.
+    /// Nobody runs before `event`: with a clock of its own the machine goes there at once, unless only input can wake it or
+    /// somebody watches.
     fn idle(&self, host: &mut dyn Host, event: Ticks, started: Instant) {
         const LONGEST: Duration = Duration::from_millis(10);
         if event == Ticks::MAX {
@@ -223,6 +231,9 @@ impl Machine {
             let ahead = event.saturating_sub(self.host_ticks(started));
             let ns = u128::from(ahead) * 1_000_000_000 / self.ticks_per_second();
             host.idle(LONGEST.min(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))));
+        } else if host.attended() {
+            let ns = u128::from(crate::vcpus::SLICE_CYCLES) * 1_000_000_000 / u128::from(self.profile.tsc_hz.value);
+            host.idle(Duration::from_nanos(ns as u64));
         }
     }
 

@@ -16,7 +16,7 @@ use std::rc::Rc;
 /// How far one processor may run ahead of the others, in cycles.
 const QUANTUM_CYCLES: u64 = 20_000;
 /// How long a processor runs at most before the loop looks at the host (input, interruption), in cycles.
-const SLICE_CYCLES: u64 = 2_000_000;
+pub(crate) const SLICE_CYCLES: u64 = 2_000_000;
 
 /// What a processor is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -117,10 +117,16 @@ impl Host for Console {
         self.listening &= print(bytes);
     }
 
-    fn poll(&mut self, now: Ticks) -> Poll {
+    fn poll(&mut self, now: Ticks, wanted: bool) -> Poll {
         self.timed_out = self.deadline.is_some_and(|d| Instant::now() >= d) || self.limit.is_some_and(|l| now >= l);
         let stop = self.timed_out || self.terminal.stopped() || !self.listening;
-        Poll { input: self.terminal.input(), stop }
+        // Keys for Tollgate itself are among what a user types.
+        let input = if wanted || self.terminal.attended() { self.terminal.input() } else { Vec::new() };
+        Poll { input, stop }
+    }
+
+    fn attended(&self) -> bool {
+        self.terminal.attended()
     }
 
     fn idle(&mut self, limit: Duration) {

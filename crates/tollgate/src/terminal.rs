@@ -5,10 +5,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{IsTerminal, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 
 /// Ctrl-A: what follows is for Tollgate, as with `qemu -nographic`.
 const ESCAPE: u8 = 1;
+/// Pieces of input that are read ahead.
+const READ_AHEAD: usize = 4;
 
 /// Input, output and requests to stop.
 pub struct Terminal {
@@ -55,7 +57,7 @@ impl Terminal {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
-        let (sender, input) = channel();
+        let (sender, input) = sync_channel(READ_AHEAD);
         // The thread ends with the process: a blocked read of standard input can't be called off.
         std::thread::spawn(move || {
             let mut buffer = [0; 4096];
@@ -71,6 +73,11 @@ impl Terminal {
     /// Whether the user wants out: Ctrl-A x, or a signal.
     pub fn stopped(&self) -> bool {
         self.quit || self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Whether a user sits there, as opposed to a pipe or a file.
+    pub fn attended(&self) -> bool {
+        self.raw.is_some()
     }
 
     /// What the user typed for the guest since the last call.

@@ -117,6 +117,11 @@ impl Serial {
         self.update();
     }
 
+    /// Bytes of input that have not reached the receiver yet.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     fn capacity(&self) -> usize {
         if self.fifo_enabled { FIFO_SIZE } else { 1 }
     }
