@@ -90,6 +90,7 @@ pub const PORT_DEVICES: &[(Range<u16>, &str)] = &[
 /// The devices.
 pub struct Board {
     ram: GuestRam,
+    clock: Clock,
     now: Ticks,
     pic: Pic,
     pit: Pit,
@@ -108,6 +109,10 @@ pub struct Board {
     pci: PciBus,
     console: ConsolePort,
     ending: Option<Ending>,
+    /// Suspended to RAM: no processor runs until something wakes the machine.
+    suspended: bool,
+    /// The real-time clock's alarm had gone off when last looked at.
+    alarm: bool,
 }
 
 impl Board {
@@ -144,6 +149,7 @@ impl Board {
         }
         Ok(Self {
             ram: ram.clone(),
+            clock,
             now: 0,
             pic: Pic::as_firmware_leaves(),
             pit: Pit::as_firmware_leaves(clock, 0),
@@ -162,7 +168,41 @@ impl Board {
             pci,
             console,
             ending: None,
+            suspended: false,
+            alarm: false,
         })
+    }
+
+    /// Whether the machine is suspended to RAM.
+    pub fn suspended(&self) -> bool {
+        self.suspended
+    }
+
+    /// Wakes a suspended machine if anything that wakes it has happened. Interrupt controllers, timers and the serial line
+    /// have lost their state then, and are as firmware leaves them.
+    pub fn resume(&mut self) -> bool {
+        if !self.suspended || !self.pm.wakes() {
+            return false;
+        }
+        self.suspended = false;
+        self.pm.wake();
+        self.pic = Pic::as_firmware_leaves();
+        self.pit = Pit::as_firmware_leaves(self.clock, self.now);
+        self.ioapic = IoApic::new(Self::IO_APIC_ID);
+        let output = std::mem::take(&mut self.serial.output);
+        self.serial = Serial::new();
+        self.serial.output = output;
+        for line in [&mut self.rtc.irq, &mut self.i8042.irq, &mut self.pm.irq] {
+            line.forgotten();
+        }
+        for (index, lapic) in self.lapics.iter_mut().enumerate() {
+            lapic.reset();
+            if index == 0 {
+                lapic.set_virtual_wire();
+            }
+        }
+        self.settle();
+        true
     }
 
     /// The latest time the board has seen.
@@ -252,6 +292,11 @@ impl Board {
         isa(pic, ioapic, i8042::KEYBOARD_IRQ, &mut self.i8042.irq);
         isa(pic, ioapic, serial::COM1_IRQ, &mut self.serial.irq);
         isa(pic, ioapic, rtc::RTC_IRQ, &mut self.rtc.irq);
+        let alarm = self.rtc.alarm_asserted();
+        if alarm && !self.alarm {
+            self.pm.signal(pm::event::RTC);
+        }
+        self.alarm = alarm;
         isa(pic, ioapic, pm::SCI_IRQ, &mut self.pm.irq);
         for (number, line) in self.testdev.lines.iter_mut().enumerate() {
             line.drain(|level| {
@@ -272,8 +317,10 @@ impl Board {
         self.route_messages();
         let intr = self.pic.intr();
         self.lapics[0].set_lint(0, intr);
-        if let Some(Sleep::SoftOff) = self.pm.take_sleep() {
-            self.ending = Some(Ending::PowerOff);
+        match self.pm.take_sleep() {
+            Some(Sleep::SoftOff) => self.ending = Some(Ending::PowerOff),
+            Some(Sleep::Suspend) => self.suspended = true,
+            None => {}
         }
         if self.i8042.take_reset() || self.reset.take_reset() {
             self.ending = Some(Ending::Reset);

@@ -4,6 +4,7 @@
 //! advance together in virtual time; which one runs when depends on nothing but their clocks. A processor in HLT or MWAIT
 //! stands still until something wakes it, and is charged the time it slept.
 
+use crate::acpi;
 use crate::board::{Board, Ending};
 use crate::loader::Entry;
 use cpu::cache::BlockCache;
@@ -150,6 +151,12 @@ impl Vcpus {
         loop {
             if let Some(ending) = self.board.borrow_mut().ending() {
                 return Pause::Ended(ending);
+            }
+            if self.board.borrow().suspended() {
+                match self.suspended() {
+                    Some(pause) => return pause,
+                    None => continue,
+                }
             }
             self.signals();
             let Some(index) = self.furthest_behind() else {
@@ -310,6 +317,34 @@ impl Vcpus {
                 vcpu.wake(board.now());
             }
         }
+    }
+
+    /// The machine is suspended to RAM: lets time pass to what may wake it. When it wakes, the first processor goes where
+    /// the FACS says, as firmware would send it there.
+    fn suspended(&mut self) -> Option<Pause> {
+        let mut board = self.board.borrow_mut();
+        for vcpu in &mut self.all {
+            vcpu.activity = Activity::WaitingForStartup;
+        }
+        if !board.resume() {
+            let Some(event) = board.next_event() else { return Some(Pause::Stuck) };
+            board.advance(event.min(self.slice_end));
+            return (event >= self.slice_end).then_some(Pause::Idle(event));
+        }
+        for vcpu in &mut self.all {
+            vcpu.cpu.reset(false);
+            vcpu.nmis = 0;
+        }
+        let Some(Vcpu { cpu, activity, .. }) = self.all.first_mut() else { return Some(Pause::Stuck) };
+        let vector = cpu.ram.read::<u32>(acpi::WAKING_VECTOR).unwrap_or_default();
+        let asleep = board.now().saturating_sub(cpu.clock);
+        cpu.charge_ticks(Kind::new(Family::Halt, 0), 1, asleep);
+        cpu.seg[usize::from(seg::CS)] = Segment::real((vector >> 4) as u16, true);
+        cpu.rip = u64::from(vector & 0xf);
+        cpu.mode_changed();
+        cpu.mapping_changed();
+        *activity = Activity::Running;
+        None
     }
 
     /// Nobody runs: lets time pass to the next event.

@@ -115,3 +115,35 @@ fn a_masked_interrupt_ends_mwait_if_asked_to() {
         assert_eq!(byte(&ram, 0x3100), u8::from(masked));
     }
 }
+
+/// Lets the alarm go off at every second, allows it to wake the machine, and suspends.
+const SUSPENDER: &[u8] = &[
+    0xfa, // cli
+    0xb0, 0x01, 0xe6, 0x70, 0xb0, 0xc0, 0xe6, 0x71, // seconds of the alarm: any
+    0xb0, 0x03, 0xe6, 0x70, 0xb0, 0xc0, 0xe6, 0x71, // minutes
+    0xb0, 0x05, 0xe6, 0x70, 0xb0, 0xc0, 0xe6, 0x71, // hours
+    0xb0, 0x0b, 0xe6, 0x70, 0xb0, 0x22, 0xe6, 0x71, // alarm interrupt, 24 hours
+    0xba, 0x02, 0x06, 0xb8, 0x00, 0x04, 0xef, // enable RTC_EN
+    0xba, 0x04, 0x06, 0xb8, 0x00, 0x24, 0xef, // sleep type 1, SLP_EN
+    0xf4, // never comes here
+];
+/// Where it goes on: sets 0x3100 and halts for good.
+const WAKER: &[u8] = &[0xc6, 0x06, 0x00, 0x31, 0x01, 0xfa, 0xf4];
+
+#[test]
+fn the_alarm_wakes_a_suspended_machine_at_its_waking_vector() {
+    let (mut vcpus, ram, board) = machine(&[SUSPENDER]);
+    assert!(ram.write(0x2345, WAKER) && ram.write(acpi::WAKING_VECTOR, &0x2345u32.to_le_bytes()));
+    let mut pauses = 0;
+    let last = loop {
+        match vcpus.run() {
+            Pause::Slice | Pause::Idle(_) if pauses < 10_000 => pauses += 1,
+            pause => break pause,
+        }
+    };
+    assert_eq!(last, Pause::Stuck);
+    assert_eq!((byte(&ram, 0x3100), board.borrow().suspended()), (1, false));
+    assert_eq!((vcpus.all[0].cpu.seg[1].selector, vcpus.all[0].cpu.rip), (0x234, 5 + WAKER.len() as u64));
+    let skx = Profile::find("skx").unwrap().tsc_hz.value;
+    assert!(vcpus.all[0].cpu.clock / ledger::TICKS_PER_CYCLE > skx / 2, "the rest of a second");
+}

@@ -24,6 +24,10 @@ pub const GPE0: u16 = pm::BASE + pm::GPE0;
 pub const RESET: u16 = 0xcf9;
 /// What to write to [`RESET`].
 pub const RESET_VALUE: u8 = 6;
+/// Where the FACS lies: after the RSDP.
+const FACS: u64 = layout::FIRMWARE.start + 64;
+/// Address of the field of the FACS that says where a machine suspended to RAM goes when it wakes, in real mode.
+pub const WAKING_VECTOR: u64 = FACS + 12;
 /// Sleep type of soft-off (`\_S5`) in the PM1a control register, as the power-management device decodes it.
 pub const SOFT_OFF: u8 = 0;
 /// First I/O APIC line that PCI interrupts are routed to. INTx of a device goes to [`pci_line`].
@@ -142,6 +146,7 @@ mod tests {
         assert_eq!(table(&image, base, word(fadt, 40))[..4], *b"DSDT");
         assert_eq!(image[(word(fadt, 36) - base) as usize..][..4], *b"FACS");
         assert_eq!(word(fadt, 36) % 64, 0);
+        assert_eq!(u64::from(word(fadt, 36)), FACS);
         assert_eq!(word(fadt, 64), u32::from(PM1A_CONTROL));
         assert_eq!(word(fadt, 48), 0);
         let mcfg = find(&image, base, b"MCFG");

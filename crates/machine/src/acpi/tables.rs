@@ -78,10 +78,9 @@ pub(super) fn fadt(facs: u32, dsdt: u32) -> Vec<u8> {
         .gpe_info(GPE0.into(), 0, GPE_LEN, 0, 0)
         .flag(Flags::Wbinvd)
         .flag(Flags::ProcC1)
-        // These three say that the fixed-hardware feature is absent. So does leaving out the 32-bit timer flag: 24 bits.
+        // These two say that the fixed-hardware feature is absent. So does leaving out the 32-bit timer flag: 24 bits.
         .flag(Flags::PwrButton)
         .flag(Flags::SlpButton)
-        .flag(Flags::FixRtc)
         .flag(Flags::ResetRegSup);
     fadt.firmware_ctrl = facs.into();
     fadt.dsdt = dsdt.into();

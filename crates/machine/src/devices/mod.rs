@@ -109,6 +109,11 @@ impl Line {
         self.level
     }
 
+    /// The board has forgotten what it was told: the next drain tells a high level again.
+    pub fn forgotten(&mut self) {
+        self.told = false;
+    }
+
     /// Calls `sink` with each level to pass on, in order; at most three times.
     pub fn drain(&mut self, mut sink: impl FnMut(bool)) {
         if self.rose {
