@@ -343,7 +343,7 @@ fn execute(input: &mut Unstructured) -> Result<()> {
         check(&machine, deadline);
         match exit {
             Exit::Deadline | Exit::Shutdown => break,
-            Exit::Halt => machine.cpu.attend(attention::NMI),
+            Exit::Halt | Exit::Mwait { .. } => machine.cpu.attend(attention::NMI),
             Exit::Bus => {
                 if machine.cpu.clock % 3 == 0 {
                     machine.cpu.attend(attention::INTR);

@@ -1,14 +1,13 @@
 //! The board: accesses of two processors to ports, device memory and MSRs in any order, and time in steps of any size. An
 //! event that time has passed must be gone, or the machine would wait for it forever.
 
+use ::ledger::Ticks;
 use ::ledger::profile::Profile;
-use ::ledger::{Recorder, Ticks};
 use arbitrary::{Result, Unstructured};
 use cpu::{Bus, Ident};
 use machine::board::{Board, PORT_DEVICES, Parts};
 use machine::memory::{GuestRam, layout};
-use std::cell::{OnceCell, RefCell};
-use std::rc::Rc;
+use std::cell::OnceCell;
 
 const CPUS: usize = 2;
 const STEPS: usize = 400;
@@ -31,10 +30,9 @@ thread_local! {
 /// Does to a board what the bytes say.
 pub fn run(data: &[u8]) {
     let ram = GuestRam::new(1 << 20).expect("the host has memory");
-    let recorder = Rc::new(RefCell::new(Recorder::default()));
     let mut board = PROFILE.with(|cell| {
         let profile = cell.get_or_init(|| Profile::named("max").expect("it is built in"));
-        Board::new(&ram, CPUS, profile, Parts::default(), recorder).expect("it has room for its devices")
+        Board::new(&ram, CPUS, profile, Parts::default()).expect("it has room for its devices")
     });
     let mut input = Unstructured::new(data);
     let mut now = 0;
