@@ -214,7 +214,11 @@ fn put_kind(out: &mut Vec<u8>, kind: Kind) {
 fn kind(reader: &mut Reader) -> Result<Kind, LedgerError> {
     let family = Family::from_index(reader.up_to(255)? as usize);
     let family = family.ok_or_else(|| reader.malformed("there is no such family of events"))?;
-    Ok(Kind::new(family, reader.up_to(u64::from(u32::MAX))? as u32))
+    let param = reader.up_to(u64::from(u32::MAX))? as u32;
+    if family == Family::Instruction && Class::from_index(param as usize).is_none() {
+        return Err(reader.malformed("there is no such class"));
+    }
+    Ok(Kind::new(family, param))
 }
 
 fn unpack(mut frames: &[u8]) -> Result<Vec<u8>, LedgerError> {
@@ -435,6 +439,7 @@ mod tests {
             |l: &mut Ledger| l.blocks.last_mut().unwrap().shape = 99,
             |l: &mut Ledger| l.blocks.last_mut().unwrap().origin = 99,
             |l: &mut Ledger| l.events.last_mut().unwrap().region = 99,
+            |l: &mut Ledger| l.events.last_mut().unwrap().kind = Kind::new(Family::Instruction, 99),
             |l: &mut Ledger| l.events.swap(0, 1),
             |l: &mut Ledger| l.origins.swap(0, 1),
             |l: &mut Ledger| l.origins[0].ring = 4,
