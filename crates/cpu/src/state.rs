@@ -404,8 +404,6 @@ pub struct Cpu {
     pub code_write_allowed: bool,
     /// Guest-physical addresses of decoded or monitored bytes that were written: page and 64-byte-line mask.
     pub code_writes: Vec<(u64, u64)>,
-    /// How many instructions of each unsupported opcode raised #UD, by decoder code.
-    pub undefined: std::collections::BTreeMap<u16, u64>,
 }
 
 impl Cpu {
@@ -486,7 +484,6 @@ impl Cpu {
             origin,
             code_write_allowed: false,
             code_writes: Vec::new(),
-            undefined: Default::default(),
         };
         cpu.reset(false);
         cpu

@@ -42,7 +42,6 @@ use ledger::{Family, Kind};
 
 /// An opcode that the processor does not have: #UD, counted by name.
 pub fn undefined(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    *cpu.undefined.entry(op.code).or_default() += 1;
     cpu.charge(Kind::new(Family::Undefined, u32::from(op.code)), 1);
     Err(cpu.ud())
 }
