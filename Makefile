@@ -42,7 +42,7 @@ demo: tools-linux build
 
 test: tools-build build
 	$(MAKE) --no-print-directory -C guests/bare
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 	scripts/check-guests
 
 lint: tools-build
