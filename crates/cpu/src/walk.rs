@@ -259,18 +259,23 @@ impl Cpu {
     /// Guest-physical address of a linear one for a look from outside: whatever the permissions, and without a trace in the
     /// TLB, the tables or the ledger. `None`: not mapped.
     pub fn look_up(&self, linear: u64) -> Option<u64> {
+        self.look_up_from(self.cr3, linear)
+    }
+
+    /// Like [`Self::look_up`], with another value of CR3 (which PAE paging outside long mode doesn't read).
+    pub fn look_up_from(&self, cr3: u64, linear: u64) -> Option<u64> {
         if self.cr0 & CR0_PG == 0 {
             return Some(linear & 0xffff_ffff);
         }
         let long = self.long_mode();
         let wide = self.cr4 & CR4_PAE != 0;
         let (mut table, mut shift) = match (wide, long) {
-            (false, _) => (self.cr3 & 0xffff_f000, 22u8),
+            (false, _) => (cr3 & 0xffff_f000, 22u8),
             (true, false) => {
                 let pdpte = self.pdpte[(linear >> 30) as usize & 3];
                 (pdpte & P != 0).then_some((pdpte & ADDRESS, 21))?
             }
-            (true, true) => (self.cr3 & ADDRESS, if self.cr4 & CR4_LA57 != 0 { 48 } else { 39 }),
+            (true, true) => (cr3 & ADDRESS, if self.cr4 & CR4_LA57 != 0 { 48 } else { 39 }),
         };
         loop {
             let index = (linear >> shift) & if wide { 0x1ff } else { 0x3ff };

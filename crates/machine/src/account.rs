@@ -1,35 +1,27 @@
 //! The ledger of a machine's run: its charges with names and symbols.
 
 use crate::board::{MMIO_DEVICES, PORT_DEVICES};
+use crate::linux::Linux;
 use crate::machine::Machine;
-use ledger::symbols::{self, Symbols};
+use ledger::symbols::{self, Symbol, Symbols};
 use ledger::{Family, Header, Kind, Ledger};
 
-/// A file with symbols, and what it is.
-pub enum SymbolFile {
-    /// An ELF file and by how much it was moved.
-    Elf(Vec<u8>, u64),
-    /// Text of a System.map or /proc/kallsyms.
-    Map(String),
-}
-
 impl Machine {
-    /// The symbols of what runs: the image's own if it is an ELF file, the kernel's from guest memory, and those of `files`.
-    pub fn symbols(&self, files: &[(String, SymbolFile)]) -> Symbols {
+    /// The symbols of what runs: those of `files` (name and functions), the image's own if it is an ELF file, and a Linux
+    /// kernel's and its modules' as guest memory has them now.
+    pub fn symbols(&self, files: Vec<(String, Vec<Symbol>)>) -> Symbols {
         let mut all = Symbols::default();
-        for (name, file) in files {
-            let found = match file {
-                SymbolFile::Elf(bytes, slide) => symbols::elf(bytes, *slide).unwrap_or_default(),
-                SymbolFile::Map(text) => symbols::system_map(text, 0),
-            };
-            all.add(name, 0, found);
+        for (name, found) in files {
+            all.add(&name, 0, found);
         }
         if let Some(found) = self.elf.as_deref().and_then(|bytes| symbols::elf(bytes, 0).ok()) {
             all.add("", 0, found);
         }
-        // A Linux kernel has relocated its table itself.
-        if let Ok(found) = self.ram.with_low_ram(|ram| symbols::kallsyms(ram, 0)) {
-            all.add("", 0, found);
+        if let Some(linux) = Linux::find(self) {
+            all.add("", 0, linux.functions);
+            for (name, found) in linux.modules {
+                all.add(&name, 0, found);
+            }
         }
         all
     }

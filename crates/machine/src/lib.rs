@@ -5,6 +5,7 @@ pub mod acpi;
 pub mod board;
 pub mod devices;
 pub mod error;
+mod linux;
 pub mod loader;
 pub mod machine;
 pub mod memory;

@@ -188,12 +188,14 @@ impl GuestRam {
         self.map.read_slice(bytes, GuestAddress(address)).is_ok()
     }
 
-    /// Shows the RAM below 4 GiB as it is now, without copying it.
-    pub fn with_low_ram<R>(&self, look: impl FnOnce(&[u8]) -> R) -> R {
-        let Some(range) = self.host_ranges().into_iter().next() else { return look(&[]) };
-        // SAFETY: the range is mapped as long as `self` lives. Everything that writes to guest memory (processors, devices,
-        // loaders) runs on this thread, and none of it runs while `look` does.
-        look(unsafe { std::slice::from_raw_parts(range.host, range.len as usize) })
+    /// Shows what is RAM from `start` on, up to `len` bytes, as it is now, without copying it.
+    pub fn with_ram<R>(&self, start: u64, len: u64, look: impl FnOnce(&[u8]) -> R) -> R {
+        let of_range = |r: HostRange| Some((r, start.checked_sub(r.start).filter(|offset| *offset < r.len)?));
+        let Some((range, offset)) = self.host_ranges().into_iter().find_map(of_range) else { return look(&[]) };
+        let len = len.min(range.len - offset);
+        // SAFETY: `offset` and `len` are inside the range, which is mapped as long as `self` lives. Everything that writes to
+        // guest memory (processors, devices, loaders) runs on this thread, and none of it runs while `look` does.
+        look(unsafe { std::slice::from_raw_parts(range.host.add(offset as usize), len as usize) })
     }
 
     /// The map that firmware hands to the guest, by address.
@@ -378,6 +380,18 @@ mod tests {
         assert!(ram.read(0x1234, &mut back));
         assert_eq!(back, [1, 2, 3]);
         assert!(!ram.has_written());
+    }
+
+    #[test]
+    fn a_view_ends_with_its_range() {
+        let ram = GuestRam::new(5 << 30).unwrap();
+        let high = layout::HIGH_RAM_START;
+        assert!(ram.write(high + 4096, &[1, 2, 3]));
+        ram.with_ram(high + 4097, 2, |bytes| assert_eq!(bytes, [2, 3]));
+        ram.with_ram(layout::LOW_RAM_END - 2, 4, |bytes| assert_eq!(bytes, [0, 0]));
+        for nothing in [layout::LOW_RAM_END, high - 1, high + (2 << 30), u64::MAX] {
+            ram.with_ram(nothing, u64::MAX, |bytes| assert!(bytes.is_empty()));
+        }
     }
 
     #[test]

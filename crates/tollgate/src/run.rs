@@ -2,11 +2,11 @@
 
 use crate::size::parse_size;
 use crate::terminal::{Terminal, print};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use ledger::Ticks;
 use ledger::profile::Profile;
-use machine::account::SymbolFile;
+use ledger::symbols::{self, Symbol};
 use machine::board::Parts;
 use machine::virtio::Disk;
 use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
@@ -143,8 +143,8 @@ fn open_disk(argument: &str) -> Result<Disk> {
     Ok(Disk::open(Path::new(path), read_only)?)
 }
 
-/// A file with symbols as `--symbols` names it.
-fn read_symbols(argument: &str) -> Result<(String, SymbolFile)> {
+/// The name and the functions of a file with symbols as `--symbols` names it.
+fn read_symbols(argument: &str) -> Result<(String, Vec<Symbol>)> {
     let (path, slide) = match argument.rsplit_once('@') {
         Some((path, address)) => {
             let digits = address.strip_prefix("0x").unwrap_or(address);
@@ -156,13 +156,14 @@ fn read_symbols(argument: &str) -> Result<(String, SymbolFile)> {
     };
     let bytes = crate::input::read(Path::new(path), LARGEST_SYMBOLS).context("--symbols")?;
     let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok((
-        name,
-        match bytes.starts_with(b"\x7fELF") {
-            true => SymbolFile::Elf(bytes, slide),
-            false => SymbolFile::Map(String::from_utf8_lossy(&bytes).into_owned()),
-        },
-    ))
+    let functions = match bytes.starts_with(b"\x7fELF") {
+        true => symbols::elf(&bytes, slide).map_err(|error| anyhow!("--symbols: {path} {error}"))?,
+        false => symbols::system_map(&String::from_utf8_lossy(&bytes), slide),
+    };
+    if functions.is_empty() {
+        bail!("--symbols: {path} is neither an ELF file nor a System.map with functions");
+    }
+    Ok((name, functions))
 }
 
 /// Shows the machine without running it.
@@ -227,7 +228,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let (text, status) = ending(outcome, timed_out);
     let died = matches!(outcome, Outcome::TripleFault(_) | Outcome::Stuck | Outcome::Stopped);
     if died || ledger.is_some() {
-        let symbols = machine.symbols(&symbol_files);
+        let symbols = machine.symbols(symbol_files);
         if died {
             eprintln!("tollgate: {text} after {:.6} s of virtual time", machine.seconds());
             for place in machine.places(&symbols) {

@@ -129,6 +129,8 @@ fn impossible_machines_are_refused() {
     with("--cpu", "/dev/zero", "too many");
     with("--symbols", &files.path("missing"), "can't be read");
     with("--symbols", &format!("{good}@nowhere"), "not a hexadecimal address");
+    with("--symbols", &files.put("picture.jpeg", b"\xff\xd8\xff\xe0"), "neither an ELF file nor a System.map");
+    with("--symbols", &files.put("broken", b"\x7fELF and no more"), "not a readable ELF file");
 }
 
 #[test]

@@ -39,9 +39,38 @@ const DIGITS: &[u8; 20] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\0";
 /// Where kernels are linked.
 const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
 
-/// Functions of the kernel whose (decompressed) image or memory is `image`, moved by `slide`: 0 if the image is memory of
+/// What the tables of a kernel say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kallsyms {
+    /// Functions.
+    pub functions: Vec<Symbol>,
+    /// Data that leads to the kernel's modules.
+    pub landmarks: Landmarks,
+}
+
+/// Addresses of data in a kernel; those of CONFIG_KALLSYMS_ALL, so that each may be missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Landmarks {
+    /// The head of the list of modules.
+    pub modules: Option<u64>,
+    /// Start and end of the kernel's BTF.
+    pub btf: Option<(u64, u64)>,
+}
+
+impl Landmarks {
+    fn new(raw: &[Raw], slide: u64) -> Self {
+        let data = |wanted: &str| {
+            // A global symbol (its letter is upper-case) before a local one of that name.
+            let named = raw.iter().filter(|(_, letter, name)| name == wanted && !matches!(letter, 'T' | 't'));
+            named.min_by_key(|(_, letter, _)| letter.is_lowercase()).map(|symbol| symbol.0.wrapping_add(slide))
+        };
+        Self { modules: data("modules"), btf: data("__start_BTF").zip(data("__stop_BTF")) }
+    }
+}
+
+/// Symbols of the kernel whose (decompressed) image or memory is `image`, moved by `slide`: 0 if the image is memory of
 /// a running kernel, which has moved its tables itself. The image begins where a page does.
-pub fn kallsyms(image: &[u8], slide: u64) -> Result<Vec<Symbol>, KallsymsError> {
+pub fn kallsyms(image: &[u8], slide: u64) -> Result<Kallsyms, KallsymsError> {
     let mut worst = KallsymsError::NoTokens;
     let mut patience = PATIENCE;
     for digits in memchr::memmem::find_iter(image, DIGITS).take(MOST_CANDIDATES) {
@@ -54,7 +83,9 @@ pub fn kallsyms(image: &[u8], slide: u64) -> Result<Vec<Symbol>, KallsymsError> 
             let (letter, name) = names.name(image, &tokens, place)?;
             Some((address?, letter, name))
         });
-        return Ok(functions(raw.collect::<Vec<Raw>>(), slide));
+        let raw: Vec<Raw> = raw.collect();
+        let landmarks = Landmarks::new(&raw, slide);
+        return Ok(Kallsyms { functions: functions(raw, slide), landmarks });
     }
     Err(worst)
 }

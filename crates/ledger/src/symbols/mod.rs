@@ -1,14 +1,17 @@
 //! Symbols: from an address to the function it is in.
 //!
 //! Sources: the kernel's own table of symbols, found in its image or in guest memory ([`kallsyms`]); ELF files; the text
-//! of a `System.map` or of `/proc/kallsyms`; and lists that the caller made, of modules that the guest loaded.
+//! of a `System.map` or of `/proc/kallsyms`; and the modules that a guest has loaded, found in its memory ([`modules`]).
 
+mod btf;
 mod bzimage;
 mod kallsyms;
+mod modules;
 mod text;
 
 pub use bzimage::{ImageError, vmlinux_from_bzimage};
-pub use kallsyms::{KallsymsError, kallsyms};
+pub use kallsyms::{Kallsyms, KallsymsError, Landmarks, kallsyms};
+pub use modules::modules;
 pub use text::{ElfError, elf, system_map};
 
 use crate::ledger::SavedSymbol;

@@ -17,7 +17,10 @@ fn symbols(count: usize) -> Vec<(u64, String)> {
         (BASE + 64 * i as u64, format!("Tfunction_{i}{long}"))
     });
     let data = (0..50).map(|i| (BASE + 64 * (count + i) as u64, format!("dtable_{i}")));
-    functions.chain(data).collect()
+    let end = BASE + 64 * (count + 50) as u64;
+    let names = ["dmodules", "Dmodules", "R__start_BTF", "R__stop_BTF"];
+    let landmarks = names.iter().enumerate().map(|(i, name)| (end + 8 * i as u64, (*name).to_owned()));
+    functions.chain(data).chain(landmarks.collect::<Vec<_>>()).collect()
 }
 
 /// The memory of a kernel with tables of `symbols`, and of per-CPU symbols if their offsets are absolute.
@@ -100,6 +103,10 @@ fn symbols_are_found_in_every_layout() {
         for absolute in [false, true] {
             for layout in [Layout::InFront, Layout::Behind] {
                 let found = kallsyms(&image(&symbols(count), absolute, layout), 0x200_0000).expect("is there");
+                let end = BASE + 0x200_0000 + 64 * (count as u64 + 50);
+                let landmarks = Landmarks { modules: Some(end + 8), btf: Some((end + 16, end + 24)) };
+                assert_eq!(found.landmarks, landmarks);
+                let found = found.functions;
                 assert_eq!(found.len(), count, "functions only");
                 assert_eq!(found[3], Symbol::new(BASE + 0x200_0000 + 192, 64, "function_3"));
                 assert!(found[7].name.ends_with("_very_long_name") && found[7].name.len() > 180);

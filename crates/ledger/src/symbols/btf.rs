@@ -1,0 +1,268 @@
+//! The layout of a kernel's structures, from the BTF (the types that CONFIG_DEBUG_INFO_BTF describes) in its memory.
+//!
+//! What is read may be anything: every access is checked, and searches end.
+
+/// The header's first two bytes.
+const MAGIC: u16 = 0xeb9f;
+/// Modifiers and names around a type that are looked through.
+const MOST_MODIFIERS: usize = 32;
+/// Bytes of a type without what follows it for its kind.
+const TYPE: usize = 12;
+/// Bytes of a member of a structure.
+const MEMBER: usize = 12;
+
+/// Kinds of types that matter here; the numbers are of the format.
+mod kind {
+    pub const ARRAY: u32 = 3;
+    pub const STRUCT: u32 = 4;
+    pub const TYPEDEF: u32 = 8;
+    pub const VOLATILE: u32 = 9;
+    pub const CONST: u32 = 10;
+    pub const RESTRICT: u32 = 11;
+    pub const TYPE_TAG: u32 = 18;
+}
+
+/// Bytes that follow a type, by its kind: so many, and so many for each of its items. Kind 0 is no type.
+const FOLLOWS: [(usize, usize); 20] = [
+    (0, 0),
+    (4, 0),
+    (0, 0),
+    (12, 0),
+    (0, 12),
+    (0, 12),
+    (0, 8),
+    (0, 0),
+    (0, 0),
+    (0, 0),
+    (0, 0),
+    (0, 0),
+    (0, 0),
+    (0, 8),
+    (4, 0),
+    (0, 12),
+    (0, 0),
+    (4, 0),
+    (0, 0),
+    (0, 12),
+];
+
+/// Descriptions of types.
+pub struct Btf<'a> {
+    types: &'a [u8],
+    strings: &'a [u8],
+    /// Where each type is, from number 1 on.
+    places: Vec<u32>,
+}
+
+/// The number of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TypeId(u32);
+
+/// A member of a structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Bytes from the structure's start.
+    pub offset: u64,
+    /// Its type.
+    pub of: TypeId,
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+/// A part of what follows the header.
+fn section(bytes: &[u8], header: usize, offset: usize) -> Option<&[u8]> {
+    let start = header.checked_add(u32_at(bytes, offset)? as usize)?;
+    bytes.get(start..start.checked_add(u32_at(bytes, offset + 4)? as usize)?)
+}
+
+impl<'a> Btf<'a> {
+    /// Reads the index of types; `None` if these bytes are no BTF, or one with unknown kinds.
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        if bytes.get(..2)? != MAGIC.to_le_bytes() {
+            return None;
+        }
+        let header = u32_at(bytes, 4)? as usize;
+        let (types, strings) = (section(bytes, header, 8)?, section(bytes, header, 16)?);
+        let mut places = Vec::new();
+        let mut at = 0;
+        while at < types.len() {
+            let info = u32_at(types, at + 4)?;
+            let (fixed, each) = *FOLLOWS.get((info >> 24 & 0x1f) as usize)?;
+            places.push(u32::try_from(at).ok()?);
+            at += TYPE + fixed + each * (info & 0xffff) as usize;
+        }
+        Some(Self { types, strings, places })
+    }
+
+    fn place(&self, id: TypeId) -> Option<usize> {
+        Some(*self.places.get(id.0.checked_sub(1)? as usize)? as usize)
+    }
+
+    fn info(&self, place: usize) -> Option<u32> {
+        u32_at(self.types, place + 4)
+    }
+
+    fn kind(&self, place: usize) -> Option<u32> {
+        Some(self.info(place)? >> 24 & 0x1f)
+    }
+
+    /// Whether the name at the start of a type or of a member is `name`.
+    fn is_named(&self, place: usize, name: &str) -> bool {
+        let string = u32_at(self.types, place).and_then(|at| self.strings.get(at as usize..));
+        string.and_then(|s| s.strip_prefix(name.as_bytes())).is_some_and(|rest| rest.first() == Some(&0))
+    }
+
+    /// The structure of that name.
+    pub fn structure(&self, name: &str) -> Option<TypeId> {
+        let matches = |place: usize| self.kind(place) == Some(kind::STRUCT) && self.is_named(place, name);
+        let index = self.places.iter().position(|place| matches(*place as usize))?;
+        Some(TypeId(u32::try_from(index + 1).ok()?))
+    }
+
+    /// What a type is behind type definitions and qualifiers.
+    fn resolve(&self, mut id: TypeId) -> Option<usize> {
+        for _ in 0..MOST_MODIFIERS {
+            let place = self.place(id)?;
+            match self.kind(place)? {
+                kind::TYPEDEF | kind::VOLATILE | kind::CONST | kind::RESTRICT | kind::TYPE_TAG => {
+                    id = TypeId(u32_at(self.types, place + 8)?);
+                }
+                _ => return Some(place),
+            }
+        }
+        None
+    }
+
+    /// A member of a structure that begins with a whole byte.
+    pub fn field(&self, structure: TypeId, name: &str) -> Option<Field> {
+        let place = self.resolve(structure).filter(|place| self.kind(*place) == Some(kind::STRUCT))?;
+        let info = self.info(place)?;
+        let members = (0..(info & 0xffff) as usize).map(|i| place + TYPE + MEMBER * i);
+        let member = members.into_iter().find(|member| self.is_named(*member, name))?;
+        let offset = u32_at(self.types, member + 8)?;
+        // With the flag the upper bits are the width of a bit field.
+        let bits = if info >> 31 != 0 { offset & 0xff_ffff } else { offset };
+        let of = TypeId(u32_at(self.types, member + 4)?);
+        bits.is_multiple_of(8).then_some(Field { offset: u64::from(bits / 8), of })
+    }
+
+    /// What an array consists of, and how many of it.
+    pub fn array(&self, id: TypeId) -> Option<(TypeId, u32)> {
+        let place = self.resolve(id).filter(|place| self.kind(*place) == Some(kind::ARRAY))?;
+        Some((TypeId(u32_at(self.types, place + TYPE)?), u32_at(self.types, place + TYPE + 8)?))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// BTF to be.
+    #[derive(Default)]
+    pub struct Writer {
+        types: Vec<u8>,
+        strings: Vec<u8>,
+        count: u32,
+    }
+
+    impl Writer {
+        fn string(&mut self, name: &str) -> u32 {
+            if self.strings.is_empty() {
+                self.strings.push(0);
+            }
+            let at = self.strings.len() as u32;
+            self.strings.extend_from_slice(name.as_bytes());
+            self.strings.push(0);
+            at
+        }
+
+        fn words(&mut self, words: &[u32]) {
+            words.iter().for_each(|word| self.types.extend_from_slice(&word.to_le_bytes()));
+        }
+
+        /// Adds a type with what follows it; returns its number.
+        pub fn add(&mut self, name: &str, kind: u32, items: u32, size: u32, follows: &[u32]) -> u32 {
+            let name = self.string(name);
+            self.words(&[name, kind << 24 | items, size]);
+            self.words(follows);
+            self.count += 1;
+            self.count
+        }
+
+        /// Adds a structure of members with their types and offsets in bytes.
+        pub fn structure(&mut self, name: &str, size: u32, members: &[(&str, u32, u32)]) -> u32 {
+            let mut follows = Vec::new();
+            for (member, of, offset) in members {
+                follows.extend_from_slice(&[self.string(member), *of, offset * 8]);
+            }
+            self.add(name, kind::STRUCT, members.len() as u32, size, &follows)
+        }
+
+        /// Adds an array.
+        pub fn array(&mut self, of: u32, count: u32) -> u32 {
+            self.add("", kind::ARRAY, 0, 0, &[of, 1, count])
+        }
+
+        pub fn bytes(&self) -> Vec<u8> {
+            let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
+            let mut out = vec![0x9f, 0xeb, 1, 0];
+            [24, 0, types, types, strings].iter().for_each(|n: &u32| out.extend_from_slice(&n.to_le_bytes()));
+            [out, self.types.clone(), self.strings.clone()].concat()
+        }
+    }
+
+    fn example() -> Vec<u8> {
+        let mut w = Writer::default();
+        let int = w.add("int", 1, 0, 4, &[0x20]);
+        w.add("choice", 6, 2, 4, &[0, 0, 0, 1]);
+        let array = w.array(int, 5);
+        let inner = w.structure("inner", 24, &[("a", int, 0), ("list", array, 4)]);
+        let constant = w.add("", kind::CONST, 0, inner, &[]);
+        let named = w.add("inner_t", kind::TYPEDEF, 0, constant, &[]);
+        w.structure("outer", 32, &[("first", int, 0), ("second", named, 8)]);
+        w.bytes()
+    }
+
+    #[test]
+    fn members_are_found_through_type_definitions() {
+        let bytes = example();
+        let btf = Btf::parse(&bytes).expect("is BTF");
+        let outer = btf.structure("outer").expect("is there");
+        let second = btf.field(outer, "second").expect("is there");
+        assert_eq!(second.offset, 8);
+        let list = btf.field(second.of, "list").expect("is there");
+        assert_eq!((list.offset, btf.array(list.of)), (4, Some((TypeId(1), 5))));
+        assert_eq!(btf.field(outer, "sec"), None);
+        assert_eq!(btf.field(list.of, "a"), None);
+        assert_eq!(btf.structure("int"), None);
+        assert_eq!(btf.array(outer), None);
+    }
+
+    #[test]
+    fn a_type_that_is_itself_is_none() {
+        let mut w = Writer::default();
+        w.add("loop", kind::TYPEDEF, 0, 1, &[]);
+        let bytes = w.bytes();
+        assert_eq!(Btf::parse(&bytes).expect("is BTF").field(TypeId(1), "a"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_damage_makes_it_panic(changes in prop::collection::vec((any::<usize>(), any::<u8>()), 0..12), cut in 0usize..400) {
+            let mut bytes = example();
+            for (at, byte) in changes {
+                let at = at % bytes.len();
+                bytes[at] = byte;
+            }
+            bytes.truncate(bytes.len().saturating_sub(cut / 2));
+            if let Some(btf) = Btf::parse(&bytes) {
+                for id in 0..10 {
+                    let _ = (btf.field(TypeId(id), "list"), btf.array(TypeId(id)), btf.structure("outer"));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+use super::super::btf::tests::Writer;
+use super::*;
+use proptest::prelude::*;
+
+const BASE: u64 = 0xffff_ffff_c000_0000;
+const BTF: u64 = BASE + 0x8000;
+const HEAD: u64 = BASE + 0x100;
+const LIST: u64 = 8;
+
+/// Linear memory from [`BASE`].
+struct Memory(Vec<u8>);
+
+impl Memory {
+    fn put(&mut self, address: u64, bytes: &[u8]) {
+        let at = (address - BASE) as usize;
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn read(&self, address: u64, out: &mut [u8]) -> bool {
+        let bytes =
+            usize::try_from(address.wrapping_sub(BASE)).ok().and_then(|at| self.0.get(at..at.checked_add(out.len())?));
+        bytes.is_some_and(|bytes| {
+            out.copy_from_slice(bytes);
+            true
+        })
+    }
+
+    fn modules(&self) -> Vec<(String, Vec<Symbol>)> {
+        let btf = Some((BTF, BASE + self.0.len() as u64));
+        modules(&Landmarks { modules: Some(HEAD), btf }, |address, out: &mut [u8]| self.read(address, out))
+    }
+}
+
+/// How kernels describe modules.
+#[derive(Clone, Copy, PartialEq)]
+enum Version {
+    Layouts,
+    Memories,
+}
+
+/// A kernel that has loaded two modules and is loading a third.
+fn memory(version: Version) -> Memory {
+    let mut w = Writer::default();
+    let int = w.add("int", 1, 0, 4, &[0x20]);
+    let pointer = w.add("", 2, 0, 0, &[]);
+    let name = w.array(int, 56);
+    let list = w.structure("list_head", 16, &[("next", pointer, 0), ("prev", pointer, 8)]);
+    let symbols = ["symtab", "num_symtab", "strtab", "typetab"];
+    let symbols: Vec<_> = symbols.iter().zip([0, 8, 16, 24]).map(|(name, at)| (*name, pointer, at)).collect();
+    let symbols = w.structure("mod_kallsyms", 32, &symbols);
+    let (text, text_name) = match version {
+        Version::Layouts => {
+            let core = [("base", pointer, 0), ("size", int, 12), ("text_size", int, 8)];
+            (w.structure("module_layout", 16, &core), "core_layout")
+        }
+        Version::Memories => {
+            let memory = w.structure("module_memory", 16, &[("base", pointer, 0), ("size", int, 8)]);
+            (w.array(memory, 7), "mem")
+        }
+    };
+    let members = [
+        ("state", int, 0),
+        ("list", list, LIST as u32),
+        ("name", name, 24),
+        ("core_kallsyms", symbols, 88),
+        (text_name, text, 128),
+    ];
+    w.structure("module", 256, &members);
+
+    let btf = w.bytes();
+    let mut memory = Memory(vec![0; 0x8000 + btf.len()]);
+    memory.put(BTF, &btf);
+    let structures = [BASE + 0x1000, BASE + 0x2000, BASE + 0x3000];
+    memory.put(HEAD, &(structures[0] + LIST).to_le_bytes());
+    for (i, (module, name)) in structures.into_iter().zip(["ext4", "crc16", "late"]).enumerate() {
+        let next = structures.get(i + 1).map_or(HEAD, |next| next + LIST);
+        let (text, tables) = (BASE + 0x10_0000 * (i as u64 + 1), module + 0x400);
+        memory.put(module, &[0, 0, UNFORMED][i].to_le_bytes());
+        memory.put(module + LIST, &next.to_le_bytes());
+        memory.put(module + 24, name.as_bytes());
+        memory.put(module + 128, &text.to_le_bytes());
+        memory.put(module + 136, &0x300u32.to_le_bytes());
+        memory.put(module + 88, &tables.to_le_bytes());
+        memory.put(module + 96, &4u32.to_le_bytes());
+        memory.put(module + 104, &(module + 0x800).to_le_bytes());
+        memory.put(module + 112, &(module + 0x900).to_le_bytes());
+        memory.put(module + 0x800, b"\0open\0close\0table\0");
+        memory.put(module + 0x900, b"utTd");
+        // Nothing, two functions not in order, data.
+        for (symbol, (name, value)) in
+            [(0, 0), (1, text + 0x200), (6, text + 0x40), (12, text + 0x1000)].iter().enumerate()
+        {
+            memory.put(tables + SYMBOL * symbol as u64, &u32::to_le_bytes(*name));
+            memory.put(tables + SYMBOL * symbol as u64 + 8, &u64::to_le_bytes(*value));
+        }
+    }
+    memory
+}
+
+#[test]
+fn functions_of_loaded_modules_are_found_in_every_version() {
+    for version in [Version::Layouts, Version::Memories] {
+        let functions =
+            |text: u64| vec![Symbol::new(text + 0x40, 0x1c0, "close"), Symbol::new(text + 0x200, 0x100, "open")];
+        let expected =
+            [("ext4".to_owned(), functions(BASE + 0x10_0000)), ("crc16".to_owned(), functions(BASE + 0x20_0000))];
+        assert_eq!(memory(version).modules(), expected);
+    }
+}
+
+#[test]
+fn a_list_without_an_end_ends() {
+    let mut memory = memory(Version::Memories);
+    memory.put(BASE + 0x2000 + LIST, &(BASE + 0x1000 + LIST).to_le_bytes());
+    assert_eq!(memory.modules().len(), 2);
+    memory.put(BASE + 0x2000 + LIST, &u64::MAX.to_le_bytes());
+    assert_eq!(memory.modules().len(), 2);
+    memory.put(BASE + 0x1000 + 96, &u32::MAX.to_le_bytes());
+    assert_eq!(memory.modules()[1].1.len(), 2);
+}
+
+#[test]
+fn without_landmarks_there_are_none() {
+    let memory = memory(Version::Layouts);
+    let read = |address, out: &mut [u8]| memory.read(address, out);
+    assert!(modules(&Landmarks::default(), read).is_empty());
+    assert!(modules(&Landmarks { modules: Some(HEAD), btf: Some((BTF, BTF - 1)) }, read).is_empty());
+    assert!(modules(&Landmarks { modules: Some(HEAD), btf: Some((0, u64::MAX)) }, read).is_empty());
+}
+
+proptest! {
+    #[test]
+    fn no_damage_makes_it_panic(changes in prop::collection::vec((any::<usize>(), any::<u8>()), 1..40)) {
+        let mut memory = memory(Version::Layouts);
+        for (at, byte) in changes {
+            let at = at % memory.0.len();
+            memory.0[at] = byte;
+        }
+        let _ = memory.modules();
+    }
+}
