@@ -1,7 +1,7 @@
 //! Symbols from ELF files and from text.
 
 use super::{Raw, Symbol, functions};
-use object::{Object, ObjectSymbol, SymbolKind};
+use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
 
 /// Why a file has no usable ELF symbols.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +39,9 @@ pub fn elf(bytes: &[u8], slide: u64) -> Result<Vec<Symbol>, ElfError> {
     if raw.is_empty() {
         return Err(ElfError::Stripped);
     }
+    // Where code ends, the last function does.
+    let code = file.sections().filter(|section| section.kind() == SectionKind::Text);
+    raw.extend(code.map(|section| (section.address().saturating_add(section.size()), 'r', String::new())));
     let mut symbols = functions(raw, 0);
     sized.sort_unstable();
     for symbol in &mut symbols {
