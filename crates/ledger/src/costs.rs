@@ -22,11 +22,13 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Prices that charge nothing but one cycle per instruction.
+    /// Prices that charge nothing but one cycle per instruction, and per exception or other transfer of control: time passes
+    /// whatever is executed.
     pub fn free() -> Self {
+        let price = |family: Family| if family.transfers_control() { crate::TICKS_PER_CYCLE } else { 0 };
         Self {
             class: [crate::TICKS_PER_CYCLE as u32; Class::COUNT],
-            by_family: [0; FAMILIES],
+            by_family: Family::ALL.map(price),
             by_kind: FxHashMap::default(),
         }
     }

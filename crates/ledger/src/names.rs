@@ -138,6 +138,13 @@ impl Family {
         !matches!(self, Family::Instruction | Family::Halt) && !self.is_tlb_miss() && !self.is_mispredict()
     }
 
+    /// Whether events of the family take control elsewhere. Code can loop over them without any other instruction that costs
+    /// something, so they must cost something, or time would not pass.
+    pub const fn transfers_control(self) -> bool {
+        use Family::*;
+        matches!(self, Syscall | Sysret | Exception | Interrupt | Nmi | SoftwareInterrupt | Iret)
+    }
+
     /// Whether events of the family are misses in some level of the TLB.
     pub const fn is_tlb_miss(self) -> bool {
         matches!(self, Family::StlbHitData | Family::StlbHitCode | Family::TlbMissData | Family::TlbMissCode)

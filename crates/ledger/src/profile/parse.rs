@@ -100,10 +100,14 @@ impl<'a> At<'a> {
         }
     }
 
-    fn figure(&self, key: &str, most_cycles: f64) -> Result<Sourced<Ticks>, ProfileError> {
+    fn figure(&self, key: &str, most_cycles: f64, may_be_free: bool) -> Result<Sourced<Ticks>, ProfileError> {
         let at = self.table(key)?;
         at.only(&["cycles", "source", "confidence"])?;
-        Ok(Sourced { value: at.ticks("cycles", most_cycles)?, from: at.from()? })
+        let value = at.ticks("cycles", most_cycles)?;
+        if value == 0 && !may_be_free {
+            return Err(at.error("cycles", "should be at least 0.001, or a guest could loop while no time passes"));
+        }
+        Ok(Sourced { value, from: at.from()? })
     }
 }
 
@@ -240,16 +244,19 @@ fn sizes(top: &At) -> Result<Sizes, ProfileError> {
 
 fn classes(at: &At) -> Result<Vec<Sourced<Ticks>>, ProfileError> {
     at.only(&Class::ALL.map(Class::name))?;
-    Class::ALL.into_iter().map(|class| at.figure(class.name(), MOST_CLASS_CYCLES)).collect()
+    // What only an event pays for may be free of itself.
+    let figure = |class: Class| at.figure(class.name(), MOST_CLASS_CYCLES, class == Class::System);
+    Class::ALL.into_iter().map(figure).collect()
 }
 
 fn families(at: &At) -> Result<Vec<Option<Sourced<Ticks>>>, ProfileError> {
     let charged = |family: &Family| *family != Family::Instruction;
     at.only(&Family::ALL.into_iter().filter(charged).map(Family::name).collect::<Vec<_>>())?;
-    Family::ALL
-        .into_iter()
-        .map(|family| if charged(&family) { at.figure(family.name(), MOST_CYCLES).map(Some) } else { Ok(None) })
-        .collect()
+    let figure = |family: Family| match charged(&family) {
+        true => at.figure(family.name(), MOST_CYCLES, !family.transfers_control()).map(Some),
+        false => Ok(None),
+    };
+    Family::ALL.into_iter().map(figure).collect()
 }
 
 fn kinds(at: &At) -> Result<BTreeMap<Kind, Sourced<Ticks>>, ProfileError> {
@@ -262,7 +269,7 @@ fn kinds(at: &At) -> Result<BTreeMap<Kind, Sourced<Ticks>>, ProfileError> {
         let figures = at.table(family_name)?;
         for key in figures.table.keys() {
             let kind = kind(family, key).ok_or_else(|| figures.error(key, "is not a parameter of the family"))?;
-            if kinds.insert(kind, figures.figure(key, MOST_CYCLES)?).is_some() {
+            if kinds.insert(kind, figures.figure(key, MOST_CYCLES, !family.transfers_control())?).is_some() {
                 return Err(figures.error(key, "is given twice"));
             }
             if kinds.len() > MOST_ENTRIES {

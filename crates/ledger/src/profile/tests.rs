@@ -109,6 +109,10 @@ fn what_is_wrong_is_named() {
         broken("load = { cycles = 2.25", "load = { cycles = 2.2501"),
         "profile x.toml: class.load.cycles: 2.2501 is finer than a thousandth"
     );
+    assert_eq!(
+        broken("jump = { cycles = 1", "jump = { cycles = 0"),
+        "profile x.toml: class.jump.cycles: should be at least 0.001, or a guest could loop while no time passes"
+    );
     assert_eq!(broken("load = {", "lode = {"), "profile x.toml: class.lode: is not a key of a profile");
     assert_eq!(broken("ways = 12,", "ways = 7,"), "profile x.toml: tlb.stlb.ways: 7 does not divide 1536 entries");
     assert_eq!(
