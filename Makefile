@@ -49,6 +49,7 @@ lint: tools-build
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
+	cd fuzz && $(CARGO) fmt --check && $(CARGO) clippy --all-targets -- -D warnings
 
 bench: tools-linux build
 	@scripts/bench $(ARGS)

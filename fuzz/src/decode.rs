@@ -174,9 +174,9 @@ fn tables(machine: &mut Machine) {
     let mut gdt = [0u64; 64];
     for (index, dpl) in [(1, 0u64), (2, 3)] {
         let flat = 0x00c0_9000_0000_ffff | dpl << 45;
-        let code = flat | 0xa << 40 | if long && index == 1 { 0x20 } else { 0x40 } << 48 & !0;
         // Code, data; then expand-down, conforming, 16-bit and not present ones.
-        gdt[index * 6] = if long { code & !(0x40 << 48) | 0x20 << 48 } else { code };
+        let width: u64 = if long { 0x20 << 48 } else { 0x40 << 48 };
+        gdt[index * 6] = flat | 0xa << 40 | width;
         gdt[index * 6 + 1] = flat | 0x2 << 40 | 0x40 << 48;
         gdt[index * 6 + 2] = flat | 0x6 << 40;
         gdt[index * 6 + 3] = flat | 0xe << 40;
@@ -231,7 +231,7 @@ fn tables(machine: &mut Machine) {
     if let Some(code) = selectors {
         let rpl = u16::from(cpu.cpl);
         for (i, segment) in cpu.seg.iter_mut().enumerate().take(6) {
-            segment.selector = 8 * (code + u16::from(i != usize::from(seg::CS))) | rpl;
+            segment.selector = (8 * (code + u16::from(i != usize::from(seg::CS)))) | rpl;
         }
     }
 }
@@ -254,7 +254,7 @@ fn registers(machine: &mut Machine, input: &mut Unstructured) -> Result<()> {
             112 => cpu.x87.control = value as u16 & 0x1f7f | 0x40,
             113 => cpu.x87.status = value as u16 & 0x7fff,
             114 => cpu.vector.mxcsr = value as u32 & 0xffff,
-            115 => cpu.set_rflags(value & (flags::ALL & !flags::VM) | cpu.flags & flags::VM),
+            115 => cpu.set_rflags((value & flags::ALL & !flags::VM) | (cpu.flags & flags::VM)),
             116 => cpu.cr0 ^= value & (CR0_MP | CR0_EM | CR0_TS | CR0_NE | CR0_WP | CR0_AM),
             117 => {
                 let may = CR4_VME | CR4_PVI | CR4_TSD | CR4_DE | CR4_PSE | CR4_PCE | CR4_OSFXSR | CR4_OSXMMEXCPT;
@@ -345,7 +345,7 @@ fn execute(input: &mut Unstructured) -> Result<()> {
             Exit::Deadline | Exit::Shutdown => break,
             Exit::Halt | Exit::Mwait { .. } => machine.cpu.attend(attention::NMI),
             Exit::Bus => {
-                if machine.cpu.clock % 3 == 0 {
+                if machine.cpu.clock.is_multiple_of(3) {
                     machine.cpu.attend(attention::INTR);
                 }
             }
