@@ -422,10 +422,8 @@ impl Cpu {
     fn read_within(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec<u64> {
         match self.resolve(linear, size, Access::Read, privilege, segment)? {
             Target::Ram(host) | Target::Rom(host) => {
-                let mut bytes = [0u8; 8];
-                // SAFETY: `size` <= 8 bytes from `host` lie inside one page of RAM; `bytes` is not guest memory.
-                unsafe { std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), size as usize) };
-                Ok(u64::from_le_bytes(bytes))
+                // SAFETY: `size` <= 8 bytes from `host` lie inside one page of RAM.
+                Ok(unsafe { peek(host, size) })
             }
             Target::Device(address) => Ok(self.device_read(address, size as u8)),
         }
@@ -449,8 +447,8 @@ impl Cpu {
     fn write_within(&mut self, linear: u64, size: u64, value: u64, privilege: Privilege, segment: u8) -> Exec {
         match self.resolve(linear, size, Access::Write, privilege, segment)? {
             Target::Ram(host) => {
-                // SAFETY: as in `read_within`.
-                unsafe { std::ptr::copy_nonoverlapping(value.to_le_bytes().as_ptr(), host, size as usize) };
+                // SAFETY: as in `read_within`; the page is writable.
+                unsafe { poke(host, size, value) };
             }
             Target::Rom(_) => {}
             Target::Device(address) => self.device_write(address, size as u8, value),
@@ -772,4 +770,44 @@ impl Cpu {
 #[inline]
 fn physical(entry: &Entry, linear: u64) -> u64 {
     entry.physical | (linear & ((1u64 << entry.shift) - 1))
+}
+
+/// Reads up to 8 bytes; the usual sizes without a call.
+///
+/// # Safety
+/// `size` bytes from `host`, at most 8, must be readable RAM.
+#[inline(always)]
+unsafe fn peek(host: *const u8, size: u64) -> u64 {
+    // SAFETY: as our caller promises; `bytes` is not guest memory.
+    unsafe {
+        match size {
+            1 => u64::from(*host),
+            2 => u64::from(host.cast::<u16>().read_unaligned()),
+            4 => u64::from(host.cast::<u32>().read_unaligned()),
+            8 => host.cast::<u64>().read_unaligned(),
+            _ => {
+                let mut bytes = [0u8; 8];
+                std::ptr::copy_nonoverlapping(host, bytes.as_mut_ptr(), size.min(8) as usize);
+                u64::from_le_bytes(bytes)
+            }
+        }
+    }
+}
+
+/// Writes up to 8 bytes; the usual sizes without a call.
+///
+/// # Safety
+/// `size` bytes from `host`, at most 8, must be writable RAM.
+#[inline(always)]
+unsafe fn poke(host: *mut u8, size: u64, value: u64) {
+    // SAFETY: as our caller promises.
+    unsafe {
+        match size {
+            1 => *host = value as u8,
+            2 => host.cast::<u16>().write_unaligned(value as u16),
+            4 => host.cast::<u32>().write_unaligned(value as u32),
+            8 => host.cast::<u64>().write_unaligned(value),
+            _ => std::ptr::copy_nonoverlapping(value.to_le_bytes().as_ptr(), host, size.min(8) as usize),
+        }
+    }
 }
