@@ -16,7 +16,7 @@ help:
 	@echo 'make guests          bare-metal guests (target/guests) and the Linux guest (guests/linux/out)'
 	@echo 'make test            unit tests, bare-metal guests, and Linux boots where packages can be had'
 	@echo 'make lint            formatting, clippy, documentation'
-	@echo 'make bench           one workload on tollgate, and on QEMU and Bochs where they are installed'
+	@echo 'make bench           the hot paths; one workload on tollgate, and on QEMU and Bochs where they are installed'
 	@echo 'make kvm-unit-tests SRC=dir [ARGS=...]   run kvm-unit-tests images built in dir (see scripts/kvm-unit-tests --help)'
 	@echo 'make fuzz [TARGET=decode] [TIME=600]     fuzz one target (a file of fuzz/fuzz_targets) for TIME seconds'
 	@echo 'make clean           remove what was built (the package cache under guests/linux/cache stays)'
@@ -52,6 +52,7 @@ lint: tools-build
 	cd fuzz && $(CARGO) fmt --check && $(CARGO) clippy --all-targets -- -D warnings
 
 bench: tools-linux build
+	$(CARGO) bench -p cpu --bench interpreter
 	@scripts/bench $(ARGS)
 
 kvm-unit-tests: build
