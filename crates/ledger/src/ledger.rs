@@ -150,17 +150,16 @@ impl Ledger {
     pub fn new(header: Header, recorder: &Recorder, symbols: &Symbols) -> Self {
         let (origins, origin_at) = sorted(recorder.origins());
         let (shapes, shape_at) = sorted(recorder.shapes());
-        let mut blocks: Vec<BlockRuns> = recorder
-            .blocks()
-            .filter(|entry| entry.4 != 0)
-            .map(|(region, origin, rip, shape, runs)| BlockRuns {
-                region: region as u32,
-                origin: origin_at[origin.0 as usize],
-                rip,
-                shape: shape_at[shape.0 as usize],
-                runs,
-            })
-            .collect();
+        // A run has millions of blocks: their list is made in one piece, without the copies that growing it would take.
+        let executed = || recorder.blocks().filter(|entry| entry.4 != 0);
+        let mut blocks = Vec::with_capacity(executed().count());
+        blocks.extend(executed().map(|(region, origin, rip, shape, runs)| BlockRuns {
+            region: region as u32,
+            origin: origin_at[origin.0 as usize],
+            rip,
+            shape: shape_at[shape.0 as usize],
+            runs,
+        }));
         blocks.sort_unstable();
         let mut events: Vec<EventCharge> = recorder
             .events()
@@ -183,12 +182,28 @@ impl Ledger {
 
     /// Names the addresses that were charged. What was resolved before is forgotten.
     pub fn resolve(&mut self, symbols: &Symbols) {
-        let mut places: Vec<(u64, u64)> =
-            self.blocks.iter().map(|b| (self.origins[b.origin as usize].space, b.rip)).collect();
-        places.extend(self.events.iter().map(|e| (self.origins[e.origin as usize].space, e.rip)));
-        places.sort_unstable();
-        places.dedup();
-        self.symbols = places.into_iter().filter_map(|(space, rip)| symbols.find(space, rip)).collect();
+        self.symbols.clear();
+        let blocks = self.blocks.iter().map(|b| (b.origin, b.rip));
+        let events = self.events.iter().map(|e| (e.origin, e.rip));
+        let mut found: Vec<SavedSymbol> = Vec::new();
+        let mut last = None;
+        for (origin, rip) in blocks.chain(events) {
+            // Neighbours are mostly in the same function.
+            let same = |&(of, start, size): &(u32, u64, u64)| of == origin && rip.wrapping_sub(start) < size;
+            if last.as_ref().is_some_and(same) {
+                continue;
+            }
+            if let Some(symbol) = symbols.find(self.origins[origin as usize].space, rip) {
+                last = Some((origin, symbol.start, symbol.size));
+                found.push(symbol);
+            }
+            if found.len() >= 2 * self.symbols.len() + 4096 {
+                self.symbols.append(&mut found);
+                self.symbols.sort_unstable();
+                self.symbols.dedup();
+            }
+        }
+        self.symbols.append(&mut found);
         self.symbols.sort_unstable();
         self.symbols.dedup();
     }
