@@ -3,7 +3,7 @@
 use crate::recorder::{Amount, Recorder, Region, Shape};
 use crate::symbols::Symbols;
 use crate::{Class, Family, Kind, Origin, Profile, Ticks};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a run was, apart from its charges.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,30 +182,11 @@ impl Ledger {
 
     /// Names the addresses that were charged. What was resolved before is forgotten.
     pub fn resolve(&mut self, symbols: &Symbols) {
-        self.symbols.clear();
         let blocks = self.blocks.iter().map(|b| (b.origin, b.rip));
         let events = self.events.iter().map(|e| (e.origin, e.rip));
-        let mut found: Vec<SavedSymbol> = Vec::new();
-        let mut last = None;
-        for (origin, rip) in blocks.chain(events) {
-            // Neighbours are mostly in the same function.
-            let same = |&(of, start, size): &(u32, u64, u64)| of == origin && rip.wrapping_sub(start) < size;
-            if last.as_ref().is_some_and(same) {
-                continue;
-            }
-            if let Some(symbol) = symbols.find(self.origins[origin as usize].space, rip) {
-                last = Some((origin, symbol.start, symbol.size));
-                found.push(symbol);
-            }
-            if found.len() >= 2 * self.symbols.len() + 4096 {
-                self.symbols.append(&mut found);
-                self.symbols.sort_unstable();
-                self.symbols.dedup();
-            }
-        }
-        self.symbols.append(&mut found);
-        self.symbols.sort_unstable();
-        self.symbols.dedup();
+        let found = blocks.chain(events).filter_map(|(o, rip)| symbols.find(self.origins[o as usize].space, rip));
+        // A set, since few symbols stand for very many places.
+        self.symbols = found.collect::<BTreeSet<_>>().into_iter().collect();
     }
 
     /// The symbol that `rip` is in, seen from `space`, and the offset within.
