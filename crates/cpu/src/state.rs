@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::predict::Predictor;
 use crate::ram::Ram;
 use crate::tlb::Tlb;
-use ledger::{Kind, Origin, OriginId, Recorder, Ticks};
+use ledger::{Kind, Operation, Origin, OriginId, Recorder, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -398,8 +398,15 @@ pub struct Cpu {
     pub recorder: Rc<RefCell<Recorder>>,
     /// Index on the board.
     pub index: usize,
-    /// Who is charged now; follows CPL and CR3.
+    /// Virtualization level of what is executed: 0 on the machine itself, 1 as the guest of a hypervisor on it.
+    pub level: u8,
+    /// The address space that is charged where CR3 is not the guest's own, as under shadow paging; set before
+    /// [`Cpu::origin_changed`].
+    pub charged_space: Option<u64>,
+    /// Who is charged now; follows level, CPL and CR3.
     pub origin: OriginId,
+    /// Who is charged for what a hypervisor does for the code that runs now: the same at level 0.
+    pub host_origin: OriginId,
     /// Set while the instruction that hit [`Cause::CodeWrite`] restarts.
     pub code_write_allowed: bool,
     /// Guest-physical addresses of decoded or monitored bytes that were written: page and 64-byte-line mask.
@@ -481,7 +488,10 @@ impl Cpu {
             bus,
             recorder,
             index,
+            level: 0,
+            charged_space: None,
             origin,
+            host_origin: origin,
             code_write_allowed: false,
             code_writes: Vec::new(),
         };
@@ -616,10 +626,16 @@ impl Cpu {
         self.stop_at = 0;
     }
 
-    /// Follows a change of CPL or CR3: who is charged from now on.
+    /// Follows a change of level, CPL or CR3: who is charged from now on.
     pub fn origin_changed(&mut self) {
-        let space = if self.cr0 & CR0_PG != 0 { self.cr3 & 0x000f_ffff_ffff_f000 } else { 0 };
-        self.origin = self.recorder.borrow_mut().origin(Origin { level: 0, ring: self.cpl, space });
+        let own = if self.cr0 & CR0_PG != 0 { self.cr3 & 0x000f_ffff_ffff_f000 } else { 0 };
+        let space = self.charged_space.unwrap_or(own);
+        let mut recorder = self.recorder.borrow_mut();
+        self.host_origin = recorder.origin(Origin { level: 0, ring: self.cpl, space });
+        self.origin = match self.level {
+            0 => self.host_origin,
+            level => recorder.origin(Origin { level, ring: self.cpl, space }),
+        };
     }
 
     /// Who asks the board.
@@ -631,6 +647,19 @@ impl Cpu {
     pub fn charge(&mut self, kind: Kind, count: u64) {
         let ticks = self.model.costs.of(kind) * count;
         self.charge_ticks(kind, count, ticks);
+    }
+
+    /// Charges `count` steps of a hypervisor's software to the current instruction, at level 0.
+    pub fn charge_host(&mut self, operation: Operation, count: u64) {
+        self.charge_host_kind(Kind::operation(operation), count);
+    }
+
+    /// Charges `count` events that the processor or a hypervisor causes at level 0 for the sake of the current instruction.
+    pub fn charge_host_kind(&mut self, kind: Kind, count: u64) {
+        let ticks = self.model.costs.of(kind).saturating_mul(count);
+        self.clock += ticks;
+        let rip = self.rip.wrapping_sub(u64::from(self.ilen));
+        self.recorder.borrow_mut().add(self.host_origin, rip, kind, count, ticks);
     }
 
     /// Charges an event whose price the caller knows (time spent halted, for one).

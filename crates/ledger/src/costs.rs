@@ -8,7 +8,7 @@ use crate::event::{Class, Family, Kind};
 use rustc_hash::FxHashMap;
 
 /// Number of [`Family`] variants.
-pub const FAMILIES: usize = Family::Undefined as usize + 1;
+pub const FAMILIES: usize = Family::Operation as usize + 1;
 
 /// Prices of one processor, in ticks.
 #[derive(Clone, Debug)]

@@ -179,6 +179,12 @@ pub enum Family {
     Wrpkru,
     /// Opcode the processor does not have (#UD); parameter: decoder's opcode number, named in the ledger.
     Undefined,
+    /// The processor's part of leaving VMX non-root mode; parameter: basic exit reason.
+    VmExit,
+    /// The processor's part of entering VMX non-root mode.
+    VmEntry,
+    /// Something that a hypervisor's software does; parameter: [`crate::Operation`].
+    Operation,
 }
 
 impl Family {
@@ -219,6 +225,9 @@ impl Family {
         Family::Xsetbv,
         Family::Wrpkru,
         Family::Undefined,
+        Family::VmExit,
+        Family::VmEntry,
+        Family::Operation,
     ];
 }
 
@@ -244,6 +253,11 @@ impl Kind {
         let subleaf = if subleaf > last { last } else { subleaf };
         let param = if leaf == 0xd { leaf | subleaf << 8 } else { leaf };
         Self { family: Family::Cpuid, param }
+    }
+
+    /// The kind of a step of a hypervisor's software.
+    pub const fn operation(operation: crate::Operation) -> Self {
+        Self { family: Family::Operation, param: operation as u32 }
     }
 
     /// How many sub-leaves of CPUID leaf 0xD are told apart: one per bit of XCR0 and IA32_XSS.

@@ -6,13 +6,15 @@
 use crate::ledger::{BlockRuns, EventCharge, Header, Ledger, SavedSymbol};
 use crate::recorder::{LONGEST_REGION_NAME, MOST_REGIONS, Region};
 use crate::wire::{Reader, fnv1a, put, put_str};
-use crate::{Class, Family, Kind, Origin};
+use crate::{Class, Family, Kind, Operation, Origin};
 use std::collections::BTreeMap;
 
 /// The first bytes of a ledger. The first is no text, the last two show what text transfer does to a file.
 const MAGIC: [u8; 8] = *b"\x8fLEDGR\r\n";
 /// The version of the layout.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+/// The version whose events end with [`Family::Undefined`]: it was never written for a guest of a hypervisor. Otherwise the same.
+const BEFORE_HYPERVISORS: u16 = 1;
 /// Uncompressed bytes in a frame, at most.
 const FRAME: usize = 1 << 20;
 /// Uncompressed bytes in all, at most: some ten million entries.
@@ -32,7 +34,7 @@ pub enum LedgerError {
     #[error("is not a ledger")]
     NotALedger,
     /// Another version of this program wrote it.
-    #[error("is a ledger of format version {found}; this program reads version {VERSION}")]
+    #[error("is a ledger of format version {found}; this program reads versions {BEFORE_HYPERVISORS} to {VERSION}")]
     Version {
         /// The version found.
         found: u16,
@@ -88,7 +90,7 @@ impl Ledger {
         let length = |expected| LedgerError::Length { expected, found: bytes.len() as u64 };
         let Some((preamble, frames)) = bytes.split_at_checked(PREAMBLE) else { return Err(length(PREAMBLE as u64)) };
         let version = u16::from_le_bytes([preamble[8], preamble[9]]);
-        if version != VERSION {
+        if !(BEFORE_HYPERVISORS..=VERSION).contains(&version) {
             return Err(LedgerError::Version { found: version });
         }
         let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| preamble[at + i]));
@@ -98,7 +100,8 @@ impl Ledger {
         if number(18) != fnv1a(frames) {
             return Err(LedgerError::Checksum);
         }
-        parse(&unpack(frames)?)
+        let families = if version == BEFORE_HYPERVISORS { Family::VmExit as u64 } else { Family::ALL.len() as u64 };
+        parse(&unpack(frames)?, families)
     }
 
     fn payload(&self) -> Vec<u8> {
@@ -211,12 +214,17 @@ fn put_kind(out: &mut Vec<u8>, kind: Kind) {
     put(out, u64::from(kind.param));
 }
 
-fn kind(reader: &mut Reader) -> Result<Kind, LedgerError> {
-    let family = Family::from_index(reader.up_to(255)? as usize);
+/// A kind of the first `families` families.
+fn kind(reader: &mut Reader, families: u64) -> Result<Kind, LedgerError> {
+    let number = reader.up_to(255)?;
+    let family = Family::from_index(number as usize).filter(|_| number < families);
     let family = family.ok_or_else(|| reader.malformed("there is no such family of events"))?;
     let param = reader.up_to(u64::from(u32::MAX))? as u32;
     if family == Family::Instruction && Class::from_index(param as usize).is_none() {
         return Err(reader.malformed("there is no such class"));
+    }
+    if family == Family::Operation && Operation::from_index(param as usize).is_none() {
+        return Err(reader.malformed("there is no such operation"));
     }
     Ok(Kind::new(family, param))
 }
@@ -245,9 +253,9 @@ fn unpack(mut frames: &[u8]) -> Result<Vec<u8>, LedgerError> {
     Ok(payload)
 }
 
-fn parse(payload: &[u8]) -> Result<Ledger, LedgerError> {
+fn parse(payload: &[u8], families: u64) -> Result<Ledger, LedgerError> {
     let r = &mut Reader::new(payload);
-    let header = header(r)?;
+    let header = header(r, families)?;
     r.section("regions");
     let regions = list(r, 2, |r| Ok(Region { name: r.string(LONGEST_REGION_NAME * 4)?, begun: r.number()? }))?;
     if regions.len() > MOST_REGIONS || regions.first().is_none_or(|first| !first.name.is_empty()) {
@@ -290,14 +298,14 @@ fn parse(payload: &[u8]) -> Result<Ledger, LedgerError> {
     let mut place = Place::default();
     let events = list(r, 7, |r| {
         let Place { region, origin, rip } = checked(r, &mut place, regions.len(), origins.len())?;
-        Ok(EventCharge { region, origin, rip, kind: kind(r)?, count: r.number()?, ticks: r.number()? })
+        Ok(EventCharge { region, origin, rip, kind: kind(r, families)?, count: r.number()?, ticks: r.number()? })
     })?;
     in_order(r, &events)?;
     std::mem::replace(r, Reader::new(&[])).finish()?;
     Ok(Ledger { header, regions, origins, shapes, symbols, blocks, events })
 }
 
-fn header(r: &mut Reader) -> Result<Header, LedgerError> {
+fn header(r: &mut Reader, families: u64) -> Result<Header, LedgerError> {
     let profile = r.string(LONGEST_NAME)?;
     let tsc_hz = r.number()?;
     if tsc_hz == 0 {
@@ -312,7 +320,7 @@ fn header(r: &mut Reader) -> Result<Header, LedgerError> {
     r.section("metadata");
     let metadata = map(r, 2, |r| Ok((r.string(LONGEST_NAME)?, r.string(LONGEST_METADATA)?)))?;
     r.section("names");
-    let names = map(r, 3, |r| Ok((kind(r)?, r.string(LONGEST_NAME)?)))?;
+    let names = map(r, 3, |r| Ok((kind(r, families)?, r.string(LONGEST_NAME)?)))?;
     Ok(Header { profile, tsc_hz, class_ticks, clocks, metadata, names })
 }
 
@@ -403,8 +411,22 @@ mod tests {
         flipped[PREAMBLE + 20] ^= 4;
         assert_eq!(Ledger::read(&flipped), Err(LedgerError::Checksum));
         let mut newer = bytes;
-        newer[8] = 2;
-        assert_eq!(Ledger::read(&newer), Err(LedgerError::Version { found: 2 }));
+        newer[8] = 3;
+        assert_eq!(Ledger::read(&newer), Err(LedgerError::Version { found: 3 }));
+    }
+
+    #[test]
+    fn files_from_before_there_were_hypervisors_are_read() {
+        let as_version_1 = |ledger: &Ledger| {
+            let mut bytes = ledger.to_bytes();
+            bytes[8] = 1;
+            Ledger::read(&bytes)
+        };
+        let mut ledger = sample();
+        assert_eq!(as_version_1(&ledger), Ok(ledger.clone()));
+        ledger.events.last_mut().unwrap().kind = Kind::new(Family::VmExit, 10);
+        assert_eq!(Ledger::read(&ledger.to_bytes()), Ok(ledger.clone()));
+        assert!(matches!(as_version_1(&ledger), Err(LedgerError::Malformed { section: "events", .. })));
     }
 
     /// A file around a payload, with the right lengths and checksum.
@@ -440,6 +462,7 @@ mod tests {
             |l: &mut Ledger| l.blocks.last_mut().unwrap().origin = 99,
             |l: &mut Ledger| l.events.last_mut().unwrap().region = 99,
             |l: &mut Ledger| l.events.last_mut().unwrap().kind = Kind::new(Family::Instruction, 99),
+            |l: &mut Ledger| l.events.last_mut().unwrap().kind = Kind::new(Family::Operation, 99),
             |l: &mut Ledger| l.events.swap(0, 1),
             |l: &mut Ledger| l.origins.swap(0, 1),
             |l: &mut Ledger| l.origins[0].ring = 4,

@@ -1,6 +1,7 @@
 //! What classes, families and kinds are called: in profiles (identifiers) and in reports (prose).
 
 use crate::event::{Class, Family, Kind};
+use crate::operation::{Operation, exit_reason_name};
 
 impl Class {
     /// The identifier used in profiles and in machine-readable output.
@@ -89,6 +90,9 @@ impl Family {
             Family::Xsetbv => "xsetbv",
             Family::Wrpkru => "wrpkru",
             Family::Undefined => "undefined",
+            Family::VmExit => "vm_exit",
+            Family::VmEntry => "vm_entry",
+            Family::Operation => "operation",
         }
     }
 
@@ -130,6 +134,9 @@ impl Family {
             Family::Xsetbv => "XSETBV",
             Family::Wrpkru => "WRPKRU",
             Family::Undefined => "undefined opcodes",
+            Family::VmExit => "VM exits",
+            Family::VmEntry => "VM entries",
+            Family::Operation => "hypervisor operations",
         }
     }
 
@@ -142,7 +149,12 @@ impl Family {
     /// something, so they must cost something, or time would not pass.
     pub const fn transfers_control(self) -> bool {
         use Family::*;
-        matches!(self, Syscall | Sysret | Exception | Interrupt | Nmi | SoftwareInterrupt | Iret)
+        matches!(self, Syscall | Sysret | Exception | Interrupt | Nmi | SoftwareInterrupt | Iret | VmExit | VmEntry)
+    }
+
+    /// Whether events of the family are work of a hypervisor, or of the processor for one.
+    pub const fn is_hypervisor(self) -> bool {
+        matches!(self, Family::VmExit | Family::VmEntry | Family::Operation)
     }
 
     /// Whether events of the family are misses in some level of the TLB.
@@ -228,6 +240,15 @@ impl Kind {
                 if p == 0 { "SGDT, SIDT, SLDT, STR" } else { "LGDT, LIDT, LLDT, LTR" }.to_owned()
             }
             Family::Undefined => named("undefined opcode"),
+            Family::VmExit => match exit_reason_name(p) {
+                Some(reason) => format!("VM exit {reason}"),
+                None => format!("VM exit {p}"),
+            },
+            Family::VmEntry => "VM entry".to_owned(),
+            Family::Operation => match Operation::from_index(p as usize) {
+                Some(operation) => format!("hypervisor: {}", operation.title()),
+                None => format!("hypervisor: operation {p}"),
+            },
             family => family.title().to_owned(),
         }
     }
@@ -350,6 +371,11 @@ mod tests {
             (Kind::new(Family::Wrmsr, 0x6e0), "WRMSR IA32_TSC_DEADLINE"),
             (Kind::new(Family::PortOut, 0x80), "OUT 0x80"),
             (Kind::new(Family::Iret, 0), "IRET"),
+            (Kind::new(Family::VmExit, 28), "VM exit CR_ACCESS"),
+            (Kind::new(Family::VmExit, 35), "VM exit 35"),
+            (Kind::new(Family::VmEntry, 0), "VM entry"),
+            (Kind::operation(Operation::RunLoop), "hypervisor: run loop"),
+            (Kind::new(Family::Operation, 1000), "hypervisor: operation 1000"),
         ] {
             assert_eq!(kind.describe(None), text);
         }

@@ -104,9 +104,10 @@ pub struct Profile {
     pub sizes: Sizes,
     /// Ticks per instruction, by class in the order of [`Class::ALL`].
     pub classes: Vec<Sourced<Ticks>>,
-    /// Ticks per event, by family in the order of [`Family::ALL`]; `None` for [`Family::Instruction`] only.
+    /// Ticks per event, by family in the order of [`Family::ALL`]; `None` for [`Family::Instruction`] and [`Family::Operation`],
+    /// whose prices are those of classes and of operations.
     pub families: Vec<Option<Sourced<Ticks>>>,
-    /// Ticks of kinds that differ from their family.
+    /// Ticks of kinds that differ from their family, and of every operation.
     pub kinds: BTreeMap<Kind, Sourced<Ticks>>,
     /// Where the CPUID contents come from.
     pub cpuid_from: Provenance,
@@ -248,7 +249,7 @@ impl Profile {
         cpuid::visible(&self.raw_cpuid, self.vendor, self.physical_bits.value)
     }
 
-    /// The price of an event with its provenance; `None` for instructions.
+    /// The price of an event with its provenance; `None` for instructions and unknown operations.
     pub fn figure(&self, kind: Kind) -> Option<&Sourced<Ticks>> {
         self.kinds.get(&kind).or_else(|| self.families[kind.family as usize].as_ref())
     }

@@ -1,7 +1,8 @@
 //! Reads a profile's TOML, key by key, so that whatever is wrong can be named.
 
 use super::{Confidence, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, built_in};
-use crate::{Class, Family, Kind, Sets, TICKS_PER_CYCLE, Ticks};
+use crate::operation::exit_reason;
+use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
@@ -173,6 +174,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         "class",
         "event",
         "event_by_parameter",
+        "operation",
         "cpuid",
     ])?;
     top.integer("format", FORMAT, FORMAT)?;
@@ -201,7 +203,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         sizes: sizes(top)?,
         classes: classes(&top.table("class")?)?,
         families: families(&top.table("event")?)?,
-        kinds: kinds(&top.table("event_by_parameter")?)?,
+        kinds: kinds(&top.table("event_by_parameter")?, operations(&top.table("operation")?)?)?,
         cpuid_from,
         raw_cpuid,
     })
@@ -250,7 +252,7 @@ fn classes(at: &At) -> Result<Vec<Sourced<Ticks>>, ProfileError> {
 }
 
 fn families(at: &At) -> Result<Vec<Option<Sourced<Ticks>>>, ProfileError> {
-    let charged = |family: &Family| *family != Family::Instruction;
+    let charged = |family: &Family| !matches!(family, Family::Instruction | Family::Operation);
     at.only(&Family::ALL.into_iter().filter(charged).map(Family::name).collect::<Vec<_>>())?;
     let figure = |family: Family| match charged(&family) {
         true => at.figure(family.name(), MOST_CYCLES, !family.transfers_control()).map(Some),
@@ -259,11 +261,19 @@ fn families(at: &At) -> Result<Vec<Option<Sourced<Ticks>>>, ProfileError> {
     Family::ALL.into_iter().map(figure).collect()
 }
 
-fn kinds(at: &At) -> Result<BTreeMap<Kind, Sourced<Ticks>>, ProfileError> {
-    let mut kinds = BTreeMap::new();
+/// Every operation has a price. None may be free: a hypervisor could work without end for a guest while no time passes.
+fn operations(at: &At) -> Result<BTreeMap<Kind, Sourced<Ticks>>, ProfileError> {
+    at.only(&Operation::ALL.map(Operation::name))?;
+    let figure =
+        |operation: Operation| Ok((Kind::operation(operation), at.figure(operation.name(), MOST_CYCLES, false)?));
+    Operation::ALL.into_iter().map(figure).collect()
+}
+
+/// The figures by parameter, besides those in `kinds`.
+fn kinds(at: &At, mut kinds: BTreeMap<Kind, Sourced<Ticks>>) -> Result<BTreeMap<Kind, Sourced<Ticks>>, ProfileError> {
     for family_name in at.table.keys() {
         let family = match Family::from_name(family_name) {
-            Some(family) if family != Family::Instruction => family,
+            Some(family) if !matches!(family, Family::Instruction | Family::Operation) => family,
             _ => return Err(at.error(family_name, "is not a family of events")),
         };
         let figures = at.table(family_name)?;
@@ -280,7 +290,7 @@ fn kinds(at: &At) -> Result<BTreeMap<Kind, Sourced<Ticks>>, ProfileError> {
     Ok(kinds)
 }
 
-/// A parameter as profiles write it: decimal or with 0x; for CPUID also `0xd:7`, sub-leaf 7 of leaf 0xD.
+/// A parameter as profiles write it: decimal or with 0x; for CPUID also `0xd:7`, sub-leaf 7 of leaf 0xD; for exits the reason's name.
 fn kind(family: Family, text: &str) -> Option<Kind> {
     let number = |text: &str| match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -291,6 +301,7 @@ fn kind(family: Family, text: &str) -> Option<Kind> {
             let (leaf, subleaf) = (number(leaf)?, number(subleaf)?);
             (leaf == 0xd && subleaf < Kind::CPUID_SUBLEAVES).then(|| Kind::cpuid(leaf, subleaf))
         }
+        (Family::VmExit, None) => Some(Kind::new(family, exit_reason(text)?)),
         (Family::Cpuid, None) => Some(Kind::cpuid(number(text)?, 0)),
         (_, Some(_)) => None,
         (_, None) => Some(Kind::new(family, number(text)?)),
