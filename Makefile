@@ -36,6 +36,7 @@ guests: guests-linux
 guests-linux: tools-linux
 	@guests/linux/kernel
 	@guests/linux/build
+	@guests/linux/build --kernexec || echo 'the guest image with the kernexec module is not made (see above); the others are' >&2
 
 demo: tools-linux build
 	@scripts/demo
