@@ -75,6 +75,8 @@ pub enum Cause {
     CodeWrite,
     /// Shutdown (triple fault).
     Shutdown,
+    /// A VM exit: the details are in [`Cpu::vm_exit`].
+    VmExit,
 }
 
 impl Cpu {

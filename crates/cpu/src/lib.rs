@@ -2,7 +2,7 @@
 //!
 //! Whoever drives it (a board, a hypervisor) sees what VMX hardware would show: [`Cpu::run`] executes until an [`Exit`].
 //! Reading order: [`state`] (what there is), [`op`] (a decoded instruction), [`decode`] and [`table`] (how it comes to be),
-//! [`cache`] (blocks), [`run`] (the loop), [`exec`] (what instructions do), [`mem`], [`tlb`] and [`walk`] (memory).
+//! [`cache`] (blocks), [`run`] (the loop), [`exec`] (what instructions do), [`mem`], [`tlb`] and [`walk`] (memory), [`vmx`] (under a hypervisor).
 
 pub mod bus;
 pub mod cache;
@@ -25,6 +25,7 @@ pub mod state;
 pub mod table;
 pub mod testing;
 pub mod tlb;
+pub mod vmx;
 pub mod walk;
 
 pub use bus::{Bus, Ident};

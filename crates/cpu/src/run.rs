@@ -15,7 +15,7 @@ use ledger::{Class, Family, Kind, OriginId, Shape, Ticks};
 /// DR6.BS: single step.
 pub(crate) const DR6_BS: u64 = 1 << 14;
 
-/// Why [`Cpu::run`] returned. VMX exits will join these.
+/// Why [`Cpu::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// The deadline has come.
@@ -31,6 +31,8 @@ pub enum Exit {
     },
     /// Triple fault.
     Shutdown,
+    /// VM exit: [`Cpu::vm_exit`] says which. The processor is in root mode.
+    Vm,
 }
 
 impl Cpu {
@@ -381,6 +383,10 @@ impl Cpu {
         if self.attention & attention::CODE != 0 {
             self.drop_written_code(cache);
         }
+        if self.attention & attention::VM_EXIT != 0 {
+            self.attention &= !attention::VM_EXIT;
+            return Some(Exit::Vm);
+        }
         if self.attention & attention::SHUTDOWN != 0 {
             self.attention &= !attention::SHUTDOWN;
             return Some(Exit::Shutdown);
@@ -491,6 +497,7 @@ impl Cpu {
         match std::mem::take(&mut self.fault) {
             Cause::Exception(vector, code) => self.deliver_exception(vector, code),
             Cause::Shutdown => self.attend(attention::SHUTDOWN),
+            Cause::VmExit => self.leave_guest(),
             Cause::None | Cause::CodeWrite => debug_assert!(false, "no fault to deliver"),
         }
     }

@@ -10,6 +10,7 @@ use crate::model::Model;
 use crate::predict::Predictor;
 use crate::ram::Ram;
 use crate::tlb::Tlb;
+use crate::vmx::{NonRoot, VmExit};
 use ledger::{Kind, Operation, Origin, OriginId, Recorder, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -286,6 +287,8 @@ pub mod attention {
     pub const MWAIT: u32 = 1 << 10;
     /// With MWAIT: interrupts end it even if they are masked.
     pub const MWAIT_MASKED: u32 = 1 << 11;
+    /// A VM exit has been made: the hypervisor goes on.
+    pub const VM_EXIT: u32 = 1 << 12;
 }
 
 /// A virtual processor.
@@ -377,6 +380,10 @@ pub struct Cpu {
     /// The x87 CS and DS are saved as 0 (CPUID.7.0:EBX\[13\]).
     pub fcs_deprecated: bool,
 
+    /// Non-root mode.
+    pub vmx: Box<NonRoot>,
+    /// What the last VM exit reported.
+    pub vm_exit: VmExit,
     /// A debug trap is due after the current instruction because RFLAGS.TF was set before it.
     pub single_step: bool,
     /// What the model's CPUID has.
@@ -477,6 +484,8 @@ impl Cpu {
             apic_id: index as u32,
             fdp_on_exception: leaf7 & 1 << 6 != 0,
             fcs_deprecated: leaf7 & 1 << 13 != 0,
+            vmx: Box::default(),
+            vm_exit: VmExit::default(),
             single_step: false,
             processors: 1,
             capabilities: Capabilities::of(&model),

@@ -84,6 +84,8 @@ pub enum Outcome {
     DebugExit(u8),
     /// Triple fault on this processor.
     TripleFault(usize),
+    /// A VM exit with this reason on this processor, which nobody handles: an error of this program.
+    UnhandledExit(usize, u32),
     /// All processors are halted with interrupts off.
     Stuck,
     /// The host stopped it.
@@ -200,6 +202,7 @@ impl Machine {
                 Pause::Ended(Ending::Reset) => break Outcome::Reset,
                 Pause::Ended(Ending::DebugExit(status)) => break Outcome::DebugExit(status),
                 Pause::TripleFault(cpu) => break Outcome::TripleFault(cpu),
+                Pause::UnhandledExit(cpu, reason) => break Outcome::UnhandledExit(cpu, reason),
                 Pause::Stuck => break Outcome::Stuck,
                 _ if poll.stop => break Outcome::Stopped,
                 Pause::Slice => {}

@@ -82,6 +82,8 @@ pub enum Pause {
     Ended(Ending),
     /// Triple fault on this processor.
     TripleFault(usize),
+    /// A VM exit, with its reason, on this processor, which nobody runs as a hypervisor's: an error of this program.
+    UnhandledExit(usize, u32),
     /// Every processor is halted with interrupts off: nothing will ever wake one.
     Stuck,
     /// A slice is over: time to look at the host.
@@ -236,6 +238,7 @@ impl Vcpus {
             Exit::Halt => vcpu.activity = Activity::Halted,
             Exit::Mwait { masked } => vcpu.activity = Activity::Mwait { masked },
             Exit::Shutdown => return Some(Pause::TripleFault(index)),
+            Exit::Vm => return Some(Pause::UnhandledExit(index, vcpu.cpu.vm_exit.reason)),
         }
         let now = vcpu.cpu.clock;
         self.device_writes();

@@ -258,6 +258,9 @@ fn ending(outcome: Outcome, timed_out: bool) -> (String, u8) {
         Outcome::Reset => ("reset".into(), 0),
         Outcome::DebugExit(status) => ("debug exit".into(), status),
         Outcome::TripleFault(cpu) => (format!("triple fault on cpu {cpu}"), GUEST_DIED),
+        Outcome::UnhandledExit(cpu, reason) => {
+            (format!("internal error: VM exit {reason:#x} on cpu {cpu} without a hypervisor"), GUEST_DIED)
+        }
         Outcome::Stuck => ("every processor is halted with interrupts off".into(), GUEST_DIED),
         Outcome::Stopped if timed_out => ("time is up".into(), TIMED_OUT),
         Outcome::Stopped => ("interrupted".into(), INTERRUPTED),

@@ -69,13 +69,24 @@ impl Cpu {
         self.deliver(Event { vector: vector::NMI, code: None, source: Source::Nmi });
     }
 
+    /// Delivers an event that a VM entry injects: what the event is about (CR2, DR6, DR7) is as the hypervisor has put it.
+    pub(crate) fn deliver_injected(&mut self, event: Event) {
+        self.deliver_from(event, true);
+    }
+
     /// Delivers an event and whatever exceptions doing so causes, up to shutdown.
     fn deliver(&mut self, first: Event) {
+        self.deliver_from(first, false);
+    }
+
+    fn deliver_from(&mut self, first: Event, injected: bool) {
         let mut event = first;
         let allowed = std::mem::replace(&mut self.code_write_allowed, true);
         // A debug trap after HLT finds the processor awake.
         self.attention &= !attention::HALT;
-        self.before_delivery(&event);
+        if !injected {
+            self.before_delivery(&event);
+        }
         while self.enter_handler(&event).is_err() {
             let Cause::Exception(second, code) = std::mem::take(&mut self.fault) else {
                 self.attend(attention::SHUTDOWN);

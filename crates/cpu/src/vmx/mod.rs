@@ -1,0 +1,41 @@
+//! VMX non-root mode: the contract between the processor and a hypervisor (SDM vol. 3, chapters 24 to 27).
+//!
+//! There is no VMCS in memory. The hypervisor writes the guest's registers into the processor's fields and calls
+//! [`Cpu::vm_entry`] with [`Controls`]; [`Cpu::run`] then runs the guest until something exits, and returns
+//! [`Exit::Vm`](crate::Exit::Vm) with the details in [`Cpu::vm_exit`]. The guest's registers are still in the processor's fields;
+//! guest state that no register holds (interruptibility, activity, pending debug exceptions) is in the controls.
+//!
+//! [`Cpu::vm_entry`]: crate::Cpu::vm_entry
+//! [`Cpu::run`]: crate::Cpu::run
+//! [`Cpu::vm_exit`]: crate::Cpu::vm_exit
+
+mod checks;
+mod controls;
+mod events;
+mod information;
+mod transition;
+
+pub use controls::{
+    Controls, IoBitmap, MsrBitmap, activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary,
+    secondary,
+};
+pub use information::{VmExit, reason};
+pub use transition::EntryFailure;
+
+use ledger::Ticks;
+
+/// The VMX-preemption timer counts down at the rate of the time-stamp counter divided by two to this power.
+pub const PREEMPTION_TIMER_SHIFT: u32 = 5;
+
+/// State of non-root mode.
+#[derive(Debug, Default)]
+pub struct NonRoot {
+    /// The processor is in non-root mode.
+    pub active: bool,
+    /// The controls.
+    pub controls: Controls,
+    /// HLT was executed without an exit: nothing but events goes on.
+    pub halted: bool,
+    /// When the VMX-preemption timer runs out.
+    pub timer_at: Ticks,
+}

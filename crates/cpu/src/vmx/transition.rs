@@ -1,0 +1,143 @@
+//! VM entry and exit: between root and non-root mode.
+
+use super::PREEMPTION_TIMER_SHIFT;
+use super::controls::{Controls, activity, entry, exit, interruptibility, interruption, pin, secondary};
+use super::information::{VmExit, reason};
+use crate::fault::{Cause, Fault};
+use crate::state::{Cpu, attention};
+use ledger::{Family, Kind, TICKS_PER_CYCLE, Ticks};
+
+/// Why a VM entry failed. The processor is in root mode then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EntryFailure {
+    /// A check on the controls failed (SDM vol. 3, 26.2): nothing has happened.
+    #[error("VM entry with invalid control field: {0}")]
+    Control(&'static str),
+    /// A check on the guest's state failed (SDM vol. 3, 26.3): [`Cpu::vm_exit`] says so too.
+    #[error("VM entry with invalid guest state: {0}")]
+    GuestState(&'static str),
+}
+
+impl Cpu {
+    /// Whether the processor is in VMX non-root mode.
+    #[inline(always)]
+    pub fn non_root(&self) -> bool {
+        self.vmx.active
+    }
+
+    /// The controls of the last VM entry; what exits left in them.
+    pub fn controls(&self) -> &Controls {
+        &self.vmx.controls
+    }
+
+    /// The controls, to change between an exit and [`Cpu::vm_reentry`].
+    pub fn controls_mut(&mut self) -> &mut Controls {
+        &mut self.vmx.controls
+    }
+
+    /// VM entry with these controls, into the guest whose registers the processor's fields hold.
+    pub fn vm_entry(&mut self, controls: Controls) -> Result<(), EntryFailure> {
+        self.vmx.controls = controls;
+        self.vm_reentry()
+    }
+
+    /// VM entry with the controls as they are.
+    pub fn vm_reentry(&mut self) -> Result<(), EntryFailure> {
+        if self.vmx.active {
+            return Err(EntryFailure::Control("the processor is in non-root mode already"));
+        }
+        self.check_controls().map_err(EntryFailure::Control)?;
+        self.charge_host_kind(Kind::new(Family::VmEntry, 0), 1);
+        if let Err(check) = self.check_guest_state() {
+            self.vm_exit = VmExit { reason: reason::INVALID_GUEST_STATE | reason::ENTRY_FAILURE, ..VmExit::default() };
+            return Err(EntryFailure::GuestState(check));
+        }
+        self.vmx.active = true;
+        self.level = 1;
+        self.transition_flush();
+        self.enter_guest_state();
+        self.mode_changed();
+        self.inject();
+        Ok(())
+    }
+
+    /// What entries and exits do to cached translations where these are not tagged: those of VPID 0 all go.
+    fn transition_flush(&mut self) {
+        if !self.vmx.controls.secondary(secondary::VPID) {
+            self.tlb.flush_all();
+        }
+        self.mapping_changed();
+    }
+
+    /// Takes over the guest state that is not in registers.
+    fn enter_guest_state(&mut self) {
+        let controls = &self.vmx.controls;
+        let blocking = controls.interruptibility;
+        let vectoring = controls.entry_interruption & interruption::VALID != 0
+            && controls.entry_interruption & interruption::TYPE != interruption::OTHER_EVENT;
+        self.nmi_blocked = blocking & interruptibility::NMI != 0;
+        self.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW | attention::DEBUG | attention::HALT);
+        self.pending_dr6 = 0;
+        if !vectoring {
+            let shadows =
+                [(interruptibility::STI, attention::STI_SHADOW), (interruptibility::MOV_SS, attention::SS_SHADOW)];
+            for (_, shadow) in shadows.iter().filter(|(bit, _)| blocking & bit != 0) {
+                self.attend(*shadow);
+            }
+        }
+        let halted = self.vmx.controls.activity == activity::HLT && !vectoring;
+        self.vmx.halted = halted;
+        let timer = self.vmx.controls.pin & pin::PREEMPTION_TIMER != 0;
+        let wait = Ticks::from(self.vmx.controls.preemption_timer) << PREEMPTION_TIMER_SHIFT;
+        self.vmx.timer_at = if timer { self.clock.saturating_add(wait * TICKS_PER_CYCLE) } else { Ticks::MAX };
+    }
+
+    /// Stops the running instruction for a VM exit: what a handler or a walk returns in place of a fault. Further fields of
+    /// [`Cpu::vm_exit`] are the caller's to fill after this.
+    #[cold]
+    pub fn exit_fault(&mut self, reason: u32, qualification: u64) -> Fault {
+        self.vm_exit = VmExit { reason, qualification, instruction_length: u32::from(self.ilen), ..VmExit::default() };
+        self.fault = Cause::VmExit;
+        Fault
+    }
+
+    /// Leaves non-root mode with [`Cpu::vm_exit`] as it is, RIP where it is to be; [`Cpu::run`] returns at once.
+    #[cold]
+    pub(crate) fn leave_guest(&mut self) {
+        self.ilen = 0;
+        self.charge_host_kind(Kind::new(Family::VmExit, self.vm_exit.basic()), 1);
+        self.save_guest_state();
+        self.vmx.active = false;
+        self.level = 0;
+        self.transition_flush();
+        self.mode_changed();
+        self.attend(attention::VM_EXIT);
+    }
+
+    /// Gives back the guest state that is not in registers.
+    fn save_guest_state(&mut self) {
+        let mut blocking = 0;
+        if self.attention & attention::STI_SHADOW != 0 {
+            blocking |= interruptibility::STI;
+        }
+        if self.attention & attention::SS_SHADOW != 0 {
+            blocking |= interruptibility::MOV_SS;
+        }
+        if self.nmi_blocked {
+            blocking |= interruptibility::NMI;
+        }
+        let long = self.long_mode();
+        let left = self.vmx.timer_at.saturating_sub(self.clock) / TICKS_PER_CYCLE >> PREEMPTION_TIMER_SHIFT;
+        let halted = self.vmx.halted;
+        let controls = &mut self.vmx.controls;
+        controls.interruptibility = blocking;
+        controls.activity = if halted { activity::HLT } else { activity::ACTIVE };
+        controls.entry_interruption &= !interruption::VALID;
+        controls.entry = (controls.entry & !entry::IA32E_GUEST) | if long { entry::IA32E_GUEST } else { 0 };
+        if controls.pin & pin::PREEMPTION_TIMER != 0 && controls.exit & exit::SAVE_PREEMPTION_TIMER != 0 {
+            controls.preemption_timer = u32::try_from(left).unwrap_or(u32::MAX);
+        }
+        self.vmx.halted = false;
+        self.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW | attention::HALT);
+    }
+}
