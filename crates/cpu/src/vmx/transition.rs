@@ -50,6 +50,7 @@ impl Cpu {
         self.charge_host_kind(Kind::new(Family::VmEntry, 0), 1);
         if let Err(check) = self.check_guest_state() {
             self.vm_exit = VmExit { reason: reason::INVALID_GUEST_STATE | reason::ENTRY_FAILURE, ..VmExit::default() };
+            self.charge_host_kind(Kind::new(Family::VmExit, reason::INVALID_GUEST_STATE), 1);
             return Err(EntryFailure::GuestState(check));
         }
         self.vmx.active = true;
