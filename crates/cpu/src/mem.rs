@@ -362,7 +362,7 @@ impl Cpu {
         if explicit && self.front.context & 3 == MODE_SLOW {
             self.data_breakpoint(linear, size, write);
         }
-        let Some((page, read_only)) = self.ram.page(address) else { return Ok(Target::Device(address)) };
+        let Some((page, read_only)) = self.ram.visible_page(address) else { return Ok(Target::Device(address)) };
         // SAFETY: the offset stays inside the page.
         let host = unsafe { page.add((address & OFFSET) as usize) };
         if write {

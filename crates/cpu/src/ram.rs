@@ -24,6 +24,17 @@ pub struct Region {
     pub host: *mut u8,
     /// Writes are dropped.
     pub read_only: bool,
+    /// For tables that a hypervisor keeps: page walks and the hypervisor itself reach it by address, code and data of the
+    /// guest, and devices, never do ([`Ram::visible_page`]).
+    pub hidden: bool,
+}
+
+impl Region {
+    /// Host address of the page that holds `address`, which is in the region.
+    fn page(&self, address: u64) -> *mut u8 {
+        // SAFETY: the offset lies inside the region.
+        unsafe { self.host.add(((address - self.start) & !(PAGE - 1)) as usize) }
+    }
 }
 
 /// Which writes must be noticed.
@@ -67,8 +78,25 @@ impl Ram {
         let len = len.div_ceil(PAGE) * PAGE;
         let mut memory = vec![0u64; (len / 8) as usize].into_boxed_slice();
         let host = memory.as_mut_ptr().cast();
+        let region = Region { start: 0, len, host, read_only: false, hidden: false };
         // SAFETY: the box is the owner, is never touched through a reference again, and its heap block does not move.
-        unsafe { Self::new(vec![Region { start: 0, len, host, read_only: false }], Rc::new(memory)) }
+        unsafe { Self::new(vec![region], Rc::new(memory)) }
+    }
+
+    /// Like [`Self::anonymous`], with `hidden_len` hidden bytes at `hidden_start`, which is beyond `len`.
+    pub fn with_hidden(len: u64, hidden_start: u64, hidden_len: u64) -> Self {
+        assert!(hidden_start & (PAGE - 1) == 0 && hidden_start >= len.next_multiple_of(PAGE));
+        let mut owners = Vec::new();
+        let mut region = |start, len: u64, hidden| {
+            let len = len.next_multiple_of(PAGE);
+            let mut memory = vec![0u64; (len / 8) as usize].into_boxed_slice();
+            let host = memory.as_mut_ptr().cast();
+            owners.push(memory);
+            Region { start, len, host, read_only: false, hidden }
+        };
+        let regions = vec![region(0, len, false), region(hidden_start, hidden_len, true)];
+        // SAFETY: as in `anonymous`, for each of the boxes.
+        unsafe { Self::new(regions, Rc::new(owners)) }
     }
 
     /// The regions.
@@ -80,12 +108,21 @@ impl Ram {
         self.regions.iter().enumerate().find(|(_, r)| address.wrapping_sub(r.start) < r.len)
     }
 
-    /// Host address of the page that holds `address`, and whether it is read-only. `None`: not RAM.
+    /// Host address of the page that holds `address`, hidden or not, and whether it is read-only. `None`: not RAM.
     pub fn page(&self, address: u64) -> Option<(*mut u8, bool)> {
         let (_, region) = self.region(address)?;
-        // SAFETY: the offset lies inside the region.
-        let host = unsafe { region.host.add(((address - region.start) & !(PAGE - 1)) as usize) };
-        Some((host, region.read_only))
+        Some((region.page(address), region.read_only))
+    }
+
+    /// Like [`Self::page`], for what guests and devices access: hidden memory is not RAM to them.
+    pub fn visible_page(&self, address: u64) -> Option<(*mut u8, bool)> {
+        let (_, region) = self.region(address).filter(|(_, region)| !region.hidden)?;
+        Some((region.page(address), region.read_only))
+    }
+
+    /// Whether `address` is in memory that a hypervisor keeps for itself.
+    pub fn is_hidden(&self, address: u64) -> bool {
+        self.region(address).is_some_and(|(_, region)| region.hidden)
     }
 
     /// Reads a value that does not cross a page. `None`: not RAM.
@@ -110,24 +147,24 @@ impl Ram {
         }
     }
 
-    /// Copies out of RAM; `false` if any byte is not RAM.
+    /// Copies out of RAM that is not hidden; `false` if any byte is not that.
     pub fn read_bytes(&self, mut address: u64, mut out: &mut [u8]) -> bool {
         while !out.is_empty() {
-            let Some((page, _)) = self.page(address) else { return false };
+            let Some((page, _)) = self.visible_page(address) else { return false };
             let offset = (address & (PAGE - 1)) as usize;
             let n = out.len().min(PAGE as usize - offset);
             // SAFETY: `n` bytes from `offset` lie inside the page; `out` is not guest memory.
             unsafe { std::ptr::copy_nonoverlapping(page.add(offset), out.as_mut_ptr(), n) };
             out = &mut out[n..];
-            address += n as u64;
+            address = address.wrapping_add(n as u64);
         }
         true
     }
 
-    /// Copies into RAM, without looking at the marks; `false` if any byte is not RAM.
+    /// Copies into RAM that is not hidden, without looking at the marks; `false` if any byte is not that.
     pub fn write_bytes(&self, mut address: u64, mut from: &[u8]) -> bool {
         while !from.is_empty() {
-            let Some((page, read_only)) = self.page(address) else { return false };
+            let Some((page, read_only)) = self.visible_page(address) else { return false };
             let offset = (address & (PAGE - 1)) as usize;
             let n = from.len().min(PAGE as usize - offset);
             if !read_only {
@@ -135,7 +172,7 @@ impl Ram {
                 unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), page.add(offset), n) };
             }
             from = &from[n..];
-            address += n as u64;
+            address = address.wrapping_add(n as u64);
         }
         true
     }
@@ -192,7 +229,7 @@ impl Ram {
     /// Arms a processor's monitor for the line that holds `address`, or, where there is no RAM, leaves it disarmed.
     pub fn arm_monitor(&self, processor: usize, address: u64) {
         self.disarm_monitor(processor);
-        if self.region(address).is_none() {
+        if self.visible_page(address).is_none() {
             return;
         }
         let mut monitors = self.marks.monitors.borrow_mut();
@@ -242,4 +279,45 @@ pub fn lines(offset: u64, len: u64) -> u64 {
     let first = offset >> 6;
     let last = (offset + len - 1).min(PAGE - 1) >> 6;
     (u64::MAX >> (63 - (last - first))) << first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{self, DATA, Machine};
+    use iced_x86::code_asm::*;
+
+    const POOL: u64 = 0xd000_0000;
+
+    #[test]
+    fn hidden_memory_is_reached_by_address_only() {
+        let ram = Ram::with_hidden(2 * PAGE, POOL, PAGE);
+        assert!(ram.write(POOL + 8, 42u64));
+        assert_eq!(ram.read::<u64>(POOL + 8), Some(42));
+        assert!(ram.page(POOL).is_some() && ram.visible_page(POOL).is_none() && ram.visible_page(PAGE).is_some());
+        assert!(ram.is_hidden(POOL + PAGE - 1) && !ram.is_hidden(POOL + PAGE) && !ram.is_hidden(0));
+        assert!(!ram.read_bytes(POOL, &mut [0]) && !ram.write_bytes(POOL, &[0]));
+        ram.arm_monitor(0, POOL);
+        assert_eq!((ram.monitor(0), ram.marked(POOL)), (None, 0));
+    }
+
+    #[test]
+    fn code_and_data_of_a_guest_do_not_see_hidden_memory() {
+        let mut machine = Machine::protected32(0);
+        machine.cpu = testing::cpu(Ram::with_hidden(testing::RAM, POOL, PAGE));
+        machine.cpu.cr0 = crate::state::bits::CR0_PE;
+        testing::set_flat_segments(&mut machine.cpu, 0, crate::state::rights::DB);
+        machine.cpu.rip = testing::CODE;
+        machine.cpu.ram.write(POOL, 0x1234_5678u32);
+        machine.cpu.gpr[3] = POOL;
+        machine
+            .execute(|a| {
+                a.mov(eax, dword_ptr(ebx))?;
+                a.mov(dword_ptr(ebx), 0)?;
+                a.mov(dword_ptr(DATA as u32), eax)
+            })
+            .unwrap();
+        assert_eq!(machine.peek::<4>(DATA), [0xff; 4]);
+        assert_eq!(machine.cpu.ram.read::<u32>(POOL), Some(0x1234_5678));
+    }
 }

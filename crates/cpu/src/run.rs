@@ -364,7 +364,7 @@ impl Cpu {
             mode,
             len: len.min(PAGE) as u16,
         };
-        if self.ram.page(physical).is_none() {
+        if self.ram.visible_page(physical).is_none() {
             // Code outside RAM is not cached: nothing would tell when it changes.
             drop(recorder);
             self.step(cache);

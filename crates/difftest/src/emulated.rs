@@ -25,7 +25,7 @@ fn region(start: u64, len: u64, owners: &mut Vec<Box<[u64]>>) -> Region {
     let mut memory = vec![0u64; (len / 8) as usize].into_boxed_slice();
     let host = memory.as_mut_ptr().cast();
     owners.push(memory);
-    Region { start, len, host, read_only: false }
+    Region { start, len, host, read_only: false, hidden: false }
 }
 
 impl Emulated {

@@ -134,7 +134,13 @@ fn model(profile: &Profile, clock: ClockSource) -> Model {
 
 /// The processor's view of guest memory.
 pub(crate) fn processor_ram(ram: &GuestRam) -> Ram {
-    let region = |r: crate::memory::HostRange| Region { start: r.start, len: r.len, host: r.host, read_only: false };
+    let region = |r: crate::memory::HostRange| Region {
+        start: r.start,
+        len: r.len,
+        host: r.host,
+        read_only: false,
+        hidden: false,
+    };
     let regions = ram.host_ranges().into_iter().map(region).collect();
     // SAFETY: the ranges are mapped as long as the `GuestRam` that is handed over with them lives, and vm-memory makes no
     // references to guest memory.
