@@ -1,0 +1,23 @@
+//! The experiments of `experiments/`, which every program has with it.
+
+use super::ExperimentError;
+
+const BUILT_IN: &[(&str, &str)] = &[
+    ("pv-cr3", include_str!("../../../../experiments/pv-cr3.toml")),
+    ("cr0-wp", include_str!("../../../../experiments/cr0-wp.toml")),
+    ("processors", include_str!("../../../../experiments/processors.toml")),
+];
+
+/// The names of the built-in experiments.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    BUILT_IN.iter().map(|entry| entry.0)
+}
+
+/// The text of a built-in experiment.
+pub(super) fn text(name: &str) -> Result<&'static str, ExperimentError> {
+    let found = BUILT_IN.iter().find(|entry| entry.0 == name);
+    found.map(|entry| entry.1).ok_or_else(|| ExperimentError::Unknown {
+        name: name.chars().take(64).collect(),
+        known: names().collect::<Vec<_>>().join(", "),
+    })
+}

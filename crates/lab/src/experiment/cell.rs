@@ -1,0 +1,111 @@
+//! One cell of the matrix: what is run for it.
+
+use super::{Experiment, Guest, Image, Platform, Row, Settings};
+
+/// Seconds of the host's time after which a cell has failed, where the experiment says nothing.
+const TIMEOUT: u32 = 900;
+
+/// One cell of an experiment's matrix.
+#[derive(Clone, Debug)]
+pub struct Cell<'a> {
+    /// The experiment.
+    pub experiment: &'a Experiment,
+    /// The row's position.
+    pub row: usize,
+    /// The column's position.
+    pub column: usize,
+    /// What is set for it: experiment, column and row together.
+    pub settings: Settings,
+}
+
+impl<'a> Cell<'a> {
+    /// The cell where a row and a column meet.
+    pub(super) fn new(experiment: &'a Experiment, row: usize, column: usize) -> Self {
+        let below = experiment.columns[column].settings.or(&experiment.defaults);
+        let settings = experiment.rows[row].line.settings.or(&below);
+        Self { experiment, row, column, settings }
+    }
+
+    /// Its name: row/column.
+    pub fn id(&self) -> String {
+        format!("{}/{}", self.row_of().line.id, self.experiment.columns[self.column].id)
+    }
+
+    /// Its name among the cells of all experiments.
+    pub fn full_id(&self) -> String {
+        format!("{}/{}", self.experiment.name, self.id())
+    }
+
+    /// Its row.
+    pub fn row_of(&self) -> &'a Row {
+        &self.experiment.rows[self.row]
+    }
+
+    /// Its guest.
+    pub fn guest(&self) -> &'a Guest {
+        let name = self.settings.guest.as_deref().unwrap_or_default();
+        // The parser has checked that it is there.
+        &self.experiment.guests[name]
+    }
+
+    /// The published figure.
+    pub fn published(&self) -> Option<f64> {
+        self.row_of().published.get(&self.column).copied()
+    }
+
+    /// Seconds of the host's time after which it has failed.
+    pub fn timeout(&self) -> u32 {
+        self.settings.timeout.unwrap_or(TIMEOUT)
+    }
+
+    /// The name of its profile.
+    pub fn profile(&self) -> &str {
+        self.settings.profile.as_deref().unwrap_or_default()
+    }
+
+    /// The files it reads, as the experiment names them.
+    pub fn files(&self) -> Vec<&'a str> {
+        let guest = self.guest();
+        let mut files = match &guest.image {
+            Image::Bare(image) => vec![image.as_str()],
+            Image::Linux { kernel, initrd } => vec![kernel.as_str()].into_iter().chain(initrd.as_deref()).collect(),
+        };
+        files.extend(guest.symbols.iter().map(String::as_str));
+        files
+    }
+
+    /// Arguments of `tollgate` that run it, but for where its ledger goes and when it has taken too long.
+    pub fn arguments(&self) -> Vec<String> {
+        let guest = self.guest();
+        let mut arguments = vec!["run".to_owned()];
+        let mut option = |name: &str, value: &str| arguments.extend([format!("--{name}"), value.to_owned()]);
+        match &guest.image {
+            Image::Bare(image) => option("kernel", image),
+            Image::Linux { kernel, initrd } => {
+                option("kernel", kernel);
+                if let Some(initrd) = initrd {
+                    option("initrd", initrd);
+                }
+            }
+        }
+        option("append", self.settings.append.as_deref().unwrap_or_default());
+        option("cpu", self.profile());
+        if let Some(memory) = &self.settings.memory {
+            option("memory", memory);
+        }
+        if let Some(cpus) = self.settings.cpus {
+            option("cpus", &cpus.to_string());
+        }
+        // Bare is what `tollgate run` does anyway.
+        if let Some(platform) = self.settings.platform.filter(|platform| *platform != Platform::Bare) {
+            option("platform", platform.word());
+        }
+        for (name, value) in self.settings.hypervisor_options() {
+            option(name, &value);
+        }
+        for file in &guest.symbols {
+            option("symbols", file);
+        }
+        arguments
+    }
+}

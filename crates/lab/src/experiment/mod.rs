@@ -1,0 +1,234 @@
+//! Experiments: guests, the matrix of configurations, what is measured, and what was published.
+
+mod builtin;
+mod cell;
+mod parse;
+mod settings;
+
+pub use builtin::names;
+pub use cell::Cell;
+pub use parse::ExperimentError;
+pub use settings::{Cr0Wp, Guest, GuestName, Image, Irqchip, Mmu, Platform, Settings, Switch};
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// How a table is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Layout {
+    /// A table of rows and columns.
+    #[default]
+    Table,
+    /// A list of the columns for each row.
+    List,
+}
+
+/// Where published figures come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Author, title, date.
+    pub text: String,
+    /// What identifies it: a message's identifier, an address.
+    pub reference: String,
+}
+
+/// A unit of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Microseconds.
+    Microseconds,
+    /// Milliseconds.
+    Milliseconds,
+    /// Seconds.
+    Seconds,
+}
+
+impl TimeUnit {
+    /// Every unit.
+    pub const ALL: [TimeUnit; 4] =
+        [TimeUnit::Nanoseconds, TimeUnit::Microseconds, TimeUnit::Milliseconds, TimeUnit::Seconds];
+
+    /// Its symbol.
+    pub const fn symbol(self) -> &'static str {
+        match self {
+            TimeUnit::Nanoseconds => "ns",
+            TimeUnit::Microseconds => "us",
+            TimeUnit::Milliseconds => "ms",
+            TimeUnit::Seconds => "s",
+        }
+    }
+
+    /// How many there are in a second.
+    pub const fn per_second(self) -> f64 {
+        match self {
+            TimeUnit::Nanoseconds => 1e9,
+            TimeUnit::Microseconds => 1e6,
+            TimeUnit::Milliseconds => 1e3,
+            TimeUnit::Seconds => 1.0,
+        }
+    }
+
+    /// The unit with that symbol.
+    pub fn from_symbol(symbol: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.symbol() == symbol)
+    }
+}
+
+/// How a cell's value is got.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Measure {
+    /// The time charged to the region of interest.
+    Region(TimeUnit),
+    /// The number in a line `result NAME NUMBER UNIT` that the guest prints.
+    Result {
+        /// NAME.
+        name: String,
+        /// The unit to show it in: a unit of time, or exactly the guest's UNIT.
+        unit: String,
+    },
+    /// How often a kind of event was charged, under the name that reports give it.
+    Count {
+        /// The name; with an asterisk at its end, all names that begin so.
+        kind: String,
+        /// What is counted.
+        unit: String,
+    },
+}
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// How the value is got.
+    pub measure: Measure,
+    /// The region of interest that is measured, and that the differential profile is about; the whole run if there is none.
+    pub region: Option<String>,
+    /// The value is divided by this: iterations in the region.
+    pub per: f64,
+    /// The value is multiplied by this: how many times the run would have to be longer to be the published one.
+    pub times: f64,
+}
+
+impl Metric {
+    /// The unit's name.
+    pub fn unit(&self) -> &str {
+        match &self.measure {
+            Measure::Region(unit) => unit.symbol(),
+            Measure::Result { unit, .. } | Measure::Count { unit, .. } => unit,
+        }
+    }
+}
+
+/// A row or a column of the matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Short name, for the command line.
+    pub id: String,
+    /// Name in tables.
+    pub title: String,
+    /// What it sets.
+    pub settings: Settings,
+}
+
+/// A row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// What it shares with columns.
+    pub line: Line,
+    /// What is measured.
+    pub metric: Metric,
+    /// How the run differs from the published one, if it does.
+    pub scale: Option<String>,
+    /// Published figures by the column's position.
+    pub published: BTreeMap<usize, f64>,
+}
+
+/// Two rows or two columns whose ratio matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Factor {
+    /// Two columns, by position, in every row.
+    Columns(usize, usize),
+    /// Two rows, by position, in every column.
+    Rows(usize, usize),
+}
+
+/// A cell that is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skip {
+    /// The row's position.
+    pub row: usize,
+    /// The column's position.
+    pub column: usize,
+    /// Why.
+    pub reason: String,
+}
+
+/// An experiment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experiment {
+    /// Name: that of the file, without its extension.
+    pub name: String,
+    /// The file it was read from; `None` for those built in.
+    pub file: Option<String>,
+    /// One line.
+    pub title: String,
+    /// What it shows.
+    pub about: String,
+    /// Where published figures come from.
+    pub source: Option<Source>,
+    /// How the table is set.
+    pub layout: Layout,
+    /// What every cell sets unless its row or column does.
+    pub defaults: Settings,
+    /// Guests by name.
+    pub guests: BTreeMap<String, Guest>,
+    /// Rows.
+    pub rows: Vec<Row>,
+    /// Columns.
+    pub columns: Vec<Line>,
+    /// Pairs whose ratio matters.
+    pub factors: Vec<Factor>,
+    /// Cells left out.
+    pub skips: Vec<Skip>,
+}
+
+impl Experiment {
+    /// A built-in experiment, or the one in a file, which a name that ends in `.toml` or has a slash in it is.
+    pub fn find(name_or_path: &str) -> Result<Self, ExperimentError> {
+        match name_or_path.ends_with(".toml") || name_or_path.contains('/') {
+            true => Self::load(Path::new(name_or_path)),
+            false => Self::named(name_or_path),
+        }
+    }
+
+    /// A built-in experiment.
+    pub fn named(name: &str) -> Result<Self, ExperimentError> {
+        parse::experiment(&format!("{name}.toml (built in)"), name, None, builtin::text(name)?)
+    }
+
+    /// The experiment in a file.
+    pub fn load(path: &Path) -> Result<Self, ExperimentError> {
+        let text = parse::read(path)?;
+        let file = path.display().to_string();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        parse::experiment(&file, &name, Some(file.clone()), &text)
+    }
+
+    /// The cells, row by row, without those left out.
+    pub fn cells(&self) -> Vec<Cell<'_>> {
+        let all = (0..self.rows.len()).flat_map(|row| (0..self.columns.len()).map(move |column| (row, column)));
+        all.filter(|&(row, column)| self.skipped(row, column).is_none())
+            .map(|(row, column)| Cell::new(self, row, column))
+            .collect()
+    }
+
+    /// Why a cell is left out, if it is.
+    pub fn skipped(&self, row: usize, column: usize) -> Option<&str> {
+        self.skips.iter().find(|skip| (skip.row, skip.column) == (row, column)).map(|skip| skip.reason.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+use super::*;
+
+const GOOD: &str = r#"
+title = "Sample"
+[source]
+text = "Somebody, once"
+reference = "<1@example.org>"
+[defaults]
+profile = "skx"
+platform = "hvm"
+append = "always=1"
+[guest.g]
+image = "g.elf"
+made-by = "make"
+[[column]]
+id = "a"
+title = "A"
+set = { mmu = "shadow" }
+[[column]]
+id = "b"
+title = "B"
+set = { mmu = "tdp", append = "column=1" }
+[[row]]
+id = "r"
+title = "R"
+set = { guest = "g", append = "row=1" }
+metric = { region = "work", per = 10, unit = "us" }
+published = { a = 1.5 }
+[[factor]]
+from = "a"
+to = "b"
+"#;
+
+fn parsed(text: &str) -> Result<Experiment, String> {
+    parse::experiment("x.toml", "x", None, text).map_err(|error| error.to_string())
+}
+
+#[track_caller]
+fn refused(change: (&str, &str), message: &str) {
+    assert!(GOOD.contains(change.0), "{}", change.0);
+    let error = parsed(&GOOD.replacen(change.0, change.1, 1)).expect_err("should be refused");
+    assert!(error.contains(message), "{error}");
+    assert!(error.starts_with("x.toml: "), "{error}");
+}
+
+#[test]
+fn the_built_in_experiments_are_good() {
+    for name in names() {
+        let experiment = Experiment::named(name).unwrap_or_else(|error| panic!("{error}"));
+        assert!(!experiment.cells().is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn a_cell_has_what_experiment_column_and_row_set() {
+    let experiment = parsed(GOOD).unwrap();
+    let cells = experiment.cells();
+    assert_eq!(cells.iter().map(Cell::id).collect::<Vec<_>>(), ["r/a", "r/b"]);
+    let line = |cell: &Cell| cell.arguments().join(" ");
+    assert_eq!(
+        cells.iter().map(line).collect::<Vec<_>>(),
+        [
+            "run --kernel g.elf --append always=1 row=1 --cpu skx --platform hvm --mmu shadow",
+            "run --kernel g.elf --append always=1 column=1 row=1 --cpu skx --platform hvm --mmu tdp"
+        ]
+    );
+    assert_eq!(cells.iter().map(Cell::published).collect::<Vec<_>>(), [Some(1.5), None]);
+    assert_eq!(experiment.factors, [Factor::Columns(0, 1)]);
+}
+
+#[test]
+fn what_makes_no_sense_is_named() {
+    let cases = [
+        ("append = \"always=1\"", "vmexit = 0", "unknown field `vmexit`"),
+        ("profile = \"skx\"", "profile = \"mine.toml\"", "defaults.profile: 'mine.toml' is none of"),
+        ("profile = \"skx\"\n", "", "row.r with column.a: no profile is set"),
+        ("platform = \"hvm\"", "platform = \"bare\"", "row.r with column.a: mmu is for the platform hvm, this is bare"),
+        ("platform = \"hvm\"", "platform = \"xen\"", "unknown variant `xen`"),
+        ("guest = \"g\"", "guest = \"h\"", "row.r.set.guest: 'h' is none of g"),
+        ("guest = \"g\"", "guest = \"g\", mmu = \"tdp\"", "row.r with column.a: both set mmu"),
+        ("image = \"g.elf\"", "", "guest.g: must have either image or kernel"),
+        ("id = \"b\"", "id = \"a\"", "a: is the id of two rows or columns"),
+        ("id = \"b\"", "id = \"B\"", "column.id: 'B' should be lower-case letters, digits and hyphens"),
+        ("per = 10", "per = 0", "row.r.metric.per: should be above 0, is 0"),
+        ("per = 10", "times = 10", "row.r.scale: is missing: a value that is scaled must say how"),
+        ("unit = \"us\"", "unit = \"weeks\"", "row.r.metric.unit: 'weeks' is none of ns, us, ms, s"),
+        ("region = \"work\", ", "", "row.r.metric: has none of region, result and count"),
+        ("a = 1.5", "c = 1.5", "row.r.published.c: there is no such column"),
+        ("a = 1.5", "a = -1.5", "row.r.published.a: should be above 0, is -1.5"),
+        ("to = \"b\"", "to = \"r\"", "factor: 'a' and 'r' are neither two columns nor two rows"),
+        ("title = \"Sample\"", "title = \"\"", "title: is empty"),
+        ("title = \"Sample\"", "title =", "line 2"),
+    ];
+    for (from, to, message) in cases {
+        refused((from, to), message);
+    }
+    let sourceless = GOOD.replace("[source]\ntext = \"Somebody, once\"\nreference = \"<1@example.org>\"\n", "");
+    assert!(parsed(&sourceless).unwrap_err().contains("source: is missing"));
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let error = Experiment::find("pv-cr4").unwrap_err().to_string();
+    assert!(error.contains("there is no experiment 'pv-cr4'; there are: pv-cr3"), "{error}");
+    let error = Experiment::find("./nowhere.toml").unwrap_err().to_string();
+    assert!(error.contains("./nowhere.toml can't be read"), "{error}");
+}

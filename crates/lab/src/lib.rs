@@ -1,0 +1,9 @@
+//! The laboratory: runs a matrix of configurations over one workload, sets the outcome beside published figures, and says
+//! what on the ledger explains each difference.
+//!
+//! An [`Experiment`] is read from a TOML file. Its [`Cell`]s are run as child processes by [`runner`], each leaving a ledger;
+//! [`results`] are made from those, and reported as text, as HTML, as JSON, or held against an earlier run ([`check`]).
+
+pub mod experiment;
+
+pub use experiment::{Cell, Experiment, ExperimentError};
