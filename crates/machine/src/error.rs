@@ -18,6 +18,9 @@ pub enum MachineError {
     /// Too many devices.
     #[error(transparent)]
     Pci(#[from] crate::pci::PciError),
+    /// The platform is not there yet.
+    #[error("the platform {0} cannot run guests in this version: use --platform bare")]
+    Platform(&'static str),
     /// Number of processors.
     #[error("{0} processors: between 1 and {max} can be had", max = crate::MAX_CPUS)]
     Cpus(usize),

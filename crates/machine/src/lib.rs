@@ -10,12 +10,14 @@ pub mod loader;
 pub mod machine;
 pub mod memory;
 pub mod pci;
+pub mod platform;
 pub mod postmortem;
 pub mod vcpus;
 pub mod virtio;
 
 pub use error::MachineError;
 pub use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
+pub use platform::{Platform, Switches};
 
 /// Most processors a machine can have.
 pub const MAX_CPUS: usize = 255;

@@ -4,6 +4,7 @@ use crate::board::{Board, Ending, Parts};
 use crate::error::MachineError;
 use crate::loader::{self, Options};
 use crate::memory::GuestRam;
+use crate::platform::Platform;
 use crate::vcpus::{Pause, Vcpus};
 use crate::{MAX_CPUS, acpi};
 use cpu::model::{CpuidEntry, CpuidRegs};
@@ -47,6 +48,8 @@ pub struct Config {
     pub parts: Parts,
     /// What time is made of.
     pub clock: ClockSource,
+    /// What the guest runs on.
+    pub platform: Platform,
 }
 
 /// The outside world, as a machine sees it.
@@ -153,6 +156,9 @@ impl Machine {
         if config.cpus == 0 || config.cpus > MAX_CPUS {
             return Err(MachineError::Cpus(config.cpus));
         }
+        if config.platform != Platform::Bare {
+            return Err(MachineError::Platform(config.platform.name()));
+        }
         let ram = GuestRam::new(config.memory)?;
         let apic_ids = (0..config.cpus as u32).collect();
         let rsdp = acpi::install(&ram, &acpi::Config { apic_ids, io_apic_id: Board::IO_APIC_ID })?;
@@ -178,13 +184,14 @@ impl Machine {
         vcpus.enter(&entry);
         // Loading went through the devices' view of memory; no code is decoded yet.
         drop(ram.take_written());
-        let description = vec![
+        let mut description = vec![
             ("kernel", config.kernel_name),
             ("initrd", config.initrd_name),
             ("command line", config.cmdline),
             ("memory", format!("{} MiB", config.memory >> 20)),
             ("tollgate", env!("CARGO_PKG_VERSION").to_owned()),
         ];
+        description.extend(config.platform.describe(config.memory >> 12));
         let elf = config.kernel.starts_with(b"\x7fELF").then_some(config.kernel);
         Ok(Self { vcpus, board, recorder, ram, clock: config.clock, profile: config.profile, description, elf })
     }

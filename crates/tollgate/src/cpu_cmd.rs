@@ -103,9 +103,11 @@ fn text(profile: &Profile) -> String {
     let mut out = String::new();
     let hz = &profile.tsc_hz;
     let bits = &profile.physical_bits;
+    let virtualization = &profile.virtualization;
     let mut facts = vec![
         ("frequency", gigahertz(hz.value), &hz.from),
         ("physical address", format!("{} bits", bits.value), &bits.from),
+        ("virtualization", virtualization.value.names().collect::<Vec<_>>().join(", "), &virtualization.from),
         ("CPUID", String::new(), &profile.cpuid_from),
     ];
     if let Some(value) = &profile.arch_capabilities {
@@ -229,6 +231,8 @@ fn document(profile: &Profile) -> Value {
     let mut document = summary(profile);
     document["notes"] = json!(profile.notes);
     document["physical_bits"] = sourced(json!(profile.physical_bits.value), &profile.physical_bits.from);
+    let features: Vec<_> = profile.virtualization.value.names().collect();
+    document["virtualization"] = sourced(json!(features), &profile.virtualization.from);
     document["classes"] = Value::Object(classes);
     document["events"] = Value::Object(families);
     document["kinds"] = Value::Array(kinds);

@@ -3,6 +3,7 @@
 mod compare;
 mod cpu_cmd;
 mod input;
+mod platform;
 mod report;
 mod run;
 mod size;

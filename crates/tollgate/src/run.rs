@@ -1,5 +1,6 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
+use crate::platform::PlatformArgs;
 use crate::size::parse_size;
 use crate::terminal::{Terminal, print};
 use anyhow::{Context, Result, anyhow, bail};
@@ -35,6 +36,9 @@ Examples:
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --cpus 4 --cpu icx --ledger boot.ledger
   tollgate run --kernel vmlinuz --disk root.img --append 'console=ttyS0 root=/dev/vda rw'
   tollgate run --kernel access.flat --append '' --timeout 90
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu shadow --ledger shadow.ledger
+  tollgate run --kernel switch.elf --cpu core2 --platform hvm --mmu shadow --mmu-pages 256 --irqchip user --paravirt on
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu tdp --cr0-wp unload
 
 Keys on a terminal: Ctrl-A x ends the run, Ctrl-A h lists the others.
 
@@ -85,6 +89,8 @@ pub struct RunArgs {
     /// Prints the machine (with --dry-run) or how the run ended as JSON on standard error
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    platform: PlatformArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -187,6 +193,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     cpu::host_supported()?;
     let profile = Profile::find(&args.cpu)?;
+    let platform = args.platform.resolve(&profile)?;
     let tsc_hz = profile.tsc_hz.value;
     let kernel = machine::loader::read_file(&args.kernel)?;
     let initrd = args.initrd.as_deref().map(machine::loader::read_file).transpose()?;
@@ -207,6 +214,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             ClockArg::Virtual => ClockSource::Virtual,
             ClockArg::Host => ClockSource::Host,
         },
+        platform,
     };
     let mut machine = Machine::new(config).with_context(|| format!("can't boot {}", args.kernel.display()))?;
     if args.dry_run {

@@ -247,3 +247,26 @@ fn garbage_is_survived() {
         assert!(status == GUEST_DIED || status == TIMED_OUT || status & 1 == 1 || status == 0, "{status}: {error}");
     }
 }
+
+#[test]
+fn impossible_platforms_are_refused() {
+    let files = Files::new("platforms");
+    let good = files.good();
+    let with = |options: &[&str], message: &str| refused(&[&["--kernel", &good], options].concat(), message);
+    with(&["--mmu", "tdp"], "--mmu is a switch of the hypervisor: it needs --platform hvm");
+    with(&["--platform", "emulated", "--paravirt", "on"], "--paravirt is a switch");
+    let hvm = |options: &[&str], message: &str| with(&[&["--platform", "hvm"], options].concat(), message);
+    hvm(&["--cpu", "core2", "--mmu", "tdp"], "--mmu tdp needs a processor with EPT, and core2 has none: use --mmu shadow");
+    hvm(&["--cpu", "core2", "--vpid", "on"], "--vpid on needs a processor with VPID");
+    hvm(&["--cpu", "core2", "--unrestricted-guest", "on"], "--unrestricted-guest on needs a processor with");
+    hvm(&["--mmu", "shadow", "--cr0-wp", "guest-owned"], "needs two-dimensional paging");
+    hvm(&["--mmu", "shadow", "--unrestricted-guest", "on"], "needs two-dimensional paging");
+    hvm(&["--mmu-pages", "3"], "--mmu-pages 3 is too few");
+    for (option, value, expected) in
+        [("--mmu", "both", "shadow-nocache, shadow, legacy-tdp, tdp"), ("--vpid", "maybe", "on or off")]
+    {
+        let (status, _, error) = run(&["--kernel", &good, "--platform", "hvm", option, value]);
+        assert_eq!(status, WRONG_ARGUMENTS);
+        assert!(error.contains(expected), "{error}");
+    }
+}

@@ -81,6 +81,26 @@ pub struct Sizes {
     pub return_stack: Sourced<u16>,
 }
 
+/// What the processor's virtualization can do beyond its first generation. The names are Intel's; AMD's nested paging and
+/// address-space identifiers are the same things, and SVM always ran unpaged guests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Virtualization {
+    /// Two-dimensional paging.
+    pub ept: bool,
+    /// Translations tagged by guest.
+    pub vpid: bool,
+    /// Guests in real mode and in protected mode without paging.
+    pub unrestricted_guest: bool,
+}
+
+impl Virtualization {
+    /// Names of what there is, as profiles write them.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let all = [(self.ept, "ept"), (self.vpid, "vpid"), (self.unrestricted_guest, "unrestricted_guest")];
+        all.into_iter().filter(|(there, _)| *there).map(|(_, name)| name)
+    }
+}
+
 /// A processor: costs, sizes, identification.
 #[derive(Clone, Debug)]
 pub struct Profile {
@@ -98,6 +118,8 @@ pub struct Profile {
     pub tsc_hz: Sourced<u64>,
     /// MAXPHYADDR.
     pub physical_bits: Sourced<u8>,
+    /// What its virtualization can do.
+    pub virtualization: Sourced<Virtualization>,
     /// Contents of IA32_ARCH_CAPABILITIES, if the processor has it.
     pub arch_capabilities: Option<Sourced<u64>>,
     /// Sizes of TLBs and predictors.

@@ -1,6 +1,6 @@
 //! Reads a profile's TOML, key by key, so that whatever is wrong can be named.
 
-use super::{Confidence, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, built_in};
+use super::{Confidence, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, Virtualization, built_in};
 use crate::operation::exit_reason;
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
 use std::collections::BTreeMap;
@@ -168,6 +168,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         "synthetic",
         "frequency",
         "physical_address",
+        "virtualization",
         "arch_capabilities",
         "tlb",
         "predictor",
@@ -196,6 +197,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         vendor,
         tsc_hz: sized(top, "frequency", "hz", 1_000_000, 100_000_000_000)?.map(|n| n as u64),
         physical_bits: sized(top, "physical_address", "bits", 32, i64::from(MOST_PHYSICAL_BITS))?.map(|n| n as u8),
+        virtualization: virtualization(&top.table("virtualization")?)?,
         arch_capabilities: match top.table.contains_key("arch_capabilities") {
             true => Some(sized(top, "arch_capabilities", "value", 0, i64::MAX)?.map(|n| n as u64)),
             false => None,
@@ -219,6 +221,24 @@ fn sized(top: &At, key: &str, value: &str, least: i64, most: i64) -> Result<Sour
     let at = top.table(key)?;
     at.only(&[value, "source", "confidence"])?;
     Ok(Sourced { value: at.integer(value, least, most)?, from: at.from()? })
+}
+
+fn virtualization(at: &At) -> Result<Sourced<Virtualization>, ProfileError> {
+    at.only(&["features", "source", "confidence"])?;
+    let Value::Array(names) = at.get("features")? else { return Err(at.error("features", "should be an array")) };
+    let mut value = Virtualization::default();
+    for name in names {
+        match name.as_str() {
+            Some("ept") => value.ept = true,
+            Some("vpid") => value.vpid = true,
+            Some("unrestricted_guest") => value.unrestricted_guest = true,
+            _ => return Err(at.error("features", "should be of ept, vpid, unrestricted_guest")),
+        }
+    }
+    if value.unrestricted_guest && !value.ept {
+        return Err(at.error("features", "unrestricted_guest is not to be had without ept"));
+    }
+    Ok(Sourced { value, from: at.from()? })
 }
 
 fn sizes(top: &At) -> Result<Sizes, ProfileError> {
