@@ -256,7 +256,10 @@ fn impossible_platforms_are_refused() {
     with(&["--mmu", "tdp"], "--mmu is a switch of the hypervisor: it needs --platform hvm");
     with(&["--platform", "emulated", "--paravirt", "on"], "--paravirt is a switch");
     let hvm = |options: &[&str], message: &str| with(&[&["--platform", "hvm"], options].concat(), message);
-    hvm(&["--cpu", "core2", "--mmu", "tdp"], "--mmu tdp needs a processor with EPT, and core2 has none: use --mmu shadow");
+    hvm(
+        &["--cpu", "core2", "--mmu", "tdp"],
+        "--mmu tdp needs a processor with EPT, and core2 has none: use --mmu shadow",
+    );
     hvm(&["--cpu", "core2", "--vpid", "on"], "--vpid on needs a processor with VPID");
     hvm(&["--cpu", "core2", "--unrestricted-guest", "on"], "--unrestricted-guest on needs a processor with");
     hvm(&["--mmu", "shadow", "--cr0-wp", "guest-owned"], "needs two-dimensional paging");

@@ -12,6 +12,7 @@ const CACHE_LINE: usize = 0x0c;
 const BARS: usize = 0x10;
 const SUBSYSTEM_VENDOR: usize = 0x2c;
 const SUBSYSTEM: usize = 0x2e;
+const EXPANSION_ROM: usize = 0x30;
 const CAPABILITIES: usize = 0x34;
 const INTERRUPT_LINE: usize = 0x3c;
 const INTERRUPT_PIN: usize = 0x3d;
@@ -26,6 +27,12 @@ const STATUS_INTERRUPT: u8 = 1 << 3;
 const STATUS_CAPABILITIES: u8 = 1 << 4;
 /// Type bits of a 64-bit memory base address register.
 const BAR_MEMORY64: u64 = 4;
+
+/// Enable bit of the expansion ROM's base address register.
+const ROM_ENABLE: u32 = 1;
+
+/// What [`Config::decode`] calls the expansion ROM: the number after that of the last base address register.
+pub const ROM: usize = 6;
 
 /// Who a function is.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +64,8 @@ pub struct Config {
     bytes: [u8; SIZE],
     writable: [u8; SIZE],
     bars: Vec<Bar>,
+    /// Size of the expansion ROM; 0 without one.
+    rom: u32,
     /// Where the pointer to the next capability goes, and where that capability goes.
     link: usize,
     end: usize,
@@ -65,8 +74,14 @@ pub struct Config {
 impl Config {
     /// A function without base address registers or capabilities.
     pub fn new(identity: Identity) -> Self {
-        let mut config =
-            Self { bytes: [0; SIZE], writable: [0; SIZE], bars: Vec::new(), link: CAPABILITIES, end: FIRST_CAPABILITY };
+        let mut config = Self {
+            bytes: [0; SIZE],
+            writable: [0; SIZE],
+            bars: Vec::new(),
+            rom: 0,
+            link: CAPABILITIES,
+            end: FIRST_CAPABILITY,
+        };
         config.set(VENDOR, &identity.vendor.to_le_bytes());
         config.set(DEVICE, &identity.device.to_le_bytes());
         config.set(REVISION, &[identity.revision]);
@@ -88,6 +103,23 @@ impl Config {
         self.bars.push(Bar { index, size });
     }
 
+    /// Adds an expansion ROM, which is disabled until software enables it. `size` is a power of two of at least 2048.
+    pub fn add_rom(&mut self, size: u32) {
+        debug_assert!(size.is_power_of_two() && size >= 2048);
+        self.rom = size;
+        self.allow(EXPANSION_ROM, &(!(size - 1) | ROM_ENABLE).to_le_bytes());
+    }
+
+    /// Size of the expansion ROM; 0 without one.
+    pub fn rom_size(&self) -> u32 {
+        self.rom
+    }
+
+    /// Sets the address of the expansion ROM, as firmware does.
+    pub fn assign_rom(&mut self, address: u32) {
+        self.set(EXPANSION_ROM, &address.to_le_bytes());
+    }
+
     /// Sizes of the base address registers, by index.
     pub fn bar_sizes(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
         self.bars.iter().map(|bar| (bar.index, bar.size))
@@ -98,7 +130,7 @@ impl Config {
         self.set(BARS + 4 * index, &(address | BAR_MEMORY64).to_le_bytes());
     }
 
-    /// The register and the offset in it that a memory access of `size` bytes at `address` hits.
+    /// The base address register (or [`ROM`]) and the offset in it that a memory access of `size` bytes at `address` hits.
     pub fn decode(&self, address: u64, size: u8) -> Option<(usize, u64)> {
         if self.command() & COMMAND_MEMORY == 0 {
             return None;
@@ -107,7 +139,12 @@ impl Config {
             let offset = address.checked_sub(self.bar_address(bar))?;
             (offset.checked_add(u64::from(size))? <= bar.size).then_some((bar.index, offset))
         };
-        self.bars.iter().find_map(hit)
+        self.bars.iter().find_map(hit).or_else(|| {
+            let base = self.read(EXPANSION_ROM, 4);
+            let offset = address.checked_sub(u64::from(base & !(self.rom.max(1) - 1)))?;
+            let inside = offset.checked_add(u64::from(size))? <= u64::from(self.rom);
+            (base & ROM_ENABLE != 0 && inside).then_some((ROM, offset))
+        })
     }
 
     fn bar_address(&self, bar: &Bar) -> u64 {
@@ -210,6 +247,22 @@ mod tests {
         config.write(0x10, 4, 0xd000_0000);
         config.write(0x14, 4, 1);
         assert_eq!(config.decode(0x1_d000_0010, 1), Some((0, 0x10)));
+    }
+
+    #[test]
+    fn a_rom_is_there_when_it_is_enabled() {
+        let mut config = config();
+        config.add_rom(0x800);
+        config.assign_rom(0xc010_0000);
+        config.write(COMMAND, 2, 2);
+        assert_eq!((config.read(0x30, 4), config.decode(0xc010_0000, 4)), (0xc010_0000, None));
+        config.write(0x30, 4, u32::MAX);
+        assert_eq!(config.read(0x30, 4), 0xffff_f801);
+        config.write(0x30, 4, 0xc020_0001);
+        assert_eq!(config.decode(0xc020_07fc, 4), Some((ROM, 0x7fc)));
+        assert_eq!(config.decode(0xc020_07fd, 4), None);
+        config.write(COMMAND, 2, 0);
+        assert_eq!(config.decode(0xc020_0000, 4), None);
     }
 
     #[test]

@@ -6,10 +6,11 @@
 
 mod config;
 mod msix;
+pub mod option_rom;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, Identity};
+pub use config::{Config, Identity, ROM};
 pub use msix::{Msi, MsiX};
 
 use std::ops::Range;
@@ -41,7 +42,7 @@ pub trait Function {
     fn config_write(&mut self, at: usize, size: u8, value: u32, _out: &mut Vec<Msi>) {
         self.config_mut().write(at, size, value);
     }
-    /// A read from memory behind a base address register. The access lies inside it.
+    /// A read from memory behind a base address register or from the expansion ROM. The access lies inside it.
     fn bar_read(&mut self, _bar: usize, _offset: u64, _size: u8, _out: &mut Vec<Msi>) -> u64 {
         0
     }
@@ -117,16 +118,27 @@ impl PciBus {
         let device = self.functions.len() as u8;
         let bars: Vec<(usize, u64)> = function.config().bar_sizes().collect();
         for (index, size) in bars {
-            let at = self.next_bar.next_multiple_of(size);
-            if at + size > layout::PCI_WINDOW.end {
-                return Err(PciError::WindowFull(size));
-            }
+            let at = self.assign(size)?;
             function.config_mut().assign_bar(index, at);
-            self.next_bar = at + size;
+        }
+        let rom = function.config().rom_size();
+        if rom != 0 {
+            let at = self.assign(u64::from(rom))?;
+            function.config_mut().assign_rom(at as u32);
         }
         function.config_mut().set_interrupt(0, acpi::pci_line(device, 0) as u8);
         self.functions.push(function);
         Ok(device)
+    }
+
+    /// Room for `size` bytes in the window.
+    fn assign(&mut self, size: u64) -> Result<u64, PciError> {
+        let at = self.next_bar.next_multiple_of(size);
+        if at + size > layout::PCI_WINDOW.end {
+            return Err(PciError::WindowFull(size));
+        }
+        self.next_bar = at + size;
+        Ok(at)
     }
 
     /// Reads the configuration space of function 0 of a device on bus 0. Nothing there: all ones.
