@@ -1,0 +1,295 @@
+/* The scheduler: two arrays of queues by priority, time slices, and priorities that favour tasks that sleep, in the manner of the
+   O(1) scheduler of 2.6 kernels. One processor, no preemption in the kernel. */
+#include "kernel.h"
+
+enum { PRIORITIES = 140, NORMAL_PRIORITY = 120, MAX_BONUS = 10, INTERACTIVE_BONUS = 2, SLICE_MS = 100 };
+enum { SLEEP_MAX = 1000000, BONUS_STEP = SLEEP_MAX / MAX_BONUS }; /* microseconds */
+
+struct queue {
+    unsigned count;
+    unsigned long bitmap[(PRIORITIES + 8 * sizeof(long) - 1) / (8 * sizeof(long))];
+    struct list lists[PRIORITIES];
+};
+
+static struct queue queues[2], *active = &queues[0], *expired = &queues[1];
+static unsigned long expired_since;
+static struct task idle;
+struct task *current = &idle;
+unsigned long switches;
+int work_pending;
+static int child_first, fsgsbase;
+static uint32_t clock_factor;
+
+enum { CLOCK_SHIFT = 20 };
+
+/* Microseconds, by a factor instead of a division. */
+static uint64_t clock(void) { return (rdtsc() * clock_factor) >> CLOCK_SHIFT; }
+
+static void enqueue(struct task *task, struct queue *queue) {
+    list_append(&queue->lists[task->priority], &task->run);
+    queue->bitmap[(unsigned)task->priority / (8 * sizeof(long))] |= 1ul << ((unsigned)task->priority % (8 * sizeof(long)));
+    queue->count++;
+    task->queue = queue;
+}
+
+static void dequeue(struct task *task) {
+    struct queue *queue = task->queue;
+    list_remove(&task->run);
+    if (list_empty(&queue->lists[task->priority]))
+        queue->bitmap[(unsigned)task->priority / (8 * sizeof(long))] &= ~(1ul << ((unsigned)task->priority % (8 * sizeof(long))));
+    queue->count--;
+    task->queue = NULL;
+}
+
+static struct task *first_of(const struct queue *queue) {
+    for (unsigned word = 0; word < ARRAY_SIZE(queue->bitmap); word++)
+        if (queue->bitmap[word]) {
+            unsigned priority = word * 8 * sizeof(long) + (unsigned)__builtin_ctzl(queue->bitmap[word]);
+            return CONTAINER(queue->lists[priority].next, struct task, run);
+        }
+    return &idle;
+}
+
+static int bonus(const struct task *task) { return (int)(task->sleep_average / BONUS_STEP); }
+static int effective_priority(const struct task *task) { return task->static_priority - (bonus(task) - MAX_BONUS / 2); }
+static int interactive(const struct task *task) { return task->priority <= task->static_priority - INTERACTIVE_BONUS; }
+static int full_slice(void) { return (int)(SLICE_MS * tick_hz / 1000) > 0 ? (int)(SLICE_MS * tick_hz / 1000) : 1; }
+
+static void set_work(void) {
+    work_pending = current->need_resched || current->pending || current->single_step;
+}
+
+static void reschedule_soon(void) {
+    current->need_resched = 1;
+    set_work();
+}
+
+/* A wakened task's credit for its sleep: the less it has, the faster it rises. */
+static void credit_sleep(struct task *task, uint64_t now) {
+    uint64_t slept = now - task->timestamp;
+    if (slept > SLEEP_MAX)
+        slept = SLEEP_MAX;
+    int missing = MAX_BONUS - bonus(task);
+    uint64_t average = task->sleep_average + slept * (unsigned)(missing > 0 ? missing : 1);
+    task->sleep_average = average > SLEEP_MAX ? SLEEP_MAX : (uint32_t)average;
+    task->priority = effective_priority(task);
+    task->timestamp = now;
+}
+
+void wake_up_task(struct task *task, int sync) {
+    unsigned long flags = interrupts_off();
+    if (task->state == SLEEPING || task->state == UNINTERRUPTIBLE || task->state == TRACED) {
+        task->state = RUNNING;
+        if (!task->queue && task != current) {
+            credit_sleep(task, clock());
+            enqueue(task, active);
+            if (!sync && (current == &idle || task->priority < current->priority))
+                reschedule_soon();
+        }
+    }
+    interrupts_restore(flags);
+}
+
+/* Parent and child share what is left of the parent's slice. */
+void wake_up_new_task(struct task *task) {
+    unsigned long flags = interrupts_off();
+    task->state = RUNNING;
+    task->slice = (current->slice + 1) / 2;
+    current->slice /= 2;
+    if (!current->slice) {
+        current->slice = 1;
+        reschedule_soon();
+    }
+    task->sleep_average = current->sleep_average / 100 * 95;
+    task->static_priority = current->static_priority;
+    task->priority = effective_priority(task);
+    task->timestamp = clock();
+    enqueue(task, active);
+    if (child_first && current->queue) {
+        /* Behind its child on the child's queue. */
+        dequeue(current);
+        current->priority = task->priority;
+        enqueue(current, active);
+        reschedule_soon();
+    }
+    interrupts_restore(flags);
+}
+
+/* A parent gets back what its child has not used. */
+void sched_exit(struct task *task) {
+    task->parent->slice += task->slice;
+    if (task->parent->slice > full_slice())
+        task->parent->slice = full_slice();
+}
+
+void sched_tick(void) {
+    struct task *task = current;
+    if (task == &idle) {
+        if (active->count + expired->count)
+            reschedule_soon();
+        return;
+    }
+    if (!task->queue || --task->slice > 0)
+        return;
+    dequeue(task);
+    task->priority = effective_priority(task);
+    task->slice = full_slice();
+    if (!expired->count)
+        expired_since = ticks;
+    int starving = expired->count && ticks - expired_since > tick_hz * (active->count + 1);
+    enqueue(task, interactive(task) && !starving ? active : expired);
+    reschedule_soon();
+}
+
+/* What belongs to a task in the processor's own state, called on the new stack: thread-local storage segments, stack for entries. */
+void switch_state(struct task *from, struct task *to);
+void switch_state(struct task *from, struct task *to) {
+    trap_set_stack(to->stack_top);
+    open_kernel();
+    for (unsigned i = 0; i < ARRAY_SIZE(to->tls); i++)
+        gdt[GDT_TLS + i] = to->tls[i];
+    close_kernel();
+#ifdef __x86_64__
+    if (from->tls_base != to->tls_base) {
+        if (fsgsbase)
+            __asm__ volatile("wrfsbase %0" : : "r"(to->tls_base));
+        else
+            wrmsr(MSR_FS_BASE, to->tls_base);
+    }
+#else
+    if (from->tls_base | to->tls_base)
+        __asm__ volatile("mov %w0, %%gs" : : "r"(to->tls_base ? TLS_SELECTOR : 0));
+#endif
+    current = to;
+}
+
+/* After a switch, on the new stack: the task that ran before. */
+void sched_finish(struct task *previous);
+void sched_finish(struct task *previous) {
+    struct mm *dropped = NULL;
+    if (!previous->mm) {
+        dropped = previous->active_mm;
+        previous->active_mm = NULL;
+    }
+    set_work();
+    __asm__ volatile("sti");
+    if (dropped)
+        mm_drop(dropped);
+}
+
+void schedule(void) {
+    struct task *previous = current;
+    __asm__ volatile("cli" : : : "memory");
+    uint64_t now = clock(), ran = now - previous->timestamp;
+    previous->need_resched = 0;
+    if (previous != &idle) {
+        /* Time used takes away from the credit, slower from one who has much. */
+        if (ran > SLEEP_MAX)
+            ran = SLEEP_MAX;
+        uint32_t used = (uint32_t)ran / (unsigned)(bonus(previous) ? bonus(previous) : 1);
+        previous->sleep_average -= used < previous->sleep_average ? used : previous->sleep_average;
+        if (previous->state == SLEEPING && previous->pending)
+            previous->state = RUNNING;
+        if (previous->state != RUNNING && previous->queue)
+            dequeue(previous);
+        else if (previous->state == RUNNING && !previous->queue)
+            enqueue(previous, active);
+    }
+    if (!active->count && expired->count) {
+        struct queue *empty = active;
+        active = expired;
+        expired = empty;
+    }
+    struct task *next = first_of(active);
+    previous->timestamp = now;
+    if (next == previous) {
+        set_work();
+        __asm__ volatile("sti" : : : "memory");
+        return;
+    }
+    next->timestamp = now;
+    switches++;
+    if (!next->mm) {
+        next->active_mm = previous->active_mm;
+        if (next->active_mm)
+            next->active_mm->references++;
+    } else if (next->mm != previous->active_mm) {
+        mm_switch(next->mm);
+    }
+    sched_finish(switch_to(previous, next));
+}
+
+void wait_prepare(struct wait_queue *queue, struct waiter *waiter, enum task_state state) {
+    unsigned long flags = interrupts_off();
+    if (list_empty(&waiter->link))
+        list_append(&queue->waiters, &waiter->link);
+    current->state = state;
+    interrupts_restore(flags);
+}
+
+void wait_finish(struct waiter *waiter) {
+    unsigned long flags = interrupts_off();
+    current->state = RUNNING;
+    if (!list_empty(&waiter->link))
+        list_remove(&waiter->link);
+    interrupts_restore(flags);
+}
+
+/* Wakes all who wait. Without `sync` a better one preempts. */
+void wake_up(struct wait_queue *queue, int sync) {
+    unsigned long flags = interrupts_off();
+    for (struct list *at = queue->waiters.next, *next; at != &queue->waiters; at = next) {
+        next = at->next;
+        wake_up_task(CONTAINER(at, struct waiter, link)->task, sync);
+        list_remove(at);
+    }
+    interrupts_restore(flags);
+}
+
+/* On the way to user mode, with interrupts off, as long as something is to be done. */
+void return_to_user(struct registers *registers);
+void return_to_user(struct registers *registers) {
+    for (;;) {
+        if (current->need_resched) {
+            schedule();
+        } else if (current->pending) {
+            __asm__ volatile("sti");
+            signal_deliver(registers);
+        } else {
+            break;
+        }
+        __asm__ volatile("cli");
+    }
+    if (current->single_step)
+        registers->flags |= FLAG_TF;
+    set_work();
+}
+
+void sched_start(void) {
+    uint32_t words[4];
+    cpuid(0, words);
+    if (words[0] >= 7) {
+        cpuid(7, words);
+        fsgsbase = words[1] & 1;
+    }
+#ifdef __x86_64__
+    if (fsgsbase)
+        write_cr4(read_cr4() | CR4_FSGSBASE);
+#endif
+    for (unsigned i = 0; i < ARRAY_SIZE(queues); i++)
+        for (unsigned j = 0; j < PRIORITIES; j++)
+            list_init(&queues[i].lists[j]);
+    clock_factor = (uint32_t)scale(1000ull << CLOCK_SHIFT, 1, tsc_khz);
+#ifdef __x86_64__
+    child_first = argument("child-first", 0) != 0;
+#else
+    child_first = argument("child-first", 1) != 0;
+#endif
+    extern char init_stack[];
+    idle.stack_top = (unsigned long)init_stack + THREAD_SIZE;
+    idle.state = RUNNING;
+    idle.static_priority = idle.priority = PRIORITIES;
+    list_init(&idle.run);
+    list_init(&idle.children);
+    list_init(&idle.wait_child.waiters);
+}

@@ -1,0 +1,71 @@
+/* Two processes pass a token to and fro through two pipes. What remains after the cost of the pipes alone, which one process
+   measures by itself, is the time of a switch, as lat_ctx reports it for two processes without data. */
+#include "user.h"
+
+static int there[2], back[2];
+
+static void send(int file, int token) {
+    if (write(file, &token, sizeof token) != sizeof token)
+        fail("cannot send", token);
+}
+static int receive(int file) {
+    int token = 0;
+    long got = read(file, &token, sizeof token);
+    if (got != sizeof token)
+        exit(got ? 1 : 0); /* the other end is closed: all is done */
+    return token;
+}
+
+static void partner(void) {
+    close(there[1]);
+    close(back[0]);
+    for (;;)
+        send(back[1], receive(there[0]) + 1);
+}
+
+int pingpong(void) {
+    long iterations = argument("iterations", 1000), warm = iterations / 10 + 10;
+    if (pipe(there) || pipe(back))
+        fail("no pipes", 0);
+
+    /* The pipes alone: as many passes, each a write and a read, without a switch. */
+    for (long i = 0; i < warm; i++)
+        send(there[1], 0), receive(there[0]);
+    uint64_t begun = cycles();
+    for (long i = 0; i < iterations; i++) {
+        send(there[1], (int)i);
+        if (receive(there[0]) != (int)i)
+            fail("a token is wrong", i);
+        send(back[1], (int)i);
+        if (receive(back[0]) != (int)i)
+            fail("a token is wrong", i);
+    }
+    uint64_t pipes = cycles() - begun;
+
+    long child = fork();
+    if (child < 0)
+        fail("no process", child);
+    if (child == 0)
+        partner();
+    close(there[0]);
+    close(back[1]);
+    int token = 0;
+    for (long i = 0; i < warm; i++) {
+        send(there[1], token);
+        token = receive(back[0]);
+    }
+    region_begin("pingpong");
+    begun = cycles();
+    for (long i = 0; i < iterations; i++) {
+        send(there[1], token);
+        token = receive(back[0]);
+    }
+    uint64_t taken = cycles() - begun;
+    region_end();
+    if (token != (int)(iterations + warm))
+        fail("tokens were lost", token);
+    close(there[1]);
+    result("pingpong", taken > pipes ? taken - pipes : 0, 2 * iterations, 'u');
+    result("pingpong-with-pipes", taken, 2 * iterations, 'u');
+    return ended_well(1);
+}

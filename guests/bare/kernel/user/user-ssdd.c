@@ -1,0 +1,72 @@
+/* Pairs of a tracer and a tracee: the tracer has the tracee, which does nothing but loop, execute single instructions, and
+   after each checks that wait reports a stop by SIGTRAP and that SIGCHLD has come. */
+#include "user.h"
+
+static volatile int child_signals;
+
+static void on_child(int signal) {
+    if (signal == SIGCHLD)
+        child_signals = 1;
+}
+
+static void check_stop(long child, int signal, long step) {
+    int status = 0;
+    long pid = wait_again(-1, &status);
+    if (pid != child)
+        fail("a stop of another process, at step", step);
+    if ((status & 0xff) != WAIT_STOPPED || status >> 8 != signal)
+        fail("the stop is of another kind, at step", step);
+    for (int i = 0; i < 10 && !child_signals; i++)
+        sleep_ticks(1);
+    if (!child_signals)
+        fail("no SIGCHLD, at step", step);
+    child_signals = 0;
+}
+
+static void tracer(long steps) {
+    long child = fork();
+    if (child < 0)
+        fail("no process", child);
+    if (child == 0)
+        for (;;)
+            __asm__ volatile("");
+    if (set_handler(SIGCHLD, on_child))
+        fail("no handler", 0);
+    if (ptrace(TRACE_ATTACH, child))
+        fail("cannot attach to", child);
+    check_stop(child, SIGSTOP, -1);
+    for (long i = 0; i < steps; i++) {
+        if (ptrace(TRACE_STEP, child))
+            fail("cannot step", i);
+        check_stop(child, SIGTRAP, i);
+    }
+    exit(0); /* the tracee ends with it */
+}
+
+int ssdd(void) {
+    long forks = argument("groups", 10), steps = argument("iterations", 500);
+    region_begin("ssdd");
+    uint64_t begun = cycles();
+    for (long i = 0; i < forks; i++) {
+        long child = fork();
+        if (child < 0)
+            fail("no process", child);
+        if (child == 0)
+            tracer(steps);
+    }
+    /* The tracees come to the first process when their tracers end: killed, which is no failure. */
+    int good = 1, status;
+    for (long ended = 0; ended < forks;) {
+        if (wait_again(-1, &status) < 0)
+            return 0;
+        if (status != SIGKILL) {
+            ended++;
+            good &= !status;
+        }
+    }
+    uint64_t taken = cycles() - begun;
+    region_end();
+    result("ssdd", taken, 1, 's');
+    result("ssdd-step", taken, forks * steps, 'u');
+    return good;
+}
