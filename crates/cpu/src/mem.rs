@@ -11,6 +11,7 @@ use crate::op::{Op, SEG_FLAT};
 use crate::ram::{PAGE, lines};
 use crate::state::{Cpu, attention, bits::*, rights, seg};
 use crate::tlb::{Entry, Level, perm};
+use crate::vmx::DeviceAccess;
 use crate::walk::{Access, Privilege};
 use ledger::{Family, Kind};
 
@@ -192,7 +193,7 @@ impl Cpu {
     /// Follows a change of what the current mode may access (CPL, CR0.WP, CR0.AM, CR4, EFER, PKRU, RFLAGS.AC, DR7).
     pub fn access_changed(&mut self) {
         let alignment_checked = self.cr0 & CR0_AM != 0 && self.flags & flags::AC != 0 && self.cpl == 3;
-        let mode = if alignment_checked || self.data_breakpoints() {
+        let mode = if alignment_checked || self.data_breakpoints() || self.vmx.emulation.is_some() {
             MODE_SLOW
         } else if self.cpl == 3 {
             0
@@ -206,6 +207,10 @@ impl Cpu {
 
     /// Follows a change of paging itself (CR0, CR3, CR4, EFER, PKRU, PDPTEs): nothing on the fast paths is known to hold.
     pub fn mapping_changed(&mut self) {
+        if let Some(emulating) = &mut self.vmx.emulation {
+            emulating.note_mapping();
+            return;
+        }
         self.spaces.forget_all();
         self.enter_space();
         self.access_changed();
@@ -213,6 +218,10 @@ impl Cpu {
 
     /// Follows a load of CR3 (or INVPCID of one PCID): what the fast paths hold for `flushed` is no longer known to hold.
     pub fn space_changed(&mut self, flushed: Option<u16>) {
+        if let Some(emulating) = &mut self.vmx.emulation {
+            emulating.note_mapping();
+            return;
+        }
         if let Some(pcid) = flushed {
             self.spaces.forget(pcid);
         }
@@ -317,6 +326,9 @@ impl Cpu {
 
     /// Translates a linear address for an access within one page, through the TLB, charging misses.
     pub fn translate(&mut self, linear: u64, access: Access, privilege: Privilege) -> Exec<(u64, Entry)> {
+        if self.vmx.emulation.is_some() {
+            return self.translate_in_software(linear, access, privilege);
+        }
         let code = access == Access::Fetch;
         let pcid = self.pcid();
         if let Some((entry, level, displaced)) = self.tlb.lookup(linear, code, pcid) {
@@ -362,7 +374,12 @@ impl Cpu {
         if explicit && self.front.context & 3 == MODE_SLOW {
             self.data_breakpoint(linear, size, write);
         }
-        let Some((page, read_only)) = self.ram.visible_page(address) else { return Ok(Target::Device(address)) };
+        let Some(backing) = self.backing(address) else { return Ok(Target::Device(address)) };
+        let Some((page, read_only)) = self.ram.visible_page(backing) else { return Ok(Target::Device(address)) };
+        if let Some(emulating) = &mut self.vmx.emulation {
+            emulating.note_data(address, size, write);
+        }
+        let address = backing;
         // SAFETY: the offset stays inside the page.
         let host = unsafe { page.add((address & OFFSET) as usize) };
         if write {
@@ -474,6 +491,7 @@ impl Cpu {
         let who = self.ident();
         let bus = self.bus.clone();
         let device = bus.borrow().device(address);
+        self.note_device(DeviceAccess::Memory { address, size, write: false });
         self.charge(Kind::new(Family::MmioRead, device), 1);
         self.attend(attention::BUS);
         // Devices see naturally sized accesses; an odd remainder of a split access goes byte by byte.
@@ -488,6 +506,7 @@ impl Cpu {
         let who = self.ident();
         let bus = self.bus.clone();
         let device = bus.borrow().device(address);
+        self.note_device(DeviceAccess::Memory { address, size, write: true });
         self.charge(Kind::new(Family::MmioWrite, device), 1);
         self.attend(attention::BUS);
         let mut bus = bus.borrow_mut();

@@ -246,10 +246,15 @@ impl Cpu {
         if self.fetch.page != linear & !(PAGE - 1) {
             self.enter_page(linear)?;
         }
+        self.fetch_at(linear, self.fetch.physical | (linear & (PAGE - 1)), mode)
+    }
+
+    /// Likewise, where the page has been translated: the first byte is at `physical`.
+    pub(crate) fn fetch_at(&mut self, linear: u64, physical: u64, mode: u8) -> Exec<(Instruction, u64)> {
         let offset = linear & (PAGE - 1);
         let mut bytes = [0u8; MAX_LENGTH];
         let here = ((PAGE - offset) as usize).min(MAX_LENGTH);
-        self.fetch_bytes(self.fetch.physical | offset, &mut bytes[..here]);
+        self.fetch_bytes(physical, &mut bytes[..here]);
         let limit = u64::from(self.seg[seg::CS as usize].limit);
         if mode & 3 != mode::BITS64 && self.rip > limit {
             return Err(self.gp(0));
@@ -281,7 +286,8 @@ impl Cpu {
 
     /// Code bytes; where there is no RAM, what the bus gives.
     fn fetch_bytes(&mut self, physical: u64, out: &mut [u8]) {
-        if !self.ram.read_bytes(physical, out) {
+        let read = self.backing(physical).is_some_and(|backing| self.ram.read_bytes(backing, out));
+        if !read {
             let who: Ident = self.ident();
             let mut bus = self.bus.borrow_mut();
             for (i, byte) in out.iter_mut().enumerate() {
@@ -291,7 +297,7 @@ impl Cpu {
     }
 
     /// The instruction as this model knows it; invalid if it does not.
-    fn as_model(&self, instruction: Instruction) -> Instruction {
+    pub(crate) fn as_model(&self, instruction: Instruction) -> Instruction {
         self.features.view(&instruction).unwrap_or_else(|| {
             let mut unknown = instruction;
             unknown.set_code(iced_x86::Code::INVALID);
@@ -482,7 +488,7 @@ impl Cpu {
     }
 
     /// DR6 bits of the instruction breakpoints at the next instruction.
-    fn instruction_breakpoint(&self) -> u64 {
+    pub(crate) fn instruction_breakpoint(&self) -> u64 {
         let linear = self.code_linear();
         (0..4)
             .filter(|i| {

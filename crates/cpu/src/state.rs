@@ -637,6 +637,9 @@ impl Cpu {
 
     /// Follows a change of level, CPL or CR3: who is charged from now on.
     pub fn origin_changed(&mut self) {
+        if self.vmx.emulation.is_some() {
+            return;
+        }
         let own = if self.cr0 & CR0_PG != 0 { self.cr3 & 0x000f_ffff_ffff_f000 } else { 0 };
         let space = self.charged_space.unwrap_or(own);
         let mut recorder = self.recorder.borrow_mut();
@@ -673,6 +676,10 @@ impl Cpu {
 
     /// Charges an event whose price the caller knows (time spent halted, for one).
     pub fn charge_ticks(&mut self, kind: Kind, count: u64, ticks: Ticks) {
+        if self.vmx.emulation.is_some() {
+            // The hypervisor has its own prices for what it emulates.
+            return;
+        }
         self.clock += ticks;
         let rip = self.rip.wrapping_sub(u64::from(self.ilen));
         self.recorder.borrow_mut().add(self.origin, rip, kind, count, ticks);

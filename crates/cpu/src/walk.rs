@@ -126,13 +126,19 @@ impl Cpu {
         self.long_mode() && (rights & 1 != 0 || write_denied)
     }
 
-    fn read_table(&self, address: u64, wide: bool) -> u64 {
+    pub(crate) fn read_table(&self, address: u64, wide: bool) -> u64 {
+        let Some(address) = self.backing(address) else { return if wide { u64::MAX } else { u64::from(u32::MAX) } };
         let value = if wide { self.ram.read::<u64>(address) } else { self.ram.read::<u32>(address).map(u64::from) };
         // A table outside RAM reads as nothing there: not present in its low bit would hide the error, all ones does not.
         value.unwrap_or(if wide { u64::MAX } else { u64::from(u32::MAX) })
     }
 
     fn write_table(&mut self, address: u64, wide: bool, value: u64) {
+        let Some(backing) = self.backing(address) else { return };
+        if let Some(emulating) = &mut self.vmx.emulation {
+            emulating.note_entry(address);
+        }
+        let address = backing;
         self.code_written(address, if wide { 8 } else { 4 });
         if wide {
             self.ram.write(address, value);

@@ -6,6 +6,7 @@ use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::{Cpu, attention, bits::*, rights, seg};
 use crate::table::Row;
+use crate::vmx::{DeviceAccess, Flush};
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
 
@@ -51,6 +52,7 @@ fn read(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         3 => cpu.cr3,
         4 => cpu.cr4,
         _ => {
+            cpu.note_device(DeviceAccess::TaskPriority { write: false });
             let who = cpu.ident();
             let value = cpu.bus.borrow_mut().cr8(who);
             u64::from(value)
@@ -92,6 +94,7 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         4 => cpu.write_cr4(value, kind)?,
         _ => {
             cpu.charge(kind, 1);
+            cpu.note_device(DeviceAccess::TaskPriority { write: true });
             let who = cpu.ident();
             cpu.bus.borrow_mut().set_cr8(who, value as u8);
             cpu.attend(attention::BUS);
@@ -159,7 +162,7 @@ impl Cpu {
 
     /// All translations go; charged.
     pub(crate) fn flush_everything(&mut self) {
-        self.tlb.flush_all();
+        self.flush_tlb(Flush::All);
         self.charge(Kind::new(Family::TlbFlush, flush::ALL), 1);
     }
 
@@ -185,7 +188,7 @@ impl Cpu {
         let base = cr3 & 0xffff_ffe0;
         let mut entries = [0u64; 4];
         for (i, entry) in entries.iter_mut().enumerate() {
-            *entry = self.ram.read::<u64>(base + 8 * i as u64).unwrap_or(u64::MAX);
+            *entry = self.read_table(base + 8 * i as u64, true);
             if *entry & 1 != 0 && *entry & (RESERVED | self.beyond_physical()) != 0 {
                 return Err(self.gp(0));
             }
@@ -203,12 +206,12 @@ impl Cpu {
             self.cr3 &= 0xffff_ffff;
         }
         let flushed = if !tagged {
-            self.tlb.flush_pcid(0);
+            self.flush_tlb(Flush::Pcid(0));
             self.charge(Kind::new(Family::TlbFlush, flush::NON_GLOBAL), 1);
             Some(0)
         } else if value & CR3_NO_FLUSH == 0 {
             let pcid = value as u16 & 0xfff;
-            self.tlb.flush_pcid(pcid);
+            self.flush_tlb(Flush::Pcid(pcid));
             self.charge(Kind::new(Family::TlbFlush, flush::ONE_PCID), 1);
             Some(pcid)
         } else {
@@ -270,7 +273,7 @@ impl Cpu {
         if changed & (CR4_PGE | CR4_PAE | CR4_PSE | CR4_LA57) != 0 || untagged {
             self.flush_everything();
         } else if changed & value & CR4_SMEP != 0 {
-            self.tlb.flush_pcid(old_pcid);
+            self.flush_tlb(Flush::Pcid(old_pcid));
             self.charge(Kind::new(Family::TlbFlush, flush::ONE_PCID), 1);
         }
         self.mapping_changed();

@@ -5,6 +5,7 @@ use crate::flags;
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
 use crate::state::{Cpu, attention, reg, seg};
 use crate::table::Row;
+use crate::vmx::DeviceAccess;
 use iced_x86::{Instruction, Mnemonic::*, OpKind, Register};
 use ledger::{Class, Family, Kind};
 
@@ -85,6 +86,7 @@ impl Cpu {
     }
 
     fn port_in(&mut self, port: u16, size: u8) -> u32 {
+        self.note_device(DeviceAccess::Port { port, size, write: false });
         self.charge(Kind::new(Family::PortIn, u32::from(port)), 1);
         let who = self.ident();
         let value = self.bus.borrow_mut().port_in(who, port, size);
@@ -94,6 +96,7 @@ impl Cpu {
     }
 
     fn port_out(&mut self, port: u16, size: u8, value: u32) {
+        self.note_device(DeviceAccess::Port { port, size, write: true });
         self.charge(Kind::new(Family::PortOut, u32::from(port)), 1);
         let who = self.ident();
         let value = value & (u64::MAX >> (64 - 8 * u32::from(size & 7))) as u32;

@@ -6,6 +6,7 @@ use crate::fault::{Exec, Flow};
 use crate::op::Op;
 use crate::state::{AMD_REGISTERS, Cpu, Msrs, attention, bits::*, reg, seg};
 use crate::table::Row;
+use crate::vmx::{DeviceAccess, Flush};
 use iced_x86::Mnemonic::*;
 use ledger::{Class, Family, Kind};
 
@@ -125,6 +126,7 @@ impl Cpu {
     /// Reads a model-specific register; `None` is #GP.
     pub fn read_msr(&mut self, index: u32) -> Option<u64> {
         if on_board(self, index) {
+            self.note_device(DeviceAccess::Msr { index, write: false });
             let who = self.ident();
             let value = self.bus.borrow_mut().msr_read(who, index);
             self.attend(attention::BUS);
@@ -206,6 +208,7 @@ impl Cpu {
     /// Writes a model-specific register; `false` is #GP.
     pub fn write_msr(&mut self, index: u32, value: u64) -> bool {
         if on_board(self, index) {
+            self.note_device(DeviceAccess::Msr { index, write: true });
             let who = self.ident();
             let good = self.bus.borrow_mut().msr_write(who, index, value);
             self.attend(attention::BUS);
@@ -357,7 +360,7 @@ impl Cpu {
         self.msr.efer = (value & !EFER_LMA) | (self.msr.efer & EFER_LMA);
         if changed & EFER_NXE != 0 {
             // Cached translations hold the execute permission as it was computed under the old setting.
-            self.tlb.flush_all();
+            self.flush_tlb(Flush::All);
         }
         self.mapping_changed();
         self.mode_changed();

@@ -9,6 +9,7 @@ use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
 use crate::state::{Cpu, attention, bits::*, reg, seg};
 use crate::table::Row;
+use crate::vmx::Flush;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
 
@@ -88,7 +89,10 @@ fn monitor(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let privilege = cpu.privilege();
     cpu.prepare_read(linear, 1, privilege, segment)?;
     let (physical, _) = cpu.translate(linear, crate::walk::Access::Read, privilege)?;
-    cpu.ram.arm_monitor(cpu.index, physical);
+    match cpu.backing(physical) {
+        Some(host) => cpu.ram.arm_monitor(cpu.index, host),
+        None => cpu.ram.disarm_monitor(cpu.index),
+    }
     cpu.follow_marks();
     Ok(Flow::End)
 }
@@ -119,8 +123,7 @@ fn invlpg(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     };
     // A non-canonical address has no translation to drop.
     if !cpu.long64 || cpu.canonical(linear) {
-        let pcid = cpu.pcid();
-        cpu.tlb.flush_page(linear, pcid);
+        cpu.flush_tlb(Flush::Page(linear));
         cpu.mapping_changed();
     }
     Ok(Flow::End)
@@ -147,14 +150,14 @@ fn invpcid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     }
     cpu.charge(Kind::new(Family::Invpcid, kind as u32), 1);
     match kind {
-        0 => cpu.tlb.flush_page_non_global(linear, pcid as u16),
+        0 => cpu.flush_tlb(Flush::PageOf { linear, pcid: pcid as u16 }),
         1 => {
-            cpu.tlb.flush_pcid(pcid as u16);
+            cpu.flush_tlb(Flush::Pcid(pcid as u16));
             cpu.space_changed(Some(pcid as u16));
             return Ok(Flow::End);
         }
-        2 => cpu.tlb.flush_all(),
-        _ => cpu.tlb.flush_non_global(),
+        2 => cpu.flush_tlb(Flush::All),
+        _ => cpu.flush_tlb(Flush::NonGlobal),
     }
     cpu.mapping_changed();
     Ok(Flow::End)

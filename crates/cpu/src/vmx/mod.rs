@@ -11,15 +11,21 @@
 
 mod checks;
 mod controls;
+mod emulate;
+#[cfg(test)]
+mod emulate_tests;
 mod events;
 mod information;
+mod invalidate;
 mod transition;
 
 pub use controls::{
     Controls, IoBitmap, MsrBitmap, activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary,
     secondary,
 };
+pub use emulate::{Accesses, DeviceAccess, Emulating, Emulation, GuestPhysical, GuestView, Outcome, Stretch};
 pub use information::{VmExit, reason};
+pub use invalidate::Flush;
 pub use transition::EntryFailure;
 
 use ledger::Ticks;
@@ -38,4 +44,6 @@ pub struct NonRoot {
     pub halted: bool,
     /// When the VMX-preemption timer runs out.
     pub timer_at: Ticks,
+    /// The emulation that is under way, in root mode.
+    pub emulation: Option<Box<Emulating>>,
 }
