@@ -270,7 +270,7 @@ fn pushes_across_pages_are_all_or_nothing() {
     let ram = g.machine.cpu.ram.clone();
     // 4 KiB pages for the two megabytes of the stack; the page below STACK is not there.
     for i in 0..512 {
-        ram.write(0x4000 + 8 * i, (STACK - 0x20_0000) + 4096 * i | 0x67);
+        ram.write(0x4000 + 8 * i, (STACK - 0x20_0000 + 4096 * i) | 0x67);
     }
     ram.write(0x3000 + 8 * ((STACK - 1) >> 21), 0x4027u64);
     ram.write(0x4000 + 8 * 510, 0u64);
@@ -282,7 +282,7 @@ fn pushes_across_pages_are_all_or_nothing() {
     assert_eq!(done.outcome, Outcome::Exception { vector: vector::PF, code: Some(2), address, dr6: 0 });
     assert_eq!(g.machine.cpu.gpr[usize::from(reg::RSP)], top);
     assert_eq!(g.machine.peek::<4>(STACK - 4096), [0; 4]);
-    ram.write(0x4000 + 8 * 510, STACK - 8192 | 7);
+    ram.write(0x4000 + 8 * 510, (STACK - 8192) | 7);
     let done = g.emulate(|a| a.push(rax));
     assert_eq!(done.outcome, Outcome::Completed);
     assert_eq!(done.accesses.writes, [Stretch { address, len: 4 }, Stretch { address: STACK - 4096, len: 4 }]);
