@@ -3,6 +3,18 @@
 //! operation; nothing here knows a cost.
 
 pub mod config;
+mod controls;
+pub mod cpuid;
+pub mod devices;
+pub mod events;
+pub mod failure;
 pub mod mmu;
+pub mod paravirt;
+pub mod registers;
+pub mod vcpu;
+pub mod vm;
 
 pub use config::Config;
+pub use failure::Failure;
+pub use vcpu::Vcpu;
+pub use vm::{Hypervisor, SetupError};

@@ -1,0 +1,103 @@
+//! The VM-execution controls of a machine, as KVM sets them.
+
+use crate::config::Config;
+use crate::events::vector;
+use crate::registers::Ownership;
+use cpu::Cpu;
+use cpu::capability::Capability;
+use cpu::vmx::{Controls, IoBitmap, MsrBitmap, pin, primary, secondary};
+use std::rc::Rc;
+
+/// The port that I/O delays are made with.
+pub const DELAY_PORT: u16 = 0x80;
+
+/// MSRs that the guest reads and writes without exit: FS and GS base, KERNEL_GS_BASE, and where SYSENTER goes.
+const PASSED_THROUGH: &[u32] = &[0x174, 0x175, 0x176, 0xc000_0100, 0xc000_0101, 0xc000_0102];
+/// MSRs that it only reads without exit: the time-stamp counter.
+const READ_THROUGH: &[u32] = &[0x10];
+
+/// Bitmaps and constants that all virtual CPUs of a machine share.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    io: Option<Rc<IoBitmap>>,
+    msr: Rc<MsrBitmap>,
+}
+
+impl Shared {
+    /// Those of a configuration.
+    pub fn new(config: &Config) -> Self {
+        // Without the paravirtual interface all ports exit, which takes no bitmap.
+        let io = config.paravirt.then(|| {
+            let mut bitmap = [0xff; 8192];
+            bitmap[usize::from(DELAY_PORT) / 8] &= !(1 << (DELAY_PORT % 8));
+            Rc::new(bitmap)
+        });
+        let mut msr = [0xff; 4096];
+        for index in PASSED_THROUGH {
+            clear(&mut msr, *index, false);
+            clear(&mut msr, *index, true);
+        }
+        for index in READ_THROUGH {
+            clear(&mut msr, *index, false);
+        }
+        Self { io, msr: Rc::new(msr) }
+    }
+}
+
+fn clear(bitmap: &mut MsrBitmap, index: u32, write: bool) {
+    let half = if index >= 0xc000_0000 { 1024 } else { 0 };
+    let start = half + if write { 2048 } else { 0 };
+    let bit = (index & 0x1fff) as usize;
+    bitmap[start + bit / 8] &= !(1 << (bit % 8));
+}
+
+/// The controls that do not change while a virtual CPU lives. Masks and shadows follow at each entry.
+pub fn fixed(config: &Config, shared: &Shared, ownership: &Ownership, cpu: &Cpu) -> Controls {
+    let tdp = config.mmu.is_tdp();
+    let has = |capability| cpu.capabilities.has(capability);
+    let mut first = primary::HLT
+        | primary::MWAIT
+        | primary::MONITOR
+        | primary::RDPMC
+        | primary::MOV_DR
+        | primary::CR8_LOAD
+        | primary::CR8_STORE
+        | primary::TSC_OFFSETTING
+        | primary::MSR_BITMAPS;
+    first |= if shared.io.is_some() { primary::IO_BITMAPS } else { primary::UNCONDITIONAL_IO };
+    if !tdp {
+        first |= primary::CR3_LOAD | primary::CR3_STORE | primary::INVLPG;
+    }
+    let second = [
+        (secondary::EPT, tdp),
+        (secondary::UNRESTRICTED_GUEST, config.unrestricted_guest),
+        (secondary::VPID, config.vpid),
+        (secondary::RDTSCP, has(Capability::Rdtscp)),
+        (secondary::INVPCID, has(Capability::Invpcid)),
+        (secondary::XSAVES, has(Capability::Xsaves)),
+        // Processors without EPT have not got it either.
+        (secondary::WBINVD, tdp || config.vpid),
+    ];
+    let second = second.iter().filter(|(_, on)| *on).fold(0, |all, (bit, _)| all | bit);
+    if second != 0 {
+        first |= primary::SECONDARY;
+    }
+    let intercepted = [vector::UD, vector::MC, vector::DB, vector::AC];
+    let mut exceptions = intercepted.iter().fold(0, |all, vector| all | 1 << vector);
+    if !tdp {
+        exceptions |= 1 << vector::PF;
+    }
+    Controls {
+        pin: pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS,
+        primary: first,
+        secondary: second,
+        exception_bitmap: exceptions,
+        cr0_mask: !ownership.cr0,
+        cr4_mask: !ownership.cr4,
+        io_bitmap: shared.io.clone(),
+        msr_bitmap: Some(shared.msr.clone()),
+        // Tag 0 is the hypervisor's own.
+        vpid: if config.vpid { (cpu.index % 0xffff) as u16 + 1 } else { 0 },
+        ..Controls::default()
+    }
+}

@@ -1,0 +1,97 @@
+//! What CPUID says to the guest: the processor's own answer, less what is not virtualized, with the hypervisor's leaves.
+
+use crate::config::{Config, MmuMode};
+use crate::paravirt::{CPUID_FEATURES, CPUID_SIGNATURE, SIGNATURE, feature, page};
+use crate::registers::Visible;
+use cpu::Cpu;
+use cpu::model::CpuidRegs;
+use cpu::state::bits::*;
+
+/// Leaves that belong to hypervisors.
+const HYPERVISOR_LEAVES: std::ops::RangeInclusive<u32> = 0x4000_0000..=0x4fff_ffff;
+
+/// Features that the guest does not get: leaf, bit of ECX, and whether that is so with shadow paging only.
+const HIDDEN: &[(u32, u32, bool)] = &[
+    // MONITOR: the guest must not keep the processor in MWAIT.
+    (1, 3, false),
+    // VMX, SMX.
+    (1, 5, false),
+    (1, 6, false),
+    // Performance counters.
+    (1, 15, false),
+    // Protection keys need the guest's own tables.
+    (7, 3, true),
+    (7, 4, true),
+    // Five levels of tables are not shadowed.
+    (7, 16, true),
+    // Supervisor keys.
+    (7, 31, false),
+    // SVM.
+    (0x8000_0001, 2, false),
+];
+
+fn set(word: &mut u32, bit: u32, on: bool) {
+    *word = (*word & !(1 << bit)) | if on { 1 << bit } else { 0 };
+}
+
+/// Features of the paravirtual interface under a configuration.
+pub fn paravirt_features(config: &Config) -> u32 {
+    use feature::*;
+    if !config.paravirt {
+        return 0;
+    }
+    let cache = if offers_cr3_cache(config) { CR3_CACHE } else { 0 };
+    HYPERCALL_PAGE | STATE_PAGE | IO_DELAY | PIC_SHORT | TLB_FLUSH | cache
+}
+
+/// Whether guests get a CR3 cache: with two-dimensional paging loads do not exit, and without kept shadow pages there is
+/// nothing to cache.
+pub fn offers_cr3_cache(config: &Config) -> bool {
+    config.paravirt && config.mmu == MmuMode::Shadow
+}
+
+/// The guest's CPUID.
+pub fn cpuid(config: &Config, visible: &Visible, cpu: &mut Cpu, leaf: u32, subleaf: u32) -> CpuidRegs {
+    if HYPERVISOR_LEAVES.contains(&leaf) {
+        return hypervisor_leaf(config, leaf);
+    }
+    let mut regs = cpu.cpuid(leaf, subleaf);
+    let shadow = !config.mmu.is_tdp();
+    for &(hidden, bit, shadow_only) in HIDDEN {
+        if hidden == leaf && (leaf != 7 || subleaf == 0) && (shadow || !shadow_only) {
+            set(&mut regs.ecx, bit, false);
+        }
+    }
+    match leaf {
+        1 => {
+            set(&mut regs.ecx, 31, true);
+            let xsave = regs.ecx & 1 << 26 != 0;
+            set(&mut regs.ecx, 27, xsave && visible.cr4 & CR4_OSXSAVE != 0);
+        }
+        // MONITOR's leaf.
+        5 => regs = CpuidRegs::default(),
+        7 if subleaf == 0 => {
+            let keys = regs.ecx & 1 << 3 != 0;
+            set(&mut regs.ecx, 4, keys && visible.cr4 & CR4_PKE != 0);
+        }
+        0x8000_0008 if shadow => regs.eax = regs.eax & !0xff00 | 48 << 8,
+        _ => {}
+    }
+    regs
+}
+
+fn hypervisor_leaf(config: &Config, leaf: u32) -> CpuidRegs {
+    match leaf {
+        CPUID_SIGNATURE => CpuidRegs { eax: CPUID_FEATURES, ebx: SIGNATURE[0], ecx: SIGNATURE[1], edx: SIGNATURE[2] },
+        CPUID_FEATURES if config.paravirt => {
+            CpuidRegs { eax: paravirt_features(config), ebx: page::API_VERSION, ecx: page::SIZE, edx: 0 }
+        }
+        _ => CpuidRegs::default(),
+    }
+}
+
+/// CR4 bits that CPUID does not offer although the processor has them.
+pub fn hidden_cr4(config: &Config) -> u64 {
+    let shadow = if config.mmu.is_tdp() { 0 } else { CR4_PKE | CR4_LA57 };
+    CR4_VMXE | CR4_PKS | shadow
+}

@@ -1,0 +1,55 @@
+//! Where the models of devices are: in the kernel part of the hypervisor, or in the user-space VMM. It decides what an access
+//! costs.
+
+use crate::config::Irqchip;
+use ledger::Operation;
+use std::ops::RangeInclusive;
+
+/// Ports of the interrupt controllers, their edge/level registers, the timer and its gate.
+const KERNEL_PORTS: &[RangeInclusive<u16>] = &[0x20..=0x21, 0x40..=0x43, 0x61..=0x61, 0xa0..=0xa1, 0x4d0..=0x4d1];
+/// Memory of I/O and local APICs.
+const KERNEL_MEMORY: &[RangeInclusive<u64>] = &[0xfec0_0000..=0xfec0_0fff, 0xfee0_0000..=0xfee0_0fff];
+
+/// An access to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// IN or OUT.
+    Port(u16),
+    /// Memory-mapped, by guest-physical address.
+    Memory(u64),
+    /// A register of the local APIC by RDMSR or WRMSR, or CR8.
+    ApicRegister,
+}
+
+/// What an access is charged as.
+pub fn operation(irqchip: Irqchip, access: Access) -> Operation {
+    let kernel = match access {
+        Access::Port(port) => KERNEL_PORTS.iter().any(|ports| ports.contains(&port)),
+        Access::Memory(address) => KERNEL_MEMORY.iter().any(|range| range.contains(&address)),
+        Access::ApicRegister => true,
+    };
+    if kernel && irqchip == Irqchip::Kernel { Operation::DeviceKernel } else { Operation::DeviceUser }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_interrupt_controllers_are_in_the_kernel() {
+        use Operation::*;
+        let table = [
+            (Access::Port(0x20), DeviceKernel, DeviceUser),
+            (Access::Port(0x43), DeviceKernel, DeviceUser),
+            (Access::Port(0x3f8), DeviceUser, DeviceUser),
+            (Access::Port(0x80), DeviceUser, DeviceUser),
+            (Access::Memory(0xfee0_00b0), DeviceKernel, DeviceUser),
+            (Access::Memory(0xfe00_0000), DeviceUser, DeviceUser),
+            (Access::ApicRegister, DeviceKernel, DeviceUser),
+        ];
+        for (access, kernel, user) in table {
+            assert_eq!(operation(Irqchip::Kernel, access), kernel, "{access:?}");
+            assert_eq!(operation(Irqchip::User, access), user, "{access:?}");
+        }
+    }
+}

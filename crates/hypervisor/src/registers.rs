@@ -1,0 +1,152 @@
+//! Control registers twice: what the guest believes they hold, and what the processor holds while it runs.
+
+use crate::config::{Config, Cr0Wp};
+use cpu::Cpu;
+use cpu::state::bits::*;
+
+/// The guest's view of the registers that decide on paging.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visible {
+    /// CR0.
+    pub cr0: u64,
+    /// CR3.
+    pub cr3: u64,
+    /// CR4.
+    pub cr4: u64,
+    /// IA32_EFER.
+    pub efer: u64,
+    /// The PDPTEs of PAE paging.
+    pub pdpte: [u64; 4],
+}
+
+impl Visible {
+    /// What a processor that no hypervisor has touched holds.
+    pub fn of(cpu: &Cpu) -> Self {
+        Self { cr0: cpu.cr0, cr3: cpu.cr3, cr4: cpu.cr4, efer: cpu.msr.efer, pdpte: cpu.pdpte }
+    }
+
+    /// Puts them into the processor, and returns what was there. Nothing follows the change: no mode, no translations.
+    pub fn swap(&self, cpu: &mut Cpu) -> Self {
+        let old = Self::of(cpu);
+        (cpu.cr0, cpu.cr3, cpu.cr4, cpu.msr.efer, cpu.pdpte) = (self.cr0, self.cr3, self.cr4, self.efer, self.pdpte);
+        old
+    }
+
+    /// Paging is on.
+    pub fn paging(&self) -> bool {
+        self.cr0 & CR0_PG != 0
+    }
+
+    /// Long mode is active.
+    pub fn long(&self) -> bool {
+        self.efer & EFER_LMA != 0
+    }
+
+    /// PAE paging outside long mode, which has PDPTEs.
+    pub fn pae(&self) -> bool {
+        self.paging() && self.cr4 & CR4_PAE != 0 && !self.long()
+    }
+
+    /// The address space as ledgers name it.
+    pub fn space(&self) -> u64 {
+        if self.paging() { self.cr3 & 0x000f_ffff_ffff_f000 } else { 0 }
+    }
+}
+
+/// Which bits belong to whom under a configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Ownership {
+    shadow: bool,
+    unrestricted: bool,
+    /// CR0 bits that the guest reads and writes without exit.
+    pub cr0: u64,
+    /// CR4 bits likewise.
+    pub cr4: u64,
+}
+
+impl Ownership {
+    /// As KVM divides them.
+    pub fn of(config: &Config) -> Self {
+        let tdp = config.mmu.is_tdp();
+        let wp = if config.cr0_wp == Cr0Wp::GuestOwned { CR0_WP } else { 0 };
+        let pge = if tdp { CR4_PGE } else { 0 };
+        let harmless = CR4_PVI | CR4_TSD | CR4_DE | CR4_PCE | CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_FSGSBASE;
+        Self { shadow: !tdp, unrestricted: config.unrestricted_guest, cr0: CR0_TS | wp, cr4: harmless | pge }
+    }
+
+    /// CR0 while the guest runs.
+    pub fn real_cr0(&self, visible: &Visible) -> u64 {
+        // Caches stay on: the guest only sees its own bits.
+        let mut cr0 = visible.cr0 & !(CR0_CD | CR0_NW) | CR0_NE | CR0_ET;
+        if !self.unrestricted {
+            cr0 |= CR0_PE | CR0_PG;
+        }
+        if self.shadow {
+            cr0 |= CR0_WP;
+        }
+        cr0
+    }
+
+    /// CR4 while the guest runs.
+    pub fn real_cr4(&self, visible: &Visible) -> u64 {
+        let mut cr4 = visible.cr4;
+        if self.shadow {
+            // The shadow tables of a guest that is not in long mode are PAE tables, or none at all.
+            cr4 |= CR4_PAE;
+            if !visible.paging() {
+                cr4 &= !(CR4_SMEP | CR4_SMAP | CR4_PKE);
+            }
+            if !visible.long() {
+                cr4 &= !CR4_PCIDE;
+            }
+        }
+        cr4
+    }
+
+    /// EFER while the guest runs.
+    pub fn real_efer(&self, visible: &Visible) -> u64 {
+        if !self.shadow {
+            return visible.efer;
+        }
+        // Paging is on for the processor: LME goes with LMA. Shadow tables need the execute-disable bit.
+        let lme = if visible.long() { EFER_LME } else { 0 };
+        visible.efer & !EFER_LME | lme | EFER_NXE
+    }
+
+    /// Takes over what the guest has changed in its own bits.
+    pub fn follow(&self, visible: &mut Visible, cpu: &Cpu) {
+        visible.cr0 = visible.cr0 & !self.cr0 | cpu.cr0 & self.cr0;
+        visible.cr4 = visible.cr4 & !self.cr4 | cpu.cr4 & self.cr4;
+        if !self.shadow {
+            visible.cr3 = cpu.cr3;
+            visible.pdpte = cpu.pdpte;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::MmuMode;
+
+    #[test]
+    fn a_shadow_mmu_keeps_write_protection_on() {
+        let config = Config { mmu: MmuMode::Shadow, unrestricted_guest: false, ..Config::default() };
+        let ownership = Ownership::of(&config);
+        let visible = Visible { cr0: CR0_PE | CR0_CD | CR0_NW, efer: EFER_LME, ..Visible::default() };
+        assert_eq!(ownership.real_cr0(&visible), CR0_PE | CR0_PG | CR0_WP | CR0_NE | CR0_ET);
+        assert_eq!(ownership.real_cr4(&visible), CR4_PAE);
+        assert_eq!(ownership.real_efer(&visible), EFER_NXE);
+        assert_eq!(ownership.cr4 & CR4_PGE, 0);
+    }
+
+    #[test]
+    fn two_dimensional_paging_leaves_the_registers_alone() {
+        let config = Config { cr0_wp: Cr0Wp::GuestOwned, ..Config::default() };
+        let ownership = Ownership::of(&config);
+        let visible = Visible { cr0: CR0_ET | CR0_NE, cr4: CR4_SMEP, efer: EFER_LME, ..Visible::default() };
+        assert_eq!(ownership.real_cr0(&visible), visible.cr0);
+        assert_eq!((ownership.real_cr4(&visible), ownership.real_efer(&visible)), (visible.cr4, visible.efer));
+        assert_eq!(ownership.cr0, CR0_TS | CR0_WP);
+    }
+}
