@@ -16,15 +16,17 @@ pub fn run(data: &[u8]) {
         }
     };
     let (costs, geometry) = (profile.costs(), profile.geometry());
+    profile.emulated_costs();
     for family in Family::ALL {
         costs.of(Kind::new(family, 0));
         profile.figure(Kind::new(family, 0));
     }
-    assert_eq!(profile.classes.len(), Class::COUNT);
+    assert_eq!(profile.prices.classes.len(), Class::COUNT);
     profile.cpuid();
     // Tables of the modelled structures are made at these sizes.
     cpu::tlb::Tlb::new(&geometry);
     cpu::predict::Predictor::new(&geometry);
+    cpu::tlb::Tlb::new(&profile.emulated_geometry());
 }
 
 /// A file with little in it, and pieces of one that has everything.

@@ -2,7 +2,7 @@
 
 use crate::recorder::{Amount, Recorder, Region, Shape};
 use crate::symbols::Symbols;
-use crate::{Class, Family, Kind, Origin, Profile, Ticks};
+use crate::{Class, Costs, Family, Kind, Origin, Profile, Ticks};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a run was, apart from its charges.
@@ -25,10 +25,15 @@ pub struct Header {
 impl Header {
     /// The header of a run on `profile` whose virtual CPUs ended at `clocks`.
     pub fn new(profile: &Profile, clocks: Vec<Ticks>) -> Self {
+        Self::priced(profile, &profile.costs(), clocks)
+    }
+
+    /// The same for a run at other prices, such as those of [`Profile::emulated_costs`].
+    pub fn priced(profile: &Profile, costs: &Costs, clocks: Vec<Ticks>) -> Self {
         Self {
             profile: profile.name.clone(),
             tsc_hz: profile.tsc_hz.value,
-            class_ticks: profile.costs().class,
+            class_ticks: costs.class,
             clocks,
             metadata: BTreeMap::new(),
             names: BTreeMap::new(),

@@ -63,7 +63,12 @@ pub fn run(args: &CpuArgs) -> Result<()> {
 /// How many costs there are of each confidence.
 fn confidences(profile: &Profile) -> [usize; 4] {
     let levels = [Confidence::High, Confidence::Medium, Confidence::Low, Confidence::Estimate];
-    let costs = profile.classes.iter().chain(profile.families.iter().flatten()).chain(profile.kinds.values());
+    let costs = profile
+        .prices
+        .classes
+        .iter()
+        .chain(profile.prices.families.iter().flatten())
+        .chain(profile.prices.kinds.values());
     let mut counts = [0; 4];
     for cost in costs {
         for (count, level) in counts.iter_mut().zip(levels) {
@@ -135,7 +140,8 @@ fn text(profile: &Profile) -> String {
             .collect();
         table(out, &[("cycles", Right), ("conf.", Left), ("of", Left), ("source", Left)], &rows);
     };
-    let classes = Class::ALL.into_iter().zip(&profile.classes).map(|(class, cost)| (class.name().to_owned(), cost));
+    let classes =
+        Class::ALL.into_iter().zip(&profile.prices.classes).map(|(class, cost)| (class.name().to_owned(), cost));
     costs(&mut out, "Instructions by class", classes.collect());
     costs(&mut out, "Events", events(profile));
     out.push_str("\nSizes\n\n");
@@ -157,9 +163,9 @@ fn text(profile: &Profile) -> String {
 fn events(profile: &Profile) -> Vec<(String, &Sourced<Ticks>)> {
     let mut events = Vec::new();
     for family in Family::ALL {
-        let Some(cost) = &profile.families[family as usize] else { continue };
+        let Some(cost) = &profile.prices.families[family as usize] else { continue };
         events.push((family.title().to_owned(), cost));
-        let kinds = profile.kinds.range(Kind::new(family, 0)..=Kind::new(family, u32::MAX));
+        let kinds = profile.prices.kinds.range(Kind::new(family, 0)..=Kind::new(family, u32::MAX));
         events.extend(kinds.map(|(kind, cost)| (format!("  {}", kind.describe(None)), cost)));
     }
     events
@@ -193,14 +199,18 @@ fn summary(profile: &Profile) -> Value {
 fn document(profile: &Profile) -> Value {
     let sourced = |value: Value, from: &Provenance| json!({ "value": value, "source": from.source, "confidence": from.confidence.name() });
     let cost = |cost: &Sourced<Ticks>| sourced(json!(cost.value as f64 / ledger::TICKS_PER_CYCLE as f64), &cost.from);
-    let classes: serde_json::Map<String, Value> =
-        Class::ALL.into_iter().zip(&profile.classes).map(|(class, c)| (class.name().to_owned(), cost(c))).collect();
+    let classes: serde_json::Map<String, Value> = Class::ALL
+        .into_iter()
+        .zip(&profile.prices.classes)
+        .map(|(class, c)| (class.name().to_owned(), cost(c)))
+        .collect();
     let families: serde_json::Map<String, Value> = Family::ALL
         .into_iter()
-        .zip(&profile.families)
+        .zip(&profile.prices.families)
         .filter_map(|(family, c)| Some((family.name().to_owned(), cost(c.as_ref()?))))
         .collect();
     let kinds: Vec<Value> = profile
+        .prices
         .kinds
         .iter()
         .map(|(kind, c)| {
@@ -262,8 +272,8 @@ mod tests {
             let profile = Profile::named(name).unwrap();
             let value = document(&profile);
             assert_eq!(value["classes"].as_object().unwrap().len(), Class::COUNT);
-            assert_eq!(value["events"].as_object().unwrap().len(), Family::ALL.len() - 1);
-            assert_eq!(value["kinds"].as_array().unwrap().len(), profile.kinds.len());
+            assert_eq!(value["events"].as_object().unwrap().len(), Family::ALL.len() - 2);
+            assert_eq!(value["kinds"].as_array().unwrap().len(), profile.prices.kinds.len());
         }
     }
 }

@@ -67,6 +67,10 @@ const LEAF_1_ECX_XSAVE: u32 = 1 << 26;
 const SYSCALL: u32 = 1 << 11;
 const LONG_MODE: u32 = 1 << 29;
 const LA57: u32 = 1 << 16;
+/// Leaf 1 ECX: PCID.
+const LEAF_1_ECX_PCID: u32 = bits(&[17]);
+/// Leaf 7 EBX: INVPCID.
+const LEAF_7_EBX_INVPCID: u32 = bits(&[10]);
 
 /// See [`super::Profile::cpuid`]. `raw` is sorted by leaf and sub-leaf.
 pub(super) fn visible(raw: &[[u32; 6]], vendor: Vendor, physical_bits: u8) -> Vec<CpuidLeaf> {
@@ -132,4 +136,16 @@ fn extended(raw: &[[u32; 6]], vendor: Vendor, [eax, ebx, ecx, edx]: [u32; 4]) ->
             [eax, ebx, ecx & EXTENDED_ECX, features | edx & basic & LEAF_1_EDX & EXTENDED_EDX_REPEATED]
         }
     }
+}
+
+/// See [`super::Profile::emulated_cpuid`].
+pub(super) fn emulated(mut leaves: Vec<CpuidLeaf>) -> Vec<CpuidLeaf> {
+    for leaf in &mut leaves {
+        match (leaf.leaf, leaf.subleaf) {
+            (1, _) => leaf.ecx &= !LEAF_1_ECX_PCID,
+            (7, Some(0)) => leaf.ebx &= !LEAF_7_EBX_INVPCID,
+            _ => {}
+        }
+    }
+    leaves
 }

@@ -81,23 +81,120 @@ pub struct Sizes {
     pub return_stack: Sourced<u16>,
 }
 
-/// What the processor's virtualization can do beyond its first generation. The names are Intel's; AMD's nested paging and
-/// address-space identifiers are the same things, and SVM always ran unpaged guests.
+/// What instructions and events cost: on the processor itself, or in a program that emulates it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prices {
+    /// Ticks per instruction, by class in the order of [`Class::ALL`].
+    pub classes: Vec<Sourced<Ticks>>,
+    /// Ticks per event, by family in the order of [`Family::ALL`]; `None` for those that have prices by class or operation only,
+    /// and for those that can't occur.
+    pub families: Vec<Option<Sourced<Ticks>>>,
+    /// Ticks of kinds that differ from their family, and of every operation.
+    pub kinds: BTreeMap<Kind, Sourced<Ticks>>,
+}
+
+impl Prices {
+    /// Prices as the processor wants them.
+    pub fn costs(&self) -> Costs {
+        let mut costs = Costs::free();
+        for (class, figure) in Class::ALL.into_iter().zip(&self.classes) {
+            costs.class[class as usize] = figure.value as u32;
+        }
+        for (price, figure) in costs.by_family.iter_mut().zip(&self.families) {
+            *price = figure.as_ref().map_or(0, |figure| figure.value);
+        }
+        if let Some(leaf) = self.kinds.get(&Kind::cpuid(0xd, 0)) {
+            for subleaf in 0..Kind::CPUID_SUBLEAVES {
+                costs.by_kind.insert(Kind::cpuid(0xd, subleaf), leaf.value);
+            }
+        }
+        costs.by_kind.extend(self.kinds.iter().map(|(kind, figure)| (*kind, figure.value)));
+        costs
+    }
+
+    /// The price of an event with its provenance; `None` for instructions and for what can't occur.
+    pub fn figure(&self, kind: Kind) -> Option<&Sourced<Ticks>> {
+        self.kinds.get(&kind).or_else(|| self.families[kind.family as usize].as_ref())
+    }
+}
+
+impl Sizes {
+    /// Sizes as the processor wants them.
+    pub fn geometry(&self) -> Geometry {
+        let [dtlb_4k, dtlb_2m, dtlb_1g, itlb_4k, itlb_2m, stlb, stlb_1g] = std::array::from_fn(|i| self.tlb[i].1.value);
+        Geometry {
+            dtlb_4k,
+            dtlb_2m,
+            dtlb_1g,
+            itlb_4k,
+            itlb_2m,
+            stlb,
+            stlb_1g,
+            target_cache: self.target_cache.value,
+            return_stack: self.return_stack.value,
+        }
+    }
+}
+
+/// A program that emulates the processor without its help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Emulator {
+    /// The program, and the processor it runs on.
+    pub title: String,
+    /// What each instruction and event of the guest costs it.
+    pub prices: Prices,
+    /// What takes the place of the processor's TLBs and predictors.
+    pub sizes: Sizes,
+    /// Whether translations of global pages survive a MOV to CR3.
+    pub keeps_global: Sourced<bool>,
+}
+
+/// What the processor's virtualization can do. The names are Intel's; AMD's nested paging and address-space identifiers are the
+/// same things, and SVM always ran unpaged guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Virtualization {
     /// Two-dimensional paging.
     pub ept: bool,
+    /// Its tables have accessed and dirty flags.
+    pub ept_ad: bool,
+    /// Its tables can map 1 GiB at once.
+    pub ept_1g: bool,
+    /// Its tables can map pages that may be executed but not read.
+    pub ept_execute_only: bool,
     /// Translations tagged by guest.
     pub vpid: bool,
+    /// INVVPID.
+    pub invvpid: bool,
     /// Guests in real mode and in protected mode without paging.
     pub unrestricted_guest: bool,
+    /// MSR accesses exit by a bitmap, not always.
+    pub msr_bitmap: bool,
+    /// CR3-target values: MOV to CR3 of one of them does not exit.
+    pub cr3_targets: u8,
 }
 
 impl Virtualization {
+    /// Features by the names that profiles give them.
+    pub(self) fn features(&mut self) -> [(&'static str, &mut bool); 8] {
+        [
+            ("ept", &mut self.ept),
+            ("ept_ad", &mut self.ept_ad),
+            ("ept_1g", &mut self.ept_1g),
+            ("ept_execute_only", &mut self.ept_execute_only),
+            ("vpid", &mut self.vpid),
+            ("invvpid", &mut self.invvpid),
+            ("unrestricted_guest", &mut self.unrestricted_guest),
+            ("msr_bitmap", &mut self.msr_bitmap),
+        ]
+    }
+
     /// Names of what there is, as profiles write them.
-    pub fn names(self) -> impl Iterator<Item = &'static str> {
-        let all = [(self.ept, "ept"), (self.vpid, "vpid"), (self.unrestricted_guest, "unrestricted_guest")];
-        all.into_iter().filter(|(there, _)| *there).map(|(_, name)| name)
+    pub fn names(mut self) -> impl Iterator<Item = &'static str> {
+        self.features()
+            .map(|(name, there)| (name, *there))
+            .into_iter()
+            .filter(|feature| feature.1)
+            .map(|feature| feature.0)
     }
 }
 
@@ -124,13 +221,10 @@ pub struct Profile {
     pub arch_capabilities: Option<Sourced<u64>>,
     /// Sizes of TLBs and predictors.
     pub sizes: Sizes,
-    /// Ticks per instruction, by class in the order of [`Class::ALL`].
-    pub classes: Vec<Sourced<Ticks>>,
-    /// Ticks per event, by family in the order of [`Family::ALL`]; `None` for [`Family::Instruction`] and [`Family::Operation`],
-    /// whose prices are those of classes and of operations.
-    pub families: Vec<Option<Sourced<Ticks>>>,
-    /// Ticks of kinds that differ from their family, and of every operation.
-    pub kinds: BTreeMap<Kind, Sourced<Ticks>>,
+    /// What everything costs.
+    pub prices: Prices,
+    /// A program that emulates it.
+    pub emulator: Emulator,
     /// Where the CPUID contents come from.
     pub cpuid_from: Provenance,
     /// CPUID as the real processor answers: (leaf, sub-leaf, registers).
@@ -230,39 +324,24 @@ impl Profile {
         parse::profile(file, text)
     }
 
-    /// Prices as the processor wants them.
+    /// Prices as the processor wants them, on the machine itself and for a hypervisor on it.
     pub fn costs(&self) -> Costs {
-        let mut costs = Costs::free();
-        for (class, figure) in Class::ALL.into_iter().zip(&self.classes) {
-            costs.class[class as usize] = figure.value as u32;
-        }
-        for (price, figure) in costs.by_family.iter_mut().zip(&self.families) {
-            *price = figure.as_ref().map_or(0, |figure| figure.value);
-        }
-        if let Some(leaf) = self.kinds.get(&Kind::cpuid(0xd, 0)) {
-            for subleaf in 0..Kind::CPUID_SUBLEAVES {
-                costs.by_kind.insert(Kind::cpuid(0xd, subleaf), leaf.value);
-            }
-        }
-        costs.by_kind.extend(self.kinds.iter().map(|(kind, figure)| (*kind, figure.value)));
-        costs
+        self.prices.costs()
     }
 
-    /// Sizes as the processor wants them.
+    /// Sizes as the processor wants them, on the machine itself and for a hypervisor on it.
     pub fn geometry(&self) -> Geometry {
-        let [dtlb_4k, dtlb_2m, dtlb_1g, itlb_4k, itlb_2m, stlb, stlb_1g] =
-            std::array::from_fn(|i| self.sizes.tlb[i].1.value);
-        Geometry {
-            dtlb_4k,
-            dtlb_2m,
-            dtlb_1g,
-            itlb_4k,
-            itlb_2m,
-            stlb,
-            stlb_1g,
-            target_cache: self.sizes.target_cache.value,
-            return_stack: self.sizes.return_stack.value,
-        }
+        self.sizes.geometry()
+    }
+
+    /// Prices in a program that emulates the processor.
+    pub fn emulated_costs(&self) -> Costs {
+        self.emulator.prices.costs()
+    }
+
+    /// Sizes in a program that emulates the processor.
+    pub fn emulated_geometry(&self) -> Geometry {
+        self.emulator.sizes.geometry()
     }
 
     /// CPUID as guests see it: what the real processor has, limited to what the modelled one executes. Bits that depend on
@@ -271,9 +350,14 @@ impl Profile {
         cpuid::visible(&self.raw_cpuid, self.vendor, self.physical_bits.value)
     }
 
-    /// The price of an event with its provenance; `None` for instructions and unknown operations.
+    /// CPUID as guests of a program that emulates the processor see it: without PCIDs, which such programs do not have.
+    pub fn emulated_cpuid(&self) -> Vec<CpuidLeaf> {
+        cpuid::emulated(self.cpuid())
+    }
+
+    /// The price of an event on the machine itself with its provenance; `None` for instructions.
     pub fn figure(&self, kind: Kind) -> Option<&Sourced<Ticks>> {
-        self.kinds.get(&kind).or_else(|| self.families[kind.family as usize].as_ref())
+        self.prices.figure(kind)
     }
 }
 

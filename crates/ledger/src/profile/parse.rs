@@ -1,6 +1,8 @@
 //! Reads a profile's TOML, key by key, so that whatever is wrong can be named.
 
-use super::{Confidence, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, Virtualization, built_in};
+use super::{
+    Confidence, Emulator, Prices, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, Virtualization, built_in,
+};
 use crate::operation::exit_reason;
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
 use std::collections::BTreeMap;
@@ -63,6 +65,13 @@ impl<'a> At<'a> {
             Value::Integer(n) if (least..=most).contains(n) => Ok(*n),
             Value::Integer(n) => Err(self.error(key, format!("{n} is not between {least} and {most}"))),
             other => Err(self.error(key, format!("should be an integer, is {}", a(other)))),
+        }
+    }
+
+    fn boolean(&self, key: &str) -> Result<bool, ProfileError> {
+        match self.get(key)? {
+            Value::Boolean(b) => Ok(*b),
+            other => Err(self.error(key, format!("should be a boolean, is {}", a(other)))),
         }
     }
 
@@ -176,6 +185,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         "event",
         "event_by_parameter",
         "operation",
+        "emulated",
         "cpuid",
     ])?;
     top.integer("format", FORMAT, FORMAT)?;
@@ -183,11 +193,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
     if name.len() > 32 || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
         return Err(top.error("name", "should be at most 32 lower-case letters, digits and hyphens"));
     }
-    let synthetic = match top.table.get("synthetic") {
-        None => false,
-        Some(Value::Boolean(b)) => *b,
-        Some(other) => return Err(top.error("synthetic", format!("should be a boolean, is {}", a(other)))),
-    };
+    let synthetic = top.table.contains_key("synthetic") && top.boolean("synthetic")?;
     let (raw_cpuid, cpuid_from, vendor) = cpuid(&top.table("cpuid")?)?;
     Ok(Profile {
         name,
@@ -203,9 +209,8 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
             false => None,
         },
         sizes: sizes(top)?,
-        classes: classes(&top.table("class")?)?,
-        families: families(&top.table("event")?)?,
-        kinds: kinds(&top.table("event_by_parameter")?, operations(&top.table("operation")?)?)?,
+        prices: prices(top, operations(&top.table("operation")?)?, |family| !by_class_or_operation(family))?,
+        emulator: emulator(&top.table("emulated")?)?,
         cpuid_from,
         raw_cpuid,
     })
@@ -224,21 +229,27 @@ fn sized(top: &At, key: &str, value: &str, least: i64, most: i64) -> Result<Sour
 }
 
 fn virtualization(at: &At) -> Result<Sourced<Virtualization>, ProfileError> {
-    at.only(&["features", "source", "confidence"])?;
+    at.only(&["features", "cr3_targets", "source", "confidence"])?;
+    let mut value = Virtualization { cr3_targets: at.integer("cr3_targets", 0, 4)? as u8, ..Virtualization::default() };
+    let known = value.features().map(|feature| feature.0).join(", ");
     let Value::Array(names) = at.get("features")? else { return Err(at.error("features", "should be an array")) };
-    let mut value = Virtualization::default();
     for name in names {
-        match name.as_str() {
-            Some("ept") => value.ept = true,
-            Some("vpid") => value.vpid = true,
-            Some("unrestricted_guest") => value.unrestricted_guest = true,
-            _ => return Err(at.error("features", "should be of ept, vpid, unrestricted_guest")),
+        match value.features().into_iter().find(|feature| name.as_str() == Some(feature.0)) {
+            Some((_, there)) => *there = true,
+            None => return Err(at.error("features", format!("should be of {known}"))),
         }
     }
-    if value.unrestricted_guest && !value.ept {
-        return Err(at.error("features", "unrestricted_guest is not to be had without ept"));
+    let needs = [
+        ("ept_ad", value.ept_ad, "ept", value.ept),
+        ("ept_1g", value.ept_1g, "ept", value.ept),
+        ("ept_execute_only", value.ept_execute_only, "ept", value.ept),
+        ("unrestricted_guest", value.unrestricted_guest, "ept", value.ept),
+        ("invvpid", value.invvpid, "vpid", value.vpid),
+    ];
+    match needs.into_iter().find(|(_, has, _, there)| *has && !there) {
+        Some((name, _, needed, _)) => Err(at.error("features", format!("{name} is not to be had without {needed}"))),
+        None => Ok(Sourced { value, from: at.from()? }),
     }
-    Ok(Sourced { value, from: at.from()? })
 }
 
 fn sizes(top: &At) -> Result<Sizes, ProfileError> {
@@ -271,14 +282,46 @@ fn classes(at: &At) -> Result<Vec<Sourced<Ticks>>, ProfileError> {
     Class::ALL.into_iter().map(figure).collect()
 }
 
-fn families(at: &At) -> Result<Vec<Option<Sourced<Ticks>>>, ProfileError> {
-    let charged = |family: &Family| !matches!(family, Family::Instruction | Family::Operation);
-    at.only(&Family::ALL.into_iter().filter(charged).map(Family::name).collect::<Vec<_>>())?;
-    let figure = |family: Family| match charged(&family) {
+/// Families whose prices are those of classes or operations.
+fn by_class_or_operation(family: Family) -> bool {
+    matches!(family, Family::Instruction | Family::Operation)
+}
+
+/// The tables of prices in `at`, with those of operations, for the families that are `charged`.
+fn prices(
+    at: &At,
+    operations: BTreeMap<Kind, Sourced<Ticks>>,
+    charged: fn(Family) -> bool,
+) -> Result<Prices, ProfileError> {
+    Ok(Prices {
+        classes: classes(&at.table("class")?)?,
+        families: families(&at.table("event")?, charged)?,
+        kinds: kinds(&at.table("event_by_parameter")?, operations, charged)?,
+    })
+}
+
+fn families(at: &At, charged: fn(Family) -> bool) -> Result<Vec<Option<Sourced<Ticks>>>, ProfileError> {
+    let names = Family::ALL.into_iter().filter(|family| charged(*family)).map(Family::name);
+    at.only(&names.collect::<Vec<_>>())?;
+    let figure = |family: Family| match charged(family) {
         true => at.figure(family.name(), MOST_CYCLES, !family.transfers_control()).map(Some),
         false => Ok(None),
     };
     Family::ALL.into_iter().map(figure).collect()
+}
+
+fn emulator(at: &At) -> Result<Emulator, ProfileError> {
+    at.only(&["title", "keeps_global", "class", "event", "event_by_parameter", "tlb", "predictor"])?;
+    // What it emulates has no hypervisor of its own.
+    let charged = |family: Family| !by_class_or_operation(family) && !family.is_hypervisor();
+    let global = at.table("keeps_global")?;
+    global.only(&["value", "source", "confidence"])?;
+    Ok(Emulator {
+        title: at.text("title")?,
+        prices: prices(at, BTreeMap::new(), charged)?,
+        sizes: sizes(at)?,
+        keeps_global: Sourced { value: global.boolean("value")?, from: global.from()? },
+    })
 }
 
 /// Every operation has a price. None may be free: a hypervisor could work without end for a guest while no time passes.
@@ -290,10 +333,14 @@ fn operations(at: &At) -> Result<BTreeMap<Kind, Sourced<Ticks>>, ProfileError> {
 }
 
 /// The figures by parameter, besides those in `kinds`.
-fn kinds(at: &At, mut kinds: BTreeMap<Kind, Sourced<Ticks>>) -> Result<BTreeMap<Kind, Sourced<Ticks>>, ProfileError> {
+fn kinds(
+    at: &At,
+    mut kinds: BTreeMap<Kind, Sourced<Ticks>>,
+    charged: fn(Family) -> bool,
+) -> Result<BTreeMap<Kind, Sourced<Ticks>>, ProfileError> {
     for family_name in at.table.keys() {
         let family = match Family::from_name(family_name) {
-            Some(family) if !matches!(family, Family::Instruction | Family::Operation) => family,
+            Some(family) if charged(family) => family,
             _ => return Err(at.error(family_name, "is not a family of events")),
         };
         let figures = at.table(family_name)?;
