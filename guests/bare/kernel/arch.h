@@ -5,7 +5,7 @@
 #ifdef __x86_64__
 #define PAGE_OFFSET 0xffffffff80000000
 #define USER_BASE 0x400000
-#define USER_TOP 0x7ffffffff000
+#define USER_TOP 0x3fffffff000 /* 42 bits, to which PaX limits user mode where each processor has a top-level table */
 #else
 #define PAGE_OFFSET 0xc0000000
 #define USER_BASE 0x8048000

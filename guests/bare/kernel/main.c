@@ -38,7 +38,9 @@ static void start_tests(void) {
         panic("paging=off is for the 32-bit kernels");
 #else
         extern void toggle_unpaged(unsigned long count) __attribute__((regparm(1)));
+        extern char boot_top[];
         unsigned long count = argument("iterations", 1000);
+        write_cr3((unsigned long)boot_top); /* which maps all of memory at its own address, too */
         marker_begin("toggle");
         uint64_t begun = rdtsc();
         toggle_unpaged(count);

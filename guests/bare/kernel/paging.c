@@ -13,18 +13,19 @@ enum { LEVELS = 2, INDEX_BITS = 10 };
 enum { TABLE_ENTRIES = 1 << INDEX_BITS };
 #define ENTRY_ADDRESS(entry) ((phys_t)((entry) & 0xfffff000)) /* all memory lies below 4 GiB */
 #define LARGE_SIZE (1ul << (PAGE_SHIFT + INDEX_BITS))
-/* The first index of the top-level table that belongs to the kernel, and how many there are. */
+/* Entries of the top-level table: how many user mode has, the first of the kernel, and all. W^X mode gives the processor a
+   table of its own except with two levels, where PaX doesn't either. */
 #ifdef __x86_64__
-enum { TOP_KERNEL = 256, TOP_ENTRIES = 512 };
+enum { TOP_USER = 8, TOP_KERNEL = 256, TOP_ENTRIES = 512, OWN_TOP = 1 };
 #elif defined(PAE)
-enum { TOP_KERNEL = 3, TOP_ENTRIES = 4 };
+enum { TOP_USER = 3, TOP_KERNEL = 3, TOP_ENTRIES = 4, OWN_TOP = 1 };
 #else
-enum { TOP_KERNEL = 768, TOP_ENTRIES = 1024 };
+enum { TOP_USER = 768, TOP_KERNEL = 768, TOP_ENTRIES = 1024, OWN_TOP = 0 };
 #endif
 #define STACK_SIZE (16ul * PAGE_SIZE)
 
-/* The kernel's own tables: their upper half is in every top-level table. The processor's own top-level table of W^X mode gets a
-   copy of the running address space's lower half; it is the only one CR3 ever holds then. */
+/* The kernel's own tables: their upper part is in every top-level table. The processor's own top-level table of W^X mode gets a
+   copy of the running address space's lower part; it is the only one CR3 ever holds then. */
 static entry_t *kernel_top;
 PROTECTED static entry_t cpu_top[TOP_ENTRIES] ALIGNED(PAGE_SIZE);
 static struct cache mm_cache = {.size = sizeof(struct mm)};
@@ -126,10 +127,8 @@ void paging_start(void) {
         protect_range(text_begin, text_end);
         memcpy(cpu_top, kernel_top, sizeof cpu_top);
         protect_range(protected_begin, protected_end);
-        load_top(cpu_top);
-    } else {
-        load_top(kernel_top);
     }
+    load_top(kernexec && OWN_TOP ? cpu_top : kernel_top);
     write_cr4(read_cr4() | CR4_PGE);
 }
 
@@ -139,7 +138,7 @@ static entry_t *top_create(void) {
     memcpy(top + TOP_KERNEL, kernel_top + TOP_KERNEL, (TOP_ENTRIES - TOP_KERNEL) * sizeof *top);
 #ifdef PAE
     /* The processor reads these at a load of CR3 only: all there from the beginning. */
-    for (unsigned i = 0; i < TOP_KERNEL; i++)
+    for (unsigned i = 0; i < TOP_USER; i++)
         set_upper(&top[i], page_alloc_zeroed() | PAGE_PRESENT);
 #endif
     return top;
@@ -240,16 +239,16 @@ void mm_put(struct mm *mm) {
     for (unsigned i = 0; i < mm->area_count; i++)
         unmap_area(mm, &mm->areas[i]);
 #ifndef PAE
-    if (kernexec && current->active_mm == mm) {
+    if (kernexec && OWN_TOP && current->active_mm == mm) {
         open_kernel();
-        for (unsigned i = 0; i < TOP_KERNEL; i++)
+        for (unsigned i = 0; i < TOP_USER; i++)
             set_leaf(&cpu_top[i], 0);
         close_kernel();
     }
-    for (unsigned i = 0; i < TOP_KERNEL; i++)
+    for (unsigned i = 0; i < TOP_USER; i++)
         free_tables(&mm->top[i], LEVELS);
 #else
-    for (unsigned i = 0; i < TOP_KERNEL; i++) {
+    for (unsigned i = 0; i < TOP_USER; i++) {
         entry_t *middle = to_virtual(ENTRY_ADDRESS(mm->top[i]));
         for (unsigned j = 0; j < TABLE_ENTRIES; j++)
             free_tables(&middle[j], 2);
@@ -266,7 +265,7 @@ void mm_drop(struct mm *mm) {
     if (paravirt)
         paravirt_table_freed(to_physical(mm->top));
 #ifdef PAE
-    for (unsigned i = 0; i < TOP_KERNEL; i++)
+    for (unsigned i = 0; i < TOP_USER; i++)
         page_put(ENTRY_ADDRESS(mm->top[i]));
 #endif
     page_put(to_physical(mm->top));
@@ -274,9 +273,9 @@ void mm_drop(struct mm *mm) {
 }
 
 void mm_switch(struct mm *next) {
-    if (kernexec) {
+    if (kernexec && OWN_TOP) {
         open_kernel();
-        for (unsigned i = 0; i < TOP_KERNEL; i++)
+        for (unsigned i = 0; i < TOP_USER; i++)
             set_leaf(&cpu_top[i], next->top[i]);
         close_kernel();
         load_top(cpu_top);
@@ -303,7 +302,7 @@ int page_fault(struct mm *mm, unsigned long address, unsigned long error) {
     entry_t *leaf = find_leaf(mm->top, address, 1);
 #ifndef PAE
     /* A table that came with this fault may hang from the top level, of which the processor has a copy. */
-    if (kernexec && cpu_top[index_of(address, LEVELS)] != mm->top[index_of(address, LEVELS)])
+    if (kernexec && OWN_TOP && cpu_top[index_of(address, LEVELS)] != mm->top[index_of(address, LEVELS)])
         set_upper(&cpu_top[index_of(address, LEVELS)], mm->top[index_of(address, LEVELS)]);
 #endif
     entry_t flags = PAGE_PRESENT | PAGE_USER | PAGE_ACCESSED;

@@ -46,9 +46,14 @@ static void call_handler(struct registers *registers, int signal) {
     registers->flags &= ~(unsigned long)FLAG_TF;
 }
 
-/* The handler has returned: its stack pointer is just above the frame's return address. */
+/* The handler has returned: its stack pointer is just above the frame's return address, on i386 less what the system call's
+   way in has pushed there since. */
 void signal_return(struct registers *registers) {
+#ifdef __x86_64__
     unsigned long stack = registers->sp - sizeof(long);
+#else
+    unsigned long stack = registers->sp + 3 * sizeof(long);
+#endif
     if (!user_range(stack, sizeof(struct signal_frame), 0))
         process_exit(SIGKILL);
     const struct signal_frame *frame = (const struct signal_frame *)stack;

@@ -101,15 +101,10 @@ start:
     ud2
 
 #ifndef __x86_64__
-/* Toggles CR0.WP EAX times with paging off; called at this address, which the boot tables map to itself. */
+/* Clears and sets CR0.WP EAX times with paging off. The boot tables must be loaded: they map this code to its own address. */
     .globl toggle_unpaged
 toggle_unpaged:
-    pushl %ebx
     movl %eax, %ecx
-    movl %esp, %ebx
-    movl %cr3, %edx
-    movl $boot_top, %eax
-    movl %eax, %cr3
     movl %cr0, %eax
     andl $~CR0_PG, %eax
     movl %eax, %cr0
@@ -120,9 +115,6 @@ toggle_unpaged:
     loop 2b
     orl $CR0_PG, %eax
     movl %eax, %cr0
-    movl %edx, %cr3
-    movl %ebx, %esp
-    popl %ebx
     ret
 #endif
 
