@@ -251,9 +251,10 @@ impl Cpu {
                 return Err(self.gp(0));
             }
             let privilege = self.privilege();
-            let (address, _) = self.translate(page, Access::Fetch, privilege)?;
-            self.fetch.slots[index] = (tag, address);
-            self.fetch.physical = address;
+            // The whole address: a fault reports the instruction's, not the page's.
+            let (address, _) = self.translate(linear, Access::Fetch, privilege)?;
+            self.fetch.slots[index] = (tag, address & !OFFSET);
+            self.fetch.physical = address & !OFFSET;
         }
         self.fetch.page = page;
         Ok(())

@@ -115,6 +115,18 @@ fn a_page_fault_writes_cr2_and_pushes_its_code() {
 }
 
 #[test]
+fn a_page_fault_of_a_fetch_gives_the_instructions_address() {
+    let mut m = system(3);
+    m.code(|a| {
+        a.mov(rax, 0x7000_0123u64)?;
+        a.jmp(rax)
+    });
+    assert_eq!(handled(&mut m), vector::PF);
+    assert_eq!(m.cpu.cr2, 0x7000_0123);
+    assert_eq!(stack(&m, 1), 0x7000_0123);
+}
+
+#[test]
 fn the_ist_is_used_and_aligned_without_a_privilege_change() {
     let mut m = system(0);
     set_gate(&mut m, 6, gate(HANDLERS + 96, CODE64, system_type::TRAP_GATE32, 0, 1));
