@@ -132,12 +132,11 @@ void trap_start(void);
 void trap_set_stack(unsigned long top);
 
 /* timer.c */
+extern int in_interrupt;
 extern unsigned long ticks;
 extern uint32_t tsc_khz;
 extern unsigned tick_hz;
 void timer_start(void);
-void timer_interrupts_on(void);
-void timer_interrupt(void);
 void timer_sleep(unsigned long count);
 uint64_t microseconds(uint64_t cycles);
 
@@ -156,6 +155,10 @@ struct waiter {
     struct task *task;
 };
 enum { FILES = 128 };
+struct file;
+/* What a sleep or what came after it says about a task: nothing yet; that its credit is limited; that the time it then waits to
+   run counts too, wholly if an interrupt woke it. */
+enum sleep_kind { SLEEP_NORMAL, SLEEP_NONINTERACTIVE, SLEEP_INTERACTIVE, SLEEP_INTERRUPTED };
 enum task_state { RUNNING, SLEEPING, UNINTERRUPTIBLE, TRACED, ZOMBIE };
 enum { SIGKILL = 9, SIGTRAP = 5, SIGCHLD = 17, SIGSTOP = 19, SIGNALS = 32 };
 struct task {
@@ -172,7 +175,8 @@ struct task {
     int priority, static_priority;
     int slice;
     uint64_t timestamp;
-    uint32_t sleep_average;
+    uint32_t sleep_average; /* microseconds */
+    enum sleep_kind sleep_kind;
 
     int pid;
     struct task *parent, *real_parent;
@@ -193,6 +197,7 @@ extern struct task *current;
 /* sched.c */
 void sched_start(void);
 void sched_tick(void);
+void sched_first(struct task *task);
 void schedule(void);
 void wake_up_task(struct task *task, int sync);
 void wake_up_new_task(struct task *task);
@@ -221,14 +226,30 @@ enum { TRACE_ATTACH = 16, TRACE_STEP = 9, TRACE_CONTINUE = 7, TRACE_DETACH = 17 
 void trace_stop(int signal);
 void trace_exit(struct task *tracer);
 
-/* pipe.c */
-long pipe_create(unsigned long ends);
+/* files.c */
+struct file_operations {
+    long (*read)(struct file *file, char *buffer, size_t count);
+    long (*write)(struct file *file, const char *buffer, size_t count);
+    long (*poll)(struct file *file); /* until it can be read */
+    void (*release)(struct file *file);
+};
+struct file {
+    const struct file_operations *operations;
+    unsigned references;
+    void *private;
+};
+struct file *file_create(const struct file_operations *operations, void *private);
+long file_install_pair(struct file *one, struct file *other, int descriptors[2]);
 long file_read(int descriptor, unsigned long buffer, unsigned long count);
 long file_write(int descriptor, unsigned long buffer, unsigned long count);
 long file_poll(int descriptor);
 long file_close(int descriptor);
 void files_copy(struct task *to, const struct task *from);
 void files_close(struct task *task);
+
+/* pipe.c, socket.c: both ends' descriptors go to an array of the program's. */
+long pipe_create(unsigned long ends);
+long socket_pair_create(unsigned long ends);
 
 /* syscall.c */
 #include "syscalls.h"

@@ -1,7 +1,7 @@
-/* Pipes: a ring of pages that are filled and emptied by copies, as Linux has them since 2.6.11; and the table of open files. */
+/* Pipes: a ring of pages that are filled and emptied by copies, as Linux has them since 2.6.11. */
 #include "kernel.h"
 
-enum { PIPE_PAGES = 16, ATOMIC_WRITE = PAGE_SIZE };
+enum { PIPE_PAGES = 16 };
 
 struct pipe_page {
     phys_t page;
@@ -15,19 +15,6 @@ struct pipe {
     struct wait_queue wait;
     struct pipe_page pages[PIPE_PAGES];
 };
-struct file_operations {
-    long (*read)(struct file *file, char *buffer, size_t count);
-    long (*write)(struct file *file, const char *buffer, size_t count);
-    long (*poll)(struct file *file);
-    void (*release)(struct file *file);
-};
-struct file {
-    const struct file_operations *operations;
-    unsigned references;
-    struct pipe *pipe;
-};
-
-static struct cache file_cache = {.size = sizeof(struct file)};
 static struct cache pipe_cache = {.size = sizeof(struct pipe)};
 
 /* One processor and no preemption: a lock is never found taken, unless by a mistake. */
@@ -42,6 +29,7 @@ static void pipe_wait(struct pipe *pipe) {
     struct waiter waiter = {.task = current};
     list_init(&waiter.link);
     wait_prepare(&pipe->wait, &waiter, SLEEPING);
+    current->sleep_kind = SLEEP_NONINTERACTIVE; /* as for pipes in 2.6: no credit beyond the limit */
     unlock(pipe);
     schedule();
     wait_finish(&waiter);
@@ -49,7 +37,7 @@ static void pipe_wait(struct pipe *pipe) {
 }
 
 static long pipe_read(struct file *file, char *buffer, size_t count) {
-    struct pipe *pipe = file->pipe;
+    struct pipe *pipe = file->private;
     long done = 0;
     int wake = 0;
     lock(pipe);
@@ -93,7 +81,7 @@ static long pipe_read(struct file *file, char *buffer, size_t count) {
 }
 
 static long pipe_write(struct file *file, const char *buffer, size_t count) {
-    struct pipe *pipe = file->pipe;
+    struct pipe *pipe = file->private;
     long done = 0;
     int wake = 0;
     lock(pipe);
@@ -144,7 +132,7 @@ static long pipe_write(struct file *file, const char *buffer, size_t count) {
 
 /* Waits until there is something to read. */
 static long pipe_poll(struct file *file) {
-    struct pipe *pipe = file->pipe;
+    struct pipe *pipe = file->private;
     struct waiter waiter = {.task = current};
     list_init(&waiter.link);
     long result = 1;
@@ -174,53 +162,19 @@ static void release_end(struct pipe *pipe) {
     cache_free(&pipe_cache, pipe);
 }
 static void release_reader(struct file *file) {
-    file->pipe->readers--;
-    release_end(file->pipe);
+    struct pipe *pipe = file->private;
+    pipe->readers--;
+    release_end(pipe);
 }
 static void release_writer(struct file *file) {
-    file->pipe->writers--;
-    release_end(file->pipe);
-}
-
-static long console_file_write(struct file *file, const char *buffer, size_t count) {
-    (void)file;
-    console_write(buffer, count);
-    return (long)count;
+    struct pipe *pipe = file->private;
+    pipe->writers--;
+    release_end(pipe);
 }
 
 /* Tables of functions: constant, hence protected in W^X mode. */
 static const struct file_operations reader_operations = {.read = pipe_read, .poll = pipe_poll, .release = release_reader};
 static const struct file_operations writer_operations = {.write = pipe_write, .release = release_writer};
-static const struct file_operations console_operations = {.write = console_file_write};
-static struct file console = {.operations = &console_operations, .references = 1};
-
-static int install(struct file *file) {
-    for (int descriptor = 2; descriptor < FILES; descriptor++)
-        if (!current->files[descriptor]) {
-            current->files[descriptor] = file;
-            return descriptor;
-        }
-    return -EMFILE;
-}
-
-static struct file *file_of(int descriptor) {
-    if (descriptor == 1)
-        return &console;
-    return descriptor >= 0 && descriptor < FILES ? current->files[descriptor] : NULL;
-}
-
-static void put_file(struct file *file) {
-    if (--file->references)
-        return;
-    file->operations->release(file);
-    cache_free(&file_cache, file);
-}
-
-static struct file *open_end(struct pipe *pipe, const struct file_operations *operations) {
-    struct file *file = cache_alloc(&file_cache);
-    *file = (struct file){.operations = operations, .references = 1, .pipe = pipe};
-    return file;
-}
 
 long pipe_create(unsigned long ends) {
     if (!user_range(ends, 2 * sizeof(int), 1))
@@ -229,62 +183,5 @@ long pipe_create(unsigned long ends) {
     memset(pipe, 0, sizeof *pipe);
     list_init(&pipe->wait.waiters);
     pipe->readers = pipe->writers = 1;
-    struct file *reader = open_end(pipe, &reader_operations), *writer = open_end(pipe, &writer_operations);
-    int first = install(reader), second = first < 0 ? first : install(writer);
-    if (second < 0) {
-        if (first >= 0)
-            current->files[first] = NULL;
-        put_file(reader);
-        put_file(writer);
-        return second;
-    }
-    ((int *)ends)[0] = first;
-    ((int *)ends)[1] = second;
-    return 0;
-}
-
-long file_read(int descriptor, unsigned long buffer, unsigned long count) {
-    struct file *file = file_of(descriptor);
-    if (!file || !file->operations->read)
-        return -EBADF;
-    if (!user_range(buffer, count, 1))
-        return -EFAULT;
-    return file->operations->read(file, (char *)buffer, count);
-}
-
-long file_write(int descriptor, unsigned long buffer, unsigned long count) {
-    struct file *file = file_of(descriptor);
-    if (!file || !file->operations->write)
-        return -EBADF;
-    if (!user_range(buffer, count, 0))
-        return -EFAULT;
-    return file->operations->write(file, (const char *)buffer, count);
-}
-
-long file_poll(int descriptor) {
-    struct file *file = file_of(descriptor);
-    return file && file->operations->poll ? file->operations->poll(file) : -EBADF;
-}
-
-long file_close(int descriptor) {
-    struct file *file = descriptor >= 0 && descriptor < FILES ? current->files[descriptor] : NULL;
-    if (!file)
-        return -EBADF;
-    current->files[descriptor] = NULL;
-    put_file(file);
-    return 0;
-}
-
-void files_copy(struct task *to, const struct task *from) {
-    for (int descriptor = 0; descriptor < FILES; descriptor++) {
-        to->files[descriptor] = from->files[descriptor];
-        if (to->files[descriptor])
-            to->files[descriptor]->references++;
-    }
-}
-
-void files_close(struct task *task) {
-    for (int descriptor = 0; descriptor < FILES; descriptor++)
-        if (task->files[descriptor])
-            file_close(descriptor);
+    return file_install_pair(file_create(&reader_operations, pipe), file_create(&writer_operations, pipe), (int *)ends);
 }

@@ -74,10 +74,7 @@ void process_start(void) {
     registers->flags = FLAG_IF | FLAG_FIXED;
     registers->sp = USER_TOP - PAGE_SIZE - 16 - sizeof(long);
     registers->ss = USER_DATA;
-    current->static_priority = 120;
-    current->slice = (int)tick_hz / 5;
-    wake_up_new_task(task);
-    current->static_priority = 140;
+    sched_first(task);
 }
 
 long process_fork(const struct registers *registers) {

@@ -2,7 +2,7 @@
    O(1) scheduler of 2.6 kernels. One processor, no preemption in the kernel. */
 #include "kernel.h"
 
-enum { PRIORITIES = 140, NORMAL_PRIORITY = 120, MAX_BONUS = 10, INTERACTIVE_BONUS = 2, SLICE_MS = 100 };
+enum { PRIORITIES = 140, NORMAL_PRIORITY = 120, MAX_BONUS = 10, INTERACTIVE_BONUS = 2, SLICE_MS = 100, TURN_MS = 10, RUNQUEUE_PERCENT = 30, CHILD_PERCENT = 95 };
 enum { SLEEP_MAX = 1000000, BONUS_STEP = SLEEP_MAX / MAX_BONUS }; /* microseconds */
 
 struct queue {
@@ -55,6 +55,11 @@ static int effective_priority(const struct task *task) { return task->static_pri
 static int interactive(const struct task *task) { return task->priority <= task->static_priority - INTERACTIVE_BONUS; }
 static int full_slice(void) { return (int)(SLICE_MS * tick_hz / 1000) > 0 ? (int)(SLICE_MS * tick_hz / 1000) : 1; }
 
+/* Where one long sleep brings a task: a tick short of the bonus after the first interactive one. */
+static uint32_t sleep_limit(void) {
+    return BONUS_STEP * (MAX_BONUS / 2 + INTERACTIVE_BONUS + 1) - 1000000 / tick_hz;
+}
+
 static void set_work(void) {
     work_pending = current->need_resched || current->pending || current->single_step;
 }
@@ -64,16 +69,23 @@ static void reschedule_soon(void) {
     set_work();
 }
 
-/* A wakened task's credit for its sleep: the less it has, the faster it rises. */
-static void credit_sleep(struct task *task, uint64_t now) {
+/* A task's credit for the time from its timestamp to `now`, in which it did not run; its new priority. No single long sleep makes
+   a task one of the best: it ends just below the limit; nor does any number of sleeps that say nothing of a user's doings. */
+static int credit_sleep(struct task *task, uint64_t now) {
     uint64_t slept = now - task->timestamp;
-    if (slept > SLEEP_MAX)
-        slept = SLEEP_MAX;
-    int missing = MAX_BONUS - bonus(task);
-    uint64_t average = task->sleep_average + slept * (unsigned)(missing > 0 ? missing : 1);
-    task->sleep_average = average > SLEEP_MAX ? SLEEP_MAX : (uint32_t)average;
-    task->priority = effective_priority(task);
-    task->timestamp = now;
+    uint32_t limit = sleep_limit();
+    if (slept > limit && task->sleep_average < limit) {
+        task->sleep_average = limit;
+        task->sleep_kind = SLEEP_NONINTERACTIVE;
+    } else {
+        if (slept > SLEEP_MAX)
+            slept = SLEEP_MAX;
+        uint32_t most = SLEEP_MAX;
+        if (task->sleep_kind == SLEEP_NONINTERACTIVE)
+            most = task->sleep_average > limit ? task->sleep_average : limit;
+        task->sleep_average = task->sleep_average + slept > most ? most : task->sleep_average + (uint32_t)slept;
+    }
+    return effective_priority(task);
 }
 
 void wake_up_task(struct task *task, int sync) {
@@ -81,7 +93,11 @@ void wake_up_task(struct task *task, int sync) {
     if (task->state == SLEEPING || task->state == UNINTERRUPTIBLE || task->state == TRACED) {
         task->state = RUNNING;
         if (!task->queue && task != current) {
-            credit_sleep(task, clock());
+            uint64_t now = clock();
+            task->priority = credit_sleep(task, now);
+            if (task->sleep_kind == SLEEP_NORMAL)
+                task->sleep_kind = in_interrupt ? SLEEP_INTERRUPTED : SLEEP_INTERACTIVE;
+            task->timestamp = now;
             enqueue(task, active);
             if (!sync && (current == &idle || task->priority < current->priority))
                 reschedule_soon();
@@ -100,7 +116,8 @@ void wake_up_new_task(struct task *task) {
         current->slice = 1;
         reschedule_soon();
     }
-    task->sleep_average = current->sleep_average / 100 * 95;
+    task->sleep_average = (uint32_t)(bonus(current) * CHILD_PERCENT / 100) * BONUS_STEP;
+    current->sleep_average = (uint32_t)bonus(current) * BONUS_STEP;
     task->static_priority = current->static_priority;
     task->priority = effective_priority(task);
     task->timestamp = clock();
@@ -115,8 +132,22 @@ void wake_up_new_task(struct task *task) {
     interrupts_restore(flags);
 }
 
-/* A parent gets back what its child has not used. */
+/* The first process: as one that was begun from a shell at which somebody types, which has all the credit there is. */
+void sched_first(struct task *task) {
+    task->state = RUNNING;
+    task->slice = full_slice();
+    task->sleep_average = MAX_BONUS * CHILD_PERCENT / 100 * BONUS_STEP;
+    task->static_priority = NORMAL_PRIORITY;
+    task->priority = effective_priority(task);
+    task->timestamp = clock();
+    enqueue(task, active);
+    reschedule_soon();
+}
+
+/* A parent gets back what its child has not used, and some of its reputation. */
 void sched_exit(struct task *task) {
+    if (task->sleep_average < task->parent->sleep_average)
+        task->parent->sleep_average = task->parent->sleep_average / 4 * 3 + task->sleep_average / 4;
     task->parent->slice += task->slice;
     if (task->parent->slice > full_slice())
         task->parent->slice = full_slice();
@@ -129,8 +160,19 @@ void sched_tick(void) {
             reschedule_soon();
         return;
     }
-    if (!task->queue || --task->slice > 0)
+    if (!task->queue)
         return;
+    if (--task->slice > 0) {
+        /* Interactive tasks of one priority take turns in less than a slice, the better the shorter. */
+        int missing = MAX_BONUS - bonus(task) ? MAX_BONUS - bonus(task) : 1;
+        int turn = ((int)(TURN_MS * tick_hz / 1000) ? (int)(TURN_MS * tick_hz / 1000) : 1) << (missing - 1);
+        if (interactive(task) && (full_slice() - task->slice) % turn == 0 && task->slice >= turn && task->queue == active) {
+            dequeue(task);
+            enqueue(task, active);
+            reschedule_soon();
+        }
+        return;
+    }
     dequeue(task);
     task->priority = effective_priority(task);
     task->slice = full_slice();
@@ -201,6 +243,18 @@ void schedule(void) {
         expired = empty;
     }
     struct task *next = first_of(active);
+    if (next->sleep_kind == SLEEP_INTERACTIVE || next->sleep_kind == SLEEP_INTERRUPTED) {
+        uint64_t waited = now - next->timestamp;
+        if (next->sleep_kind == SLEEP_INTERACTIVE)
+            waited = waited * (RUNQUEUE_PERCENT * 128 / 100) / 128;
+        int priority = credit_sleep(next, next->timestamp + waited);
+        if (priority != next->priority) {
+            dequeue(next);
+            next->priority = priority;
+            enqueue(next, active);
+        }
+    }
+    next->sleep_kind = SLEEP_NORMAL;
     previous->timestamp = now;
     if (next == previous) {
         set_work();
@@ -222,7 +276,7 @@ void schedule(void) {
 void wait_prepare(struct wait_queue *queue, struct waiter *waiter, enum task_state state) {
     unsigned long flags = interrupts_off();
     if (list_empty(&waiter->link))
-        list_append(&queue->waiters, &waiter->link);
+        list_append(queue->waiters.next, &waiter->link); /* in front: who waits last is woken first, as in Linux */
     current->state = state;
     interrupts_restore(flags);
 }

@@ -23,6 +23,7 @@ static long call_read(struct registers *r) { return file_read((int)ARGUMENT_0(r)
 static long call_write(struct registers *r) { return file_write((int)ARGUMENT_0(r), ARGUMENT_1(r), ARGUMENT_2(r)); }
 static long call_close(struct registers *r) { return file_close((int)ARGUMENT_0(r)); }
 static long call_pipe(struct registers *r) { return pipe_create(ARGUMENT_0(r)); }
+static long call_socketpair(struct registers *r) { return socket_pair_create(ARGUMENT_0(r)); }
 static long call_poll(struct registers *r) { return file_poll((int)ARGUMENT_0(r)); }
 static long call_wait(struct registers *r) { return process_wait((long)ARGUMENT_0(r), ARGUMENT_1(r)); }
 static long call_getpid(struct registers *r) {
@@ -134,7 +135,7 @@ static long call_end(struct registers *r) {
 
 static long (*const calls[SYS_CALLS])(struct registers *) = {
     [SYS_EXIT] = call_exit,         [SYS_FORK] = call_fork,           [SYS_READ] = call_read,       [SYS_WRITE] = call_write,
-    [SYS_CLOSE] = call_close,       [SYS_PIPE] = call_pipe,           [SYS_POLL] = call_poll,       [SYS_WAIT] = call_wait,
+    [SYS_CLOSE] = call_close,       [SYS_PIPE] = call_pipe,           [SYS_SOCKETPAIR] = call_socketpair, [SYS_POLL] = call_poll,       [SYS_WAIT] = call_wait,
     [SYS_GETPID] = call_getpid,     [SYS_YIELD] = call_yield,         [SYS_KILL] = call_kill,       [SYS_SIGNAL] = call_signal,
     [SYS_SIGRETURN] = call_sigreturn, [SYS_PTRACE] = call_ptrace,     [SYS_SLEEP] = call_sleep,     [SYS_ARGUMENT] = call_argument,
     [SYS_ARGUMENT_IS] = call_argument_is, [SYS_REGION] = call_region,     [SYS_RESULT] = call_result,       [SYS_MESSAGE] = call_message,

@@ -10,6 +10,7 @@ enum {
     SYS_WRITE,
     SYS_CLOSE,
     SYS_PIPE,
+    SYS_SOCKETPAIR,
     SYS_POLL,      /* waits until a descriptor can be read */
     SYS_WAIT,
     SYS_GETPID,
@@ -28,7 +29,7 @@ enum {
     SYS_CALLS,
 };
 #else
-#define SYS_SIGRETURN 12
+#define SYS_SIGRETURN 13
 #endif
 
 #define WAIT_STOPPED 0x7f /* low byte of a wait status; the signal is in the next one */

@@ -8,6 +8,7 @@ enum { DELAY_PORT = 0x80 };
 enum { CALIBRATION_MS = 10 };
 
 unsigned long ticks;
+int in_interrupt;
 uint32_t tsc_khz;
 unsigned tick_hz;
 static uint16_t interrupt_mask = 0xffff;
@@ -69,16 +70,7 @@ static void unmask(unsigned irq) {
     pic_write_mask(irq);
 }
 
-void interrupt(struct registers *registers);
-void interrupt(struct registers *registers) {
-    unsigned irq = (unsigned)registers->vector - IRQ_VECTOR;
-    mask_and_acknowledge(irq);
-    if (irq == 0)
-        timer_interrupt();
-    unmask(irq);
-}
-
-void timer_interrupt(void) {
+static void timer_interrupt(void) {
     ticks++;
     if (pit_clock) {
         outb_delayed(PIT_MODE, 0);
@@ -88,6 +80,17 @@ void timer_interrupt(void) {
     if (!list_empty(&sleepers.waiters))
         wake_up(&sleepers, 0);
     sched_tick();
+}
+
+void interrupt(struct registers *registers);
+void interrupt(struct registers *registers) {
+    unsigned irq = (unsigned)registers->vector - IRQ_VECTOR;
+    in_interrupt = 1;
+    mask_and_acknowledge(irq);
+    if (irq == 0)
+        timer_interrupt();
+    unmask(irq);
+    in_interrupt = 0;
 }
 
 static uint32_t calibrate(void) {

@@ -1,5 +1,5 @@
-/* Groups of senders and receivers: every sender of a group sends to every receiver of it, over one pipe per receiver. The time
-   is from the moment when all are ready until the last has ended, as hackbench takes it. */
+/* Groups of senders and receivers: every sender of a group sends to every receiver of it, over one pair of sockets (or,
+   with transport=pipe, one pipe) per receiver. The time is from the moment when all are ready until the last has ended, as hackbench takes it. */
 #include "user.h"
 
 enum { TASKS_MAX = 40, SIZE = 100 };
@@ -48,10 +48,10 @@ static void receiver(int input, long senders, long loops) {
     exit(sum != wanted);
 }
 
-static long group(long tasks, long loops) {
+static long group(long tasks, long loops, int pipes) {
     for (long i = 0; i < tasks; i++) {
         int ends[2];
-        if (pipe(ends))
+        if (pipes ? pipe(ends) : socketpair(ends))
             fail("no pipe", i);
         long child = fork();
         if (child < 0)
@@ -78,13 +78,14 @@ static long group(long tasks, long loops) {
 int hackbench(void) {
     long groups = argument("groups", 1), loops = argument("loops", 100), tasks = argument("tasks", 20);
     long total = 0;
+    int pipes = argument_is("transport", "pipe");
     char byte = 1;
     if (tasks < 1 || tasks > TASKS_MAX)
         fail("tasks must be 1 to", TASKS_MAX);
     if (pipe(ready) || pipe(wake))
         fail("no pipes", 0);
     for (long i = 0; i < groups; i++)
-        total += group(tasks, loops);
+        total += group(tasks, loops, pipes);
     for (long i = 0; i < total; i++)
         if (read(ready[0], &byte, 1) != 1)
             fail("a task did not start", i);

@@ -20,6 +20,7 @@ USER_FUNCTION long write(int file, const void *buffer, size_t count) {
 }
 USER_FUNCTION long close(int file) { return system_call_4(SYS_CLOSE, file, 0, 0, 0); }
 USER_FUNCTION long pipe(int ends[2]) { return system_call_4(SYS_PIPE, (long)ends, 0, 0, 0); }
+USER_FUNCTION long socketpair(int ends[2]) { return system_call_4(SYS_SOCKETPAIR, (long)ends, 0, 0, 0); }
 USER_FUNCTION long poll(int file) { return system_call_4(SYS_POLL, file, 0, 0, 0); }
 USER_FUNCTION long wait(long pid, int *status) { return system_call_4(SYS_WAIT, pid, (long)status, 0, 0); }
 USER_FUNCTION long getpid(void) { return system_call_4(SYS_GETPID, 0, 0, 0, 0); }
