@@ -18,9 +18,12 @@ pub enum MachineError {
     /// Too many devices.
     #[error(transparent)]
     Pci(#[from] crate::pci::PciError),
-    /// The platform is not there yet.
-    #[error("the platform {0} cannot run guests in this version: use --platform bare")]
-    Platform(&'static str),
+    /// More pages of tables than there can be.
+    #[error("--mmu-pages {0} is too much: {max} pages can be had", max = crate::tables::Tables::MOST_PAGES)]
+    TablePages(u32),
+    /// The hypervisor.
+    #[error(transparent)]
+    Hypervisor(#[from] hypervisor::SetupError),
     /// Number of processors.
     #[error("{0} processors: between 1 and {max} can be had", max = crate::MAX_CPUS)]
     Cpus(usize),

@@ -12,6 +12,7 @@ pub mod memory;
 pub mod pci;
 pub mod platform;
 pub mod postmortem;
+pub mod tables;
 pub mod vcpus;
 pub mod virtio;
 

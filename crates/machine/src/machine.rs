@@ -5,11 +5,13 @@ use crate::error::MachineError;
 use crate::loader::{self, Options};
 use crate::memory::GuestRam;
 use crate::platform::Platform;
+use crate::tables::Tables;
 use crate::vcpus::{Pause, Vcpus};
 use crate::{MAX_CPUS, acpi};
 use cpu::model::{CpuidEntry, CpuidRegs};
 use cpu::ram::Region;
 use cpu::{Cpu, Model, Ram};
+use hypervisor::Hypervisor;
 use ledger::profile::Profile;
 use ledger::{Recorder, TICKS_PER_CYCLE, Ticks};
 use std::cell::RefCell;
@@ -89,6 +91,8 @@ pub enum Outcome {
     TripleFault(usize),
     /// A VM exit with this reason on this processor, which nobody handles: an error of this program.
     UnhandledExit(usize, u32),
+    /// The hypervisor cannot go on with the guest on this processor; [`Vcpus::failure`] says why.
+    Failed(usize),
     /// All processors are halted with interrupts off.
     Stuck,
     /// The host stopped it.
@@ -113,11 +117,15 @@ pub struct Machine {
     pub(crate) elf: Option<Vec<u8>>,
 }
 
-/// The processor's model of a profile. Without charges every instruction takes one cycle and events take none: time then
+/// The processor's model of a profile on a platform. Without charges every instruction takes one cycle and events take none: time then
 /// comes from the host.
-fn model(profile: &Profile, clock: ClockSource) -> Model {
+fn model(profile: &Profile, clock: ClockSource, platform: &Platform) -> Model {
+    let (costs, geometry, cpuid) = match platform {
+        Platform::Emulated => (profile.emulated_costs(), profile.emulated_geometry(), profile.emulated_cpuid()),
+        Platform::Bare | Platform::Hvm(_) => (profile.costs(), profile.geometry(), profile.cpuid()),
+    };
     let costs = match clock {
-        ClockSource::Virtual => profile.costs(),
+        ClockSource::Virtual => costs,
         ClockSource::Host => ledger::Costs::free(),
     };
     let entry = |l: &ledger::profile::CpuidLeaf| CpuidEntry {
@@ -127,8 +135,8 @@ fn model(profile: &Profile, clock: ClockSource) -> Model {
     };
     Model {
         costs,
-        geometry: profile.geometry(),
-        cpuid: profile.cpuid().iter().map(entry).collect(),
+        geometry,
+        cpuid: cpuid.iter().map(entry).collect(),
         tsc_hz: profile.tsc_hz.value,
         arch_capabilities: profile.arch_capabilities.as_ref().map_or(0, |a| a.value),
         physical_bits: profile.physical_bits.value,
@@ -136,7 +144,7 @@ fn model(profile: &Profile, clock: ClockSource) -> Model {
 }
 
 /// The processor's view of guest memory.
-pub(crate) fn processor_ram(ram: &GuestRam) -> Ram {
+pub(crate) fn processor_ram(ram: &GuestRam, tables: Option<&Tables>) -> Ram {
     let region = |r: crate::memory::HostRange| Region {
         start: r.start,
         len: r.len,
@@ -144,10 +152,10 @@ pub(crate) fn processor_ram(ram: &GuestRam) -> Ram {
         read_only: false,
         hidden: false,
     };
-    let regions = ram.host_ranges().into_iter().map(region).collect();
-    // SAFETY: the ranges are mapped as long as the `GuestRam` that is handed over with them lives, and vm-memory makes no
-    // references to guest memory.
-    unsafe { Ram::new(regions, Rc::new(ram.clone())) }
+    let regions = ram.host_ranges().into_iter().map(region).chain(tables.map(Tables::region)).collect();
+    // SAFETY: the ranges are mapped as long as what is handed over with them lives, and vm-memory makes no references to
+    // guest memory.
+    unsafe { Ram::new(regions, Rc::new((ram.clone(), tables.cloned()))) }
 }
 
 impl Machine {
@@ -156,9 +164,8 @@ impl Machine {
         if config.cpus == 0 || config.cpus > MAX_CPUS {
             return Err(MachineError::Cpus(config.cpus));
         }
-        if config.platform != Platform::Bare {
-            return Err(MachineError::Platform(config.platform.name()));
-        }
+        let mut config = config;
+        let tables = Self::tables(&mut config)?;
         let ram = GuestRam::new(config.memory)?;
         let apic_ids = (0..config.cpus as u32).collect();
         let rsdp = acpi::install(&ram, &acpi::Config { apic_ids, io_apic_id: Board::IO_APIC_ID })?;
@@ -170,17 +177,21 @@ impl Machine {
             rsdp: Some(rsdp),
         };
         let entry = loader::load(&ram, &config.kernel, &options)?;
-        let model = Arc::new(model(&config.profile, config.clock));
+        let model = Arc::new(model(&config.profile, config.clock, &config.platform));
         let recorder = Rc::new(RefCell::new(Recorder::default()));
         let board = Board::new(&ram, config.cpus, &config.profile, config.parts)?;
         let board = Rc::new(RefCell::new(board));
-        let processor_ram = processor_ram(&ram);
+        let processor_ram = processor_ram(&ram, tables.as_ref());
         let cpus = (0..config.cpus).map(|index| {
             let mut cpu = Cpu::new(index, model.clone(), processor_ram.clone(), board.clone(), recorder.clone());
             cpu.processors = config.cpus as u32;
             cpu
         });
-        let mut vcpus = Vcpus::new(cpus.collect(), board.clone());
+        let hypervisor = match &config.platform {
+            Platform::Hvm(switches) => Some(Hypervisor::new(switches.clone(), &processor_ram)?),
+            Platform::Bare | Platform::Emulated => None,
+        };
+        let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), hypervisor);
         vcpus.enter(&entry);
         // Loading went through the devices' view of memory; no code is decoded yet.
         drop(ram.take_written());
@@ -194,6 +205,17 @@ impl Machine {
         description.extend(config.platform.describe(config.memory >> 12));
         let elf = config.kernel.starts_with(b"\x7fELF").then_some(config.kernel);
         Ok(Self { vcpus, board, recorder, ram, clock: config.clock, profile: config.profile, description, elf })
+    }
+
+    /// The pages for a hypervisor's tables, as many as it may use. What is configured follows what there can be.
+    fn tables(config: &mut Config) -> Result<Option<Tables>, MachineError> {
+        let Platform::Hvm(switches) = &mut config.platform else { return Ok(None) };
+        if let Some(pages) = switches.mmu_pages.filter(|pages| *pages > Tables::MOST_PAGES) {
+            return Err(MachineError::TablePages(pages));
+        }
+        let pages = switches.mmu_pages_for(config.memory >> 12).min(Tables::MOST_PAGES);
+        switches.mmu_pages = Some(pages);
+        Ok(Some(Tables::new(pages)?))
     }
 
     /// Runs until the guest ends the machine, or the host stops it.
@@ -216,6 +238,7 @@ impl Machine {
                 Pause::Ended(Ending::DebugExit(status)) => break Outcome::DebugExit(status),
                 Pause::TripleFault(cpu) => break Outcome::TripleFault(cpu),
                 Pause::UnhandledExit(cpu, reason) => break Outcome::UnhandledExit(cpu, reason),
+                Pause::Failed(cpu) => break Outcome::Failed(cpu),
                 Pause::Stuck => break Outcome::Stuck,
                 _ if poll.stop => break Outcome::Stopped,
                 Pause::Slice => {}
@@ -223,6 +246,7 @@ impl Machine {
             }
         };
         self.console(host);
+        self.vcpus.show_guest();
         if let Some(first) = self.vcpus.all.first() {
             // What is left to do needs memory of its own.
             self.vcpus.cache.release(&first.cpu.ram, &mut self.recorder.borrow_mut());

@@ -36,6 +36,8 @@ pub mod layout {
     pub const FIRMWARE: Range<u64> = 0xe_0000..0xf_0000;
     /// PCI memory window, for base address registers.
     pub const PCI_WINDOW: Range<u64> = 0xc000_0000..0xe000_0000;
+    /// Where the processor has a hypervisor's tables. Guests see the PCI window here: nothing that they do gets to the tables.
+    pub const HYPERVISOR: Range<u64> = 0xd000_0000..0xe000_0000;
     /// PCI enhanced configuration space of bus 0.
     pub const PCI_ECAM: Range<u64> = 0xe000_0000..0xe010_0000;
     /// I/O APIC registers.

@@ -10,6 +10,7 @@ use crate::loader::Entry;
 use cpu::cache::BlockCache;
 use cpu::state::{Segment, TableRegister, attention, reg, seg};
 use cpu::{Cpu, Exit};
+use hypervisor::Hypervisor;
 use ledger::{Family, Kind, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -39,6 +40,8 @@ pub enum Activity {
 pub struct Vcpu {
     /// The processor.
     pub cpu: Cpu,
+    /// What a hypervisor keeps for the guest that runs on it.
+    pub guest: Option<hypervisor::Vcpu>,
     /// What it does.
     pub activity: Activity,
     /// NMIs that wait behind the one the processor has latched.
@@ -66,6 +69,27 @@ impl Vcpu {
         matches!(self.activity, Activity::Mwait { .. }) && self.cpu.ram.monitor(self.cpu.index).is_none()
     }
 
+    /// Runs the guest, or the processor itself.
+    fn run(
+        &mut self,
+        vm: Option<&mut Hypervisor>,
+        cache: &mut BlockCache,
+        deadline: Ticks,
+    ) -> Result<Exit, hypervisor::Failure> {
+        match (&mut self.guest, vm) {
+            (Some(guest), Some(vm)) => guest.run(vm, &mut self.cpu, cache, deadline),
+            _ => Ok(self.cpu.run(cache, deadline)),
+        }
+    }
+
+    /// Resets the processor, by INIT or as at power-on, and with it what a hypervisor keeps for it.
+    fn reset(&mut self, init: bool) {
+        self.cpu.reset(init);
+        if let Some(guest) = &mut self.guest {
+            guest.replaced();
+        }
+    }
+
     /// Ends HLT or MWAIT at time `now`; it is charged its sleep.
     fn wake(&mut self, now: Ticks) {
         let asleep = now.saturating_sub(self.cpu.clock);
@@ -84,6 +108,8 @@ pub enum Pause {
     TripleFault(usize),
     /// A VM exit, with its reason, on this processor, which nobody runs as a hypervisor's: an error of this program.
     UnhandledExit(usize, u32),
+    /// The hypervisor cannot go on with the guest on this processor: [`Vcpus::failure`] says why.
+    Failed(usize),
     /// Every processor is halted with interrupts off: nothing will ever wake one.
     Stuck,
     /// A slice is over: time to look at the host.
@@ -98,16 +124,38 @@ pub struct Vcpus {
     pub all: Vec<Vcpu>,
     /// Decoded blocks, shared.
     pub cache: BlockCache,
+    /// The hypervisor, if the guest runs under one.
+    pub hypervisor: Option<Hypervisor>,
+    /// Why it could not go on.
+    pub failure: Option<hypervisor::Failure>,
     board: Rc<RefCell<Board>>,
     slice_end: Ticks,
 }
 
 impl Vcpus {
-    /// Processors on a board: the first one executes, the others wait for start-up.
-    pub fn new(cpus: Vec<Cpu>, board: Rc<RefCell<Board>>) -> Self {
-        let activity = |i| if i == 0 { Activity::Running } else { Activity::WaitingForStartup };
-        let all = cpus.into_iter().enumerate().map(|(i, cpu)| Vcpu { cpu, activity: activity(i), nmis: 0 }).collect();
-        Self { all, cache: BlockCache::new(), board, slice_end: 0 }
+    /// Processors on a board: the first one executes, the others wait for start-up. With a hypervisor they run its guest.
+    pub fn new(cpus: Vec<Cpu>, board: Rc<RefCell<Board>>, hypervisor: Option<Hypervisor>) -> Self {
+        let vcpu = |(index, cpu): (usize, Cpu)| Vcpu {
+            cpu,
+            guest: hypervisor.is_some().then(hypervisor::Vcpu::new),
+            activity: if index == 0 { Activity::Running } else { Activity::WaitingForStartup },
+            nmis: 0,
+        };
+        let all = cpus.into_iter().enumerate().map(vcpu).collect();
+        Self { all, cache: BlockCache::new(), hypervisor, failure: None, board, slice_end: 0 }
+    }
+
+    /// Puts into the processors what the guest believes is there, so that its memory can be looked at as it sees it. The
+    /// guest can be run again afterwards, though not with the same charges.
+    pub fn show_guest(&mut self) {
+        for Vcpu { cpu, guest, .. } in &mut self.all {
+            if let Some(guest) = guest {
+                guest.visible(cpu).swap(cpu);
+                cpu.vmx.active = false;
+                cpu.mode_changed();
+                guest.replaced();
+            }
+        }
     }
 
     /// Puts the first processor where an image is entered.
@@ -233,12 +281,16 @@ impl Vcpus {
         } else {
             vcpu.cpu.attention &= !attention::INTR;
         }
-        match vcpu.cpu.run(&mut self.cache, deadline) {
-            Exit::Deadline | Exit::Bus => {}
-            Exit::Halt => vcpu.activity = Activity::Halted,
-            Exit::Mwait { masked } => vcpu.activity = Activity::Mwait { masked },
-            Exit::Shutdown => return Some(Pause::TripleFault(index)),
-            Exit::Vm => return Some(Pause::UnhandledExit(index, vcpu.cpu.vm_exit.reason)),
+        match vcpu.run(self.hypervisor.as_mut(), &mut self.cache, deadline) {
+            Ok(Exit::Deadline | Exit::Bus) => {}
+            Ok(Exit::Halt) => vcpu.activity = Activity::Halted,
+            Ok(Exit::Mwait { masked }) => vcpu.activity = Activity::Mwait { masked },
+            Ok(Exit::Shutdown) => return Some(Pause::TripleFault(index)),
+            Err(failure) => {
+                self.failure = Some(failure);
+                return Some(Pause::Failed(index));
+            }
+            Ok(Exit::Vm) => return Some(Pause::UnhandledExit(index, vcpu.cpu.vm_exit.reason)),
         }
         let now = vcpu.cpu.clock;
         self.device_writes();
@@ -298,7 +350,7 @@ impl Vcpus {
             if lapic.has_signals() {
                 if lapic.take_init() {
                     lapic.reset();
-                    vcpu.cpu.reset(true);
+                    vcpu.reset(true);
                     vcpu.activity = Activity::WaitingForStartup;
                 }
                 // One may be served while another is latched; more are lost (SDM vol. 3, 6.7.1).
@@ -335,7 +387,7 @@ impl Vcpus {
             return (event >= self.slice_end).then_some(Pause::Idle(event));
         }
         for vcpu in &mut self.all {
-            vcpu.cpu.reset(false);
+            vcpu.reset(false);
             vcpu.nmis = 0;
         }
         let Some(Vcpu { cpu, activity, .. }) = self.all.first_mut() else { return Some(Pause::Stuck) };

@@ -43,7 +43,7 @@ fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
         arch_capabilities: 0,
         physical_bits: 46,
     });
-    let view = crate::machine::processor_ram(&ram);
+    let view = crate::machine::processor_ram(&ram, None);
     let recorder = Rc::new(RefCell::new(Recorder::default()));
     let cpus = programs.iter().enumerate().map(|(index, program)| {
         let start = 0x1000 * (index as u64 + 1);
@@ -54,7 +54,7 @@ fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
         cpu.mode_changed();
         cpu
     });
-    let mut vcpus = Vcpus::new(cpus.collect(), board.clone());
+    let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), None);
     vcpus.all.iter_mut().for_each(|vcpu| vcpu.activity = Activity::Running);
     drop(ram.take_written());
     (vcpus, ram, board)

@@ -233,8 +233,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let outcome = machine.run(&mut console);
     let timed_out = console.timed_out;
     drop(console);
-    let (text, status) = ending(outcome, timed_out);
-    let died = matches!(outcome, Outcome::TripleFault(_) | Outcome::Stuck | Outcome::Stopped);
+    let (mut text, status) = ending(outcome, timed_out);
+    if let (Outcome::Failed(_), Some(failure)) = (outcome, &machine.vcpus.failure) {
+        text = format!("{text}: {failure}");
+    }
+    let died = matches!(outcome, Outcome::TripleFault(_) | Outcome::Failed(_) | Outcome::Stuck | Outcome::Stopped);
     if died || ledger.is_some() {
         let symbols = machine.symbols(symbol_files);
         if died {
@@ -269,6 +272,7 @@ fn ending(outcome: Outcome, timed_out: bool) -> (String, u8) {
         Outcome::UnhandledExit(cpu, reason) => {
             (format!("internal error: VM exit {reason:#x} on cpu {cpu} without a hypervisor"), GUEST_DIED)
         }
+        Outcome::Failed(cpu) => (format!("the hypervisor cannot go on with cpu {cpu}"), GUEST_DIED),
         Outcome::Stuck => ("every processor is halted with interrupts off".into(), GUEST_DIED),
         Outcome::Stopped if timed_out => ("time is up".into(), TIMED_OUT),
         Outcome::Stopped => ("interrupted".into(), INTERRUPTED),

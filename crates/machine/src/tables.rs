@@ -1,0 +1,64 @@
+//! Memory for a hypervisor's tables: host-physical pages that the processor's page walks reach, and that no guest and no
+//! device does. They are below 4 GiB, because a PAE root must be.
+
+use crate::memory::{MemoryError, layout};
+use cpu::ram::Region;
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+use vm_memory::mmap::{MmapRegion, MmapRegionBuilder};
+
+const PAGE: u64 = 4096;
+
+/// The pages. Clones share them.
+#[derive(Clone)]
+pub struct Tables {
+    mapping: Rc<MmapRegion<()>>,
+    pages: u32,
+}
+
+impl Tables {
+    /// The most pages there can be.
+    pub const MOST_PAGES: u32 = ((layout::HYPERVISOR.end - layout::HYPERVISOR.start) / PAGE) as u32;
+
+    /// So many zeroed pages, [`Self::MOST_PAGES`] at most.
+    pub fn new(pages: u32) -> Result<Self, MemoryError> {
+        let pages = pages.clamp(1, Self::MOST_PAGES);
+        let size = u64::from(pages) * PAGE;
+        let mapping = MmapRegionBuilder::<()>::new(size as usize)
+            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
+            .with_mmap_flags(libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE)
+            .build()
+            .map_err(|e| MemoryError::Map { size, cause: io::Error::other(e.to_string()) })?;
+        Ok(Self { mapping: Rc::new(mapping), pages })
+    }
+
+    /// Their host-physical addresses.
+    pub fn range(&self) -> Range<u64> {
+        layout::HYPERVISOR.start..layout::HYPERVISOR.start + u64::from(self.pages) * PAGE
+    }
+
+    /// The pages as the processor has them; valid as long as a clone of this lives.
+    pub(crate) fn region(&self) -> Region {
+        Region {
+            start: layout::HYPERVISOR.start,
+            len: u64::from(self.pages) * PAGE,
+            host: self.mapping.as_ptr(),
+            read_only: false,
+            hidden: true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_are_below_4_gib_and_beside_what_is_ram() {
+        let tables = Tables::new(u32::MAX).unwrap();
+        assert_eq!(tables.range(), layout::HYPERVISOR);
+        assert!(layout::HYPERVISOR.start >= layout::LOW_RAM_END && layout::HYPERVISOR.end <= layout::PCI_ECAM.start);
+        assert_eq!(Tables::new(3).unwrap().range(), 0xd000_0000..0xd000_3000);
+    }
+}
