@@ -19,11 +19,12 @@ use crate::devices::serial::{self, Serial};
 use crate::devices::testdev::{self, TestDevice};
 use crate::devices::{Clock, Line, read_bytes, write_bytes};
 use crate::memory::{GuestRam, layout};
+use crate::pci::option_rom::OptionRom;
 use crate::pci::{self, PciBus, PciError};
 use crate::virtio::{Block, Console, ConsolePort, Disk, Entropy, VirtioPci};
 use cpu::{Bus, Ident};
 use ledger::Ticks;
-use ledger::profile::Profile;
+use ledger::profile::{Profile, Vendor};
 use std::ops::Range;
 
 /// ISA line of the interval timer: input 2 of the I/O APIC, as the MADT says.
@@ -51,11 +52,13 @@ pub struct Parts {
     pub rtc_start: u64,
     /// Seed of the virtio entropy device.
     pub seed: u64,
+    /// The paravirtual interface is offered: its code is also in an expansion ROM.
+    pub paravirt: bool,
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        Self { disks: Vec::new(), rtc_start: rtc::DEFAULT_START, seed: 0 }
+        Self { disks: Vec::new(), rtc_start: rtc::DEFAULT_START, seed: 0, paravirt: false }
     }
 }
 
@@ -146,6 +149,10 @@ impl Board {
         for (number, disk) in parts.disks.into_iter().enumerate() {
             let id = format!("tollgate{number}");
             pci.add(Box::new(VirtioPci::new(Block::new(Box::new(disk), &id), ram)))?;
+        }
+        if parts.paravirt {
+            let rom = hypervisor::paravirt::option_rom(profile.vendor == Vendor::Amd);
+            pci.add(Box::new(OptionRom::new(rom)))?;
         }
         Ok(Self {
             ram: ram.clone(),

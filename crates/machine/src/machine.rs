@@ -179,7 +179,9 @@ impl Machine {
         let entry = loader::load(&ram, &config.kernel, &options)?;
         let model = Arc::new(model(&config.profile, config.clock, &config.platform));
         let recorder = Rc::new(RefCell::new(Recorder::default()));
-        let board = Board::new(&ram, config.cpus, &config.profile, config.parts)?;
+        let paravirt = matches!(&config.platform, Platform::Hvm(switches) if switches.paravirt);
+        let parts = Parts { paravirt, ..config.parts };
+        let board = Board::new(&ram, config.cpus, &config.profile, parts)?;
         let board = Rc::new(RefCell::new(board));
         let processor_ram = processor_ram(&ram, tables.as_ref());
         let cpus = (0..config.cpus).map(|index| {
