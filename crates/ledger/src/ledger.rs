@@ -268,6 +268,7 @@ fn sorted<T: Clone + Ord>(items: &[T]) -> (Vec<T>, Vec<u32>) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::Operation;
     use crate::symbols::Symbol;
 
     /// A small run with everything in it, charged as a processor would: its clock is what it charged.
@@ -331,6 +332,35 @@ pub(crate) mod tests {
         );
         symbols.add("a.out", 0x1000_0000, vec![Symbol::new(0x40_1000, 0x1000, "main")]);
         Ledger::new(header, &recorder, &symbols)
+    }
+
+    /// What a hypervisor's guest is charged, and what the hypervisor is for its sake.
+    pub(crate) fn guest() -> Ledger {
+        let profile = Profile::named("skx").expect("is built in");
+        let costs = profile.costs();
+        let mut recorder = Recorder::default();
+        let [host, kernel, user] =
+            [(0, 0), (1, 0), (1, 3)].map(|(level, ring)| recorder.origin(Origin { level, ring, space: 0x1000_0000 }));
+        let mut clock = 0;
+        for (origin, rip, kind, count) in [
+            (user, 0x40_1000, Kind::new(Family::Syscall, 0), 4),
+            (kernel, 0xffff_ffff_8100_0010, Kind::new(Family::Sysret, 0), 4),
+            (host, 0xffff_ffff_8100_0008, Kind::new(Family::VmExit, 28), 4),
+            (host, 0xffff_ffff_8100_0020, Kind::new(Family::VmExit, 10), 2),
+            (host, 0xffff_ffff_8100_0008, Kind::new(Family::VmEntry, 0), 6),
+            (host, 0xffff_ffff_8100_0008, Kind::operation(Operation::RunLoop), 6),
+            (host, 0xffff_ffff_8100_0008, Kind::operation(Operation::ControlRegister), 4),
+        ] {
+            let ticks = costs.of(kind) * count;
+            recorder.add(origin, rip, kind, count, ticks);
+            clock += ticks;
+        }
+        let shape = recorder.shape(&vec![(Class::Alu, 3)]);
+        recorder.add_block(user, 0x40_1000, shape, 10);
+        clock += u64::from(costs.class[Class::Alu as usize]) * 30;
+        let mut symbols = Symbols::default();
+        symbols.add("", 0, vec![Symbol::new(0xffff_ffff_8100_0000, 0x40, "do_syscall_64")]);
+        Ledger::new(Header::new(&profile, vec![clock]), &recorder, &symbols)
     }
 
     #[test]

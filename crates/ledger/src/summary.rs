@@ -67,9 +67,25 @@ impl Row {
 
     /// What was charged for crossings of all kinds.
     pub fn crossings(&self) -> Amount {
+        self.crossings_of(|_| true)
+    }
+
+    /// VM exits, with what the processor took for them and for the entries after them.
+    pub fn exits(&self) -> Amount {
+        let exits = self.crossings_of(|family| family == Family::VmExit);
+        let both = self.crossings_of(|family| matches!(family, Family::VmExit | Family::VmEntry));
+        Amount { count: exits.count, ticks: both.ticks }
+    }
+
+    /// What a hypervisor's software did.
+    pub fn operations(&self) -> Amount {
+        self.crossings_of(|family| family == Family::Operation)
+    }
+
+    fn crossings_of(&self, wanted: impl Fn(Family) -> bool) -> Amount {
         let mut sum = Amount::default();
         for (cause, amount) in &self.causes {
-            if matches!(cause, Cause::Crossing(_)) {
+            if matches!(cause, Cause::Crossing(kind) if wanted(kind.family)) {
                 add(&mut sum, *amount);
             }
         }
@@ -93,27 +109,35 @@ pub enum By {
     Space,
     /// Virtualization levels and rings.
     Ring,
+    /// Virtualization levels.
+    Level,
     /// Regions of interest.
     Region,
 }
 
-/// A ledger, or one region of it.
+/// A ledger, or a part of it.
 #[derive(Clone, Copy)]
 pub struct Selection<'a> {
     ledger: &'a Ledger,
     region: Option<u32>,
+    level: Option<u8>,
 }
 
 impl Ledger {
     /// All of the ledger.
     pub fn all(&self) -> Selection<'_> {
-        Selection { ledger: self, region: None }
+        Selection { ledger: self, region: None, level: None }
     }
 
     /// What was charged in a region of interest; `None` if there is none of that name.
     pub fn region(&self, name: &str) -> Option<Selection<'_>> {
         let region = self.regions.iter().position(|region| region.name == name)?;
-        Some(Selection { ledger: self, region: Some(region as u32) })
+        Some(Selection { ledger: self, region: Some(region as u32), level: None })
+    }
+
+    /// Whether a guest of a hypervisor was charged anything.
+    pub fn has_guest(&self) -> bool {
+        self.origins.iter().any(|origin| origin.level != 0)
     }
 
     /// What a report calls a kind.
@@ -136,8 +160,18 @@ impl Ledger {
 }
 
 impl<'a> Selection<'a> {
+    /// Only what was charged at one virtualization level.
+    pub fn at_level(self, level: u8) -> Self {
+        Self { level: Some(level), ..self }
+    }
+
+    fn has(self, region: u32, origin: u32) -> bool {
+        self.region.is_none_or(|wanted| wanted == region)
+            && self.level.is_none_or(|wanted| wanted == self.ledger.origins[origin as usize].level)
+    }
+
     fn blocks(self) -> impl Iterator<Item = &'a BlockRuns> {
-        self.ledger.blocks.iter().filter(move |b| self.region.is_none_or(|region| region == b.region))
+        self.ledger.blocks.iter().filter(move |b| self.has(b.region, b.origin))
     }
 
     /// Every charge: where (position of origin, address, region), cause, kind if it is an event, amount.
@@ -151,7 +185,7 @@ impl<'a> Selection<'a> {
                 Amount { count: narrow(count.saturating_mul(runs)), ticks: narrow(ticks.saturating_mul(runs)) };
             each((block.origin, block.rip, block.region), Cause::Instructions, None, amount);
         }
-        for event in self.ledger.events.iter().filter(|e| self.region.is_none_or(|region| region == e.region)) {
+        for event in self.ledger.events.iter().filter(|e| self.has(e.region, e.origin)) {
             let amount = Amount { count: event.count, ticks: event.ticks };
             each((event.origin, event.rip, event.region), Cause::of(event.kind), Some(event.kind), amount);
         }
@@ -225,6 +259,7 @@ impl<'a> Selection<'a> {
                 By::Symbol | By::Address => (u64::from(origin), rip),
                 By::Space => (origins[origin as usize].space, 0),
                 By::Ring => (u64::from(origins[origin as usize].level), u64::from(origins[origin as usize].ring)),
+                By::Level => (u64::from(origins[origin as usize].level), 0),
                 By::Region => (u64::from(region), 0),
             };
             places.entry(place).or_default().add(cause, amount);
@@ -256,10 +291,11 @@ impl<'a> Selection<'a> {
             }
             By::Space if first == 0 => "no paging".to_owned(),
             By::Space => format!("{first:#x}"),
-            By::Ring => match first {
-                0 => format!("ring {second}"),
-                level => format!("level {level}, ring {second}"),
-            },
+            By::Ring if !self.ledger.has_guest() => format!("ring {second}"),
+            By::Ring if first == 0 => format!("hypervisor, for ring {second}"),
+            By::Ring => format!("{}, ring {second}", level_name(first)),
+            By::Level if first == 0 && !self.ledger.has_guest() => "the machine itself".to_owned(),
+            By::Level => level_name(first),
             By::Region => match self.ledger.regions[first as usize].name.as_str() {
                 "" => "(outside)".to_owned(),
                 name => name.to_owned(),
@@ -268,22 +304,49 @@ impl<'a> Selection<'a> {
     }
 }
 
+/// What a level is called where there is a guest.
+fn level_name(level: u64) -> String {
+    match level {
+        0 => "hypervisor".to_owned(),
+        1 => "guest".to_owned(),
+        2 => "nested guest".to_owned(),
+        _ => format!("level {level}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::tests::sample;
+    use crate::ledger::tests::{guest, sample};
 
     #[test]
     fn every_way_to_sum_gives_the_clock() {
-        let ledger = sample();
-        let clock: u64 = ledger.header.clocks.iter().sum();
-        assert_eq!(ledger.all().total().ticks, clock);
-        for by in [By::Symbol, By::Address, By::Space, By::Ring, By::Region] {
-            assert_eq!(ledger.all().rows(by).values().map(|row| row.ticks).sum::<u64>(), clock, "{by:?}");
+        for ledger in [sample(), guest()] {
+            let clock: u64 = ledger.header.clocks.iter().sum();
+            assert_eq!(ledger.all().total().ticks, clock);
+            for by in [By::Symbol, By::Address, By::Space, By::Ring, By::Level, By::Region] {
+                assert_eq!(ledger.all().rows(by).values().map(|row| row.ticks).sum::<u64>(), clock, "{by:?}");
+            }
+            let levels = [0, 1, 2].map(|level| ledger.all().at_level(level).total().ticks);
+            assert_eq!(levels.iter().sum::<u64>(), clock);
+            let kinds: u64 = ledger.all().kinds().values().map(|amount| amount.ticks).sum();
+            let classes: u64 = ledger.all().classes().iter().map(|amount| amount.ticks).sum();
+            assert_eq!(kinds + classes, clock);
         }
-        let kinds: u64 = ledger.all().kinds().values().map(|amount| amount.ticks).sum();
-        let classes: u64 = ledger.all().classes().iter().map(|amount| amount.ticks).sum();
-        assert_eq!(kinds + classes, clock);
+    }
+
+    #[test]
+    fn a_hypervisor_and_its_guest_are_told_apart() {
+        let ledger = guest();
+        let names = |by| ledger.all().rows(by).into_keys().collect::<Vec<_>>();
+        assert_eq!(names(By::Level), ["guest", "hypervisor"]);
+        assert_eq!(names(By::Ring), ["guest, ring 0", "guest, ring 3", "hypervisor, for ring 0"]);
+        let (all, host) = (ledger.all().total(), ledger.all().at_level(0).total());
+        assert_eq!((all.exits().count, all.exits().ticks), (6, 6 * (338_000 + 338_000)));
+        assert_eq!(host.instructions, 0);
+        assert_eq!(host.crossings().ticks, host.exits().ticks + host.operations().ticks);
+        // The hypervisor's work is charged where the guest caused it.
+        assert!(ledger.all().at_level(0).rows(By::Symbol).contains_key("do_syscall_64"));
     }
 
     #[test]

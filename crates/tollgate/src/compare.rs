@@ -88,12 +88,18 @@ fn changed(before: BTreeMap<String, Amount>, after: BTreeMap<String, Amount>) ->
     changes
 }
 
+/// Parts of the crossings that there are only with a hypervisor.
+const EXITS: &str = "of these, VM exits and entries";
+const OPERATIONS: &str = "of these, hypervisor";
+
 fn totals((ledger, selection): (&Ledger, Selection)) -> Vec<(String, Amount)> {
     let total = selection.total();
     let of = |cause| (cause_name(ledger, cause), total.of(cause));
     vec![
         of(Cause::Instructions),
         ("crossings".to_owned(), total.crossings()),
+        (EXITS.to_owned(), total.exits()),
+        (OPERATIONS.to_owned(), total.operations()),
         of(Cause::TlbMisses),
         of(Cause::Mispredictions),
         of(Cause::Halted),
@@ -150,8 +156,11 @@ fn text(two: Two, top: usize) -> String {
         out.extend(same);
     }
     let [before, after] = two.map(totals);
-    let lines: Vec<Change> =
+    let mut lines: Vec<Change> =
         before.into_iter().zip(after).map(|((name, before), (_, after))| Change { name, before, after }).collect();
+    if two.iter().all(|(ledger, _)| !ledger.has_guest()) {
+        lines.retain(|line| line.name != EXITS && line.name != OPERATIONS);
+    }
     section(&mut out, "Time", "count", "", &lines, usize::MAX);
     section(&mut out, "Kinds of events", "count", "kind", &changed(kinds(two[0]), kinds(two[1])), limit(top));
     section(&mut out, "Symbols", "instructions", "symbol", &changed(symbols(two[0]), symbols(two[1])), limit(top));
@@ -220,12 +229,18 @@ fn document(two: Two) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::sample;
+    use crate::report::tests::{guest, sample};
 
     #[test]
     fn the_comparison_reads_well() {
         let (before, after) = (sample(1), sample(3));
         insta::assert_snapshot!(text([(&before, before.all()), (&after, after.all())], 8));
+    }
+
+    #[test]
+    fn a_machine_compared_with_a_guest_reads_well() {
+        let (before, after) = (sample(1), guest());
+        insta::assert_snapshot!(text([(&before, before.all()), (&after, after.all())], 12));
     }
 
     #[test]

@@ -19,6 +19,7 @@ Examples:
   tollgate report boot.ledger
   tollgate report boot.ledger --by symbol --top 40
   tollgate report boot.ledger --region hackbench
+  tollgate report guest.ledger --level 0 --by symbol
   tollgate report boot.ledger --json | jq .kinds")]
 pub struct ReportArgs {
     /// The ledger
@@ -36,6 +37,9 @@ pub struct ReportArgs {
     /// Only what was charged in this region of interest
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
+    /// Only what was charged at this virtualization level: 0 the machine or the hypervisor, 1 its guest
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
+    level: Option<u8>,
 }
 
 /// A table of the report.
@@ -53,6 +57,8 @@ pub enum Table {
     Space,
     /// Rings
     Ring,
+    /// Virtualization levels: a hypervisor and its guest
+    Level,
     /// Regions of interest
     Region,
 }
@@ -61,6 +67,7 @@ pub enum Table {
 pub fn run(args: &ReportArgs) -> Result<()> {
     let ledger = read_ledger(&args.ledger)?;
     let selection = select(&ledger, args.region.as_deref())?;
+    let selection = args.level.map_or(selection, |level| selection.at_level(level));
     if args.json {
         emit(&format!("{:#}\n", document(&ledger, selection, args.region.as_deref())))?;
     } else {
@@ -94,7 +101,13 @@ fn text(ledger: &Ledger, selection: Selection, region: Option<&str>, by: Option<
     let kinds = selection.kinds();
     let all = by.is_none();
     if all {
-        kinds_table(&mut out, "Crossings", ledger, &kinds, busy, top, &Family::is_crossing);
+        let crossing = |family: Family| family.is_crossing() && !family.is_hypervisor();
+        let exit = |family| matches!(family, Family::VmExit | Family::VmEntry);
+        let operation = |family| family == Family::Operation;
+        kinds_table(&mut out, "VM exits and entries", ledger, &kinds, busy, top, &exit);
+        kinds_table(&mut out, "What the hypervisor did", ledger, &kinds, busy, top, &operation);
+        let heading = if ledger.has_guest() { "Other crossings" } else { "Crossings" };
+        kinds_table(&mut out, heading, ledger, &kinds, busy, top, &crossing);
         kinds_table(&mut out, "TLB misses", ledger, &kinds, busy, top, &Family::is_tlb_miss);
         kinds_table(&mut out, "Mispredicted branches", ledger, &kinds, busy, top, &Family::is_mispredict);
         devices(&mut out, selection, busy, top);
@@ -107,6 +120,9 @@ fn text(ledger: &Ledger, selection: Selection, region: Option<&str>, by: Option<
     }
     if by == Some(Table::Space) {
         rows(&mut out, "Address spaces", "space", ledger, selection.rows(By::Space), busy, top);
+    }
+    if all && ledger.has_guest() || by == Some(Table::Level) {
+        rows(&mut out, "Levels", "level", ledger, selection.rows(By::Level), busy, top);
     }
     if all || by == Some(Table::Ring) {
         rows(&mut out, "Rings", "ring", ledger, selection.rows(By::Ring), busy, top);
@@ -144,6 +160,10 @@ fn head(out: &mut String, ledger: &Ledger, total: &Row, region: Option<&str>) {
     };
     line("instructions", part(total.of(Cause::Instructions), ""));
     line("crossings", part(total.crossings(), ""));
+    if ledger.has_guest() {
+        line("  VM exits", part(total.exits(), ", with the entries after them"));
+        line("  hypervisor", part(total.operations(), " operations"));
+    }
     line("TLB misses", part(total.of(Cause::TlbMisses), ""));
     line("mispredicted", part(total.of(Cause::Mispredictions), " indirect branches and returns"));
     match ledger.verify() {
@@ -340,6 +360,8 @@ fn document(ledger: &Ledger, selection: Selection, region: Option<&str>) -> Valu
             "ticks": total.ticks,
             "instructions": amount(total.of(Cause::Instructions)),
             "crossings": amount(total.crossings()),
+            "vm_exits": amount(total.exits()),
+            "hypervisor": amount(total.operations()),
             "tlb_misses": amount(total.of(Cause::TlbMisses)),
             "mispredictions": amount(total.of(Cause::Mispredictions)),
             "halted": amount(total.of(Cause::Halted)),
@@ -349,6 +371,7 @@ fn document(ledger: &Ledger, selection: Selection, region: Option<&str>) -> Valu
         "devices": devices,
         "symbols": lines(By::Symbol),
         "rings": lines(By::Ring),
+        "levels": lines(By::Level),
         "spaces": lines(By::Space),
         "regions": lines(By::Region),
     })

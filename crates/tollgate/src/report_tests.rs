@@ -1,5 +1,5 @@
 use super::*;
-use ledger::{Header, Origin, Profile, Recorder, Symbol, Symbols};
+use ledger::{Header, Operation, Origin, Profile, Recorder, Symbol, Symbols};
 
 /// A run with everything in it; `scale` makes it longer.
 pub(crate) fn sample(scale: u64) -> Ledger {
@@ -56,6 +56,62 @@ pub(crate) fn sample(scale: u64) -> Ledger {
     Ledger::new(header, &recorder, &symbols)
 }
 
+/// A run like [`sample`] as the guest of a hypervisor.
+pub(crate) fn guest() -> Ledger {
+    const KERNEL: u64 = 0xffff_ffff_8100_0000;
+    let profile = Profile::named("core2").expect("is built in");
+    let costs = profile.costs();
+    let mut recorder = Recorder::default();
+    let [host, host_user, kernel, user] = [(0, 0), (0, 3), (1, 0), (1, 3)]
+        .map(|(level, ring)| recorder.origin(Origin { level, ring, space: 0x100_0000 }));
+    let mut clock = 0;
+    for (origin, rip, runs) in [(kernel, KERNEL, 9000), (user, 0x40_1000, 50_000)] {
+        let shape = vec![(Class::Alu, 6), (Class::Load, 3), (Class::Store, 1), (Class::Branch, 1)];
+        clock +=
+            shape.iter().map(|(class, n)| u64::from(costs.class[*class as usize]) * u64::from(*n)).sum::<u64>() * runs;
+        let shape = recorder.shape(&shape);
+        recorder.add_block(origin, rip, shape, runs);
+    }
+    for (origin, rip, kind, count) in [
+        (user, 0x40_1010, Kind::new(Family::Syscall, 0), 800),
+        (kernel, KERNEL + 0x30, Kind::new(Family::Sysret, 0), 800),
+        (user, 0x40_1000, Kind::new(Family::TlbMissData, 4), 300),
+        (host, KERNEL + 0x84, Kind::new(Family::VmExit, 28), 100),
+        (host, KERNEL + 0x94, Kind::new(Family::VmExit, 30), 88),
+        (host_user, 0x40_1020, Kind::new(Family::VmExit, 0), 25),
+        (host, KERNEL + 0x84, Kind::new(Family::VmEntry, 0), 188),
+        (host_user, 0x40_1020, Kind::new(Family::VmEntry, 0), 25),
+        (host, KERNEL + 0x84, Kind::operation(Operation::RunLoop), 188),
+        (host_user, 0x40_1020, Kind::operation(Operation::RunLoop), 25),
+        (host, KERNEL + 0x84, Kind::operation(Operation::ControlRegister), 100),
+        (host, KERNEL + 0x94, Kind::operation(Operation::DeviceUser), 88),
+        (host_user, 0x40_1020, Kind::operation(Operation::GuestWalk), 50),
+    ] {
+        let ticks = costs.of(kind) * count;
+        recorder.add(origin, rip, kind, count, ticks);
+        clock += ticks;
+    }
+    let mut header = Header::new(&profile, vec![clock]);
+    header.metadata.insert("platform".to_owned(), "hvm".to_owned());
+    let mut symbols = Symbols::default();
+    let functions = [(0, 0x80, "entry_SYSCALL_64"), (0x80, 0x40, "exc_page_fault")];
+    symbols.add("", 0, functions.map(|(at, size, name)| Symbol::new(KERNEL + at, size, name)).to_vec());
+    Ledger::new(header, &recorder, &symbols)
+}
+
+#[test]
+fn the_report_of_a_guest_reads_well() {
+    let ledger = guest();
+    ledger.verify().expect("is consistent");
+    insta::assert_snapshot!(text(&ledger, ledger.all(), None, None, 6));
+}
+
+#[test]
+fn what_the_hypervisor_did_for_whom_reads_well() {
+    let ledger = guest();
+    insta::assert_snapshot!(text(&ledger, ledger.all().at_level(0), None, Some(Table::Symbol), 0));
+}
+
 #[test]
 fn the_report_reads_well() {
     let ledger = sample(1);
@@ -75,7 +131,9 @@ fn programs_are_told_everything() {
     let value = document(&ledger, ledger.all(), None);
     let ticks = |list: &str| value[list].as_array().unwrap().iter().map(|l| l["ticks"].as_u64().unwrap()).sum::<u64>();
     let clock = ledger.header.clocks[0];
-    assert_eq!([ticks("symbols"), ticks("rings"), ticks("spaces"), ticks("regions")], [clock; 4]);
+    for list in ["symbols", "rings", "levels", "spaces", "regions"] {
+        assert_eq!(ticks(list), clock, "{list}");
+    }
     assert_eq!(value["run"]["consistent"], true);
     assert_eq!(value["devices"]["serial"]["writes"]["count"], 44);
 }
