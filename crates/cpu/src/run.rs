@@ -39,7 +39,7 @@ impl Cpu {
     /// Runs until something concerns the board, or until `deadline`.
     pub fn run(&mut self, cache: &mut BlockCache, deadline: Ticks) -> Exit {
         self.deadline = deadline;
-        self.stop_at = if self.attention == 0 { deadline } else { 0 };
+        self.stop_at = if self.attention == 0 && !self.vmx.active { deadline } else { 0 };
         // Another processor may have decoded code or armed a monitor meanwhile.
         self.follow_marks();
         // Whatever the host computed since then may have left flags behind.
@@ -401,6 +401,9 @@ impl Cpu {
             self.attention &= !attention::BUS;
             return Some(Exit::Bus);
         }
+        if self.monitor_trap() {
+            return None;
+        }
         let shadow = self.attention & (attention::STI_SHADOW | attention::SS_SHADOW);
         if self.attention & attention::DEBUG != 0 && shadow & attention::SS_SHADOW == 0 {
             // A debug exception ends HLT and MWAIT.
@@ -412,14 +415,24 @@ impl Cpu {
         }
         if self.attention & attention::HALT != 0 {
             self.attention &= !(attention::HALT | shadow);
-            return Some(Exit::Halt);
+            if !self.vmx.active {
+                return Some(Exit::Halt);
+            }
+            self.vmx.halted = true;
         }
         if self.attention & attention::MWAIT != 0 {
             let masked = self.attention & attention::MWAIT_MASKED != 0;
             self.attention &= !(attention::MWAIT | attention::MWAIT_MASKED | shadow);
             return Some(Exit::Mwait { masked });
         }
-        if shadow == 0 {
+        if self.vmx.active {
+            if self.guest_events(shadow) {
+                return None;
+            }
+            if self.vmx.halted {
+                return Some(Exit::Halt);
+            }
+        } else if shadow == 0 {
             if self.attention & attention::NMI != 0 && !self.nmi_blocked {
                 self.attention &= !attention::NMI;
                 self.deliver_nmi();
@@ -441,12 +454,12 @@ impl Cpu {
         if self.clock >= self.deadline {
             return Some(Exit::Deadline);
         }
-        if self.attention & attention::STEP != 0 || shadow != 0 {
+        if self.attention & attention::STEP != 0 || shadow != 0 || self.traps_monitored() {
             self.step_attended(cache, shadow);
             return None;
         }
         let waiting = attention::NMI | attention::INTR;
-        self.stop_at = if self.attention & !waiting != 0 { 0 } else { self.deadline };
+        self.stop_at = if self.attention & !waiting != 0 { 0 } else { self.deadline.min(self.vmx.timer_at) };
         None
     }
 
@@ -464,8 +477,11 @@ impl Cpu {
             }
         }
         self.attention &= !shadow;
+        self.vmx.shadow = shadow;
         self.single_step = traced;
         let completed = self.step(cache);
+        self.vmx.shadow = 0;
+        self.vmx.trap_pending |= self.traps_monitored();
         if completed {
             if resume {
                 self.flags &= !flags::RF;
@@ -502,8 +518,8 @@ impl Cpu {
     pub fn deliver_fault(&mut self) {
         match std::mem::take(&mut self.fault) {
             Cause::Exception(vector, code) => self.deliver_exception(vector, code),
-            Cause::Shutdown => self.attend(attention::SHUTDOWN),
-            Cause::VmExit => self.leave_guest(),
+            Cause::Shutdown => self.shut_down(),
+            Cause::VmExit => self.instruction_exit(),
             Cause::None | Cause::CodeWrite => debug_assert!(false, "no fault to deliver"),
         }
     }

@@ -530,6 +530,8 @@ impl Cpu {
         self.tr = Segment { base: 0, limit: 0xffff, rights: 0x8b, selector: 0 };
         self.msr.efer = 0;
         self.nmi_blocked = false;
+        *self.vmx = NonRoot::default();
+        self.level = 0;
         self.ram.disarm_monitor(self.index);
         self.attention = 0;
         self.cpl = 0;
@@ -687,6 +689,11 @@ impl Cpu {
 
     /// The time-stamp counter as RDTSC reads it.
     pub fn tsc(&self) -> u64 {
+        self.machine_tsc().wrapping_add(self.vmx.tsc_offset())
+    }
+
+    /// The time-stamp counter as it is outside non-root mode.
+    pub fn machine_tsc(&self) -> u64 {
         (self.clock / ledger::TICKS_PER_CYCLE).wrapping_add(self.msr.tsc_offset)
     }
 }

@@ -46,11 +46,12 @@ pub(crate) fn bind_mov(i: &Instruction, op: &mut Op) -> Option<Handler> {
 
 fn read(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.privileged()?;
+    cpu.control_read_exit(op)?;
     let value = match op.r1 {
-        0 => cpu.cr0,
+        0 => cpu.cr0_read(),
         2 => cpu.cr2,
         3 => cpu.cr3,
-        4 => cpu.cr4,
+        4 => cpu.cr4_read(),
         _ => {
             cpu.note_device(DeviceAccess::TaskPriority { write: false });
             let who = cpu.ident();
@@ -65,6 +66,7 @@ fn read(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.privileged()?;
     let value = if cpu.long64 { get1::<u64>(cpu, op) } else { u64::from(get1::<u32>(cpu, op)) };
+    let value = cpu.control_write(op, value)?;
     let mut charged = u32::from(op.r0);
     // Charged first: the new CR3 or CR0 is another address space.
     match op.r0 {
@@ -90,6 +92,7 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             cpu.check_pdptes(value)?;
             cpu.charge(kind, 1);
             cpu.load_cr3(value)?;
+            cpu.target_loaded(value);
         }
         4 => cpu.write_cr4(value, kind)?,
         _ => {
@@ -114,7 +117,8 @@ impl Cpu {
         let bad = value >> 32 != 0
             || (value & CR0_PG != 0 && value & CR0_PE == 0)
             || (value & CR0_NW != 0 && value & CR0_CD == 0);
-        if bad {
+        let fixed = if self.vmx.active { self.vmx.controls.cr0_fixed() } else { 0 };
+        if bad || value & fixed != fixed {
             return Err(self.gp(0));
         }
         let turned = (self.cr0 ^ value) & CR0_PG != 0;
@@ -250,9 +254,14 @@ impl Cpu {
     }
 
     fn check_cr4(&mut self, value: u64) -> Exec {
+        // VMX operation fixes CR4.VMXE, whether or not the model shows it.
+        let fixed = if self.vmx.active { CR4_VMXE } else { 0 };
+        if value & fixed != fixed {
+            return Err(self.gp(0));
+        }
         let long = self.long_mode();
         let turned = self.cr4 ^ value;
-        let bad = value & !self.cr4_bits() != 0
+        let bad = value & !(self.cr4_bits() | fixed) != 0
             || (long && value & CR4_PAE == 0)
             || (long && turned & CR4_LA57 != 0)
             || (turned & value & CR4_PCIDE != 0 && (!long || self.cr3 & 0xfff != 0));
@@ -282,10 +291,13 @@ impl Cpu {
     }
 }
 
-fn lmsw(cpu: &mut Cpu, value: u16) -> Exec<Flow> {
+fn lmsw(cpu: &mut Cpu, value: u16, linear: Option<u64>) -> Exec<Flow> {
     // LMSW sets PE but never clears it, and reaches no further than TS.
     let low = CR0_MP | CR0_EM | CR0_TS;
-    let value = (cpu.cr0 & !low) | u64::from(value) & (low | CR0_PE);
+    let value = match cpu.vmx.active {
+        true => cpu.guest_lmsw(value, linear)?,
+        false => (cpu.cr0 & !low) | u64::from(value) & (low | CR0_PE),
+    };
     cpu.check_cr0(value)?;
     cpu.write_cr0(value, Kind::new(Family::ControlRegister, 0))?;
     Ok(Flow::End)
@@ -294,13 +306,14 @@ fn lmsw(cpu: &mut Cpu, value: u16) -> Exec<Flow> {
 fn lmsw_register(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.privileged()?;
     let value = cpu.get::<u16>(op.r0);
-    lmsw(cpu, value)
+    lmsw(cpu, value, None)
 }
 
 fn lmsw_memory(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.privileged()?;
     let value = cpu.load::<u16>(op)?;
-    lmsw(cpu, value)
+    let linear = cpu.operand_linear(op, 2, false)?;
+    lmsw(cpu, value, Some(linear))
 }
 
 impl Cpu {
@@ -312,19 +325,22 @@ impl Cpu {
 
 fn smsw_register(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.umip()?;
-    cpu.set_sized(op.r0, op.size, cpu.cr0);
+    cpu.set_sized(op.r0, op.size, cpu.cr0_read());
     Ok(Flow::End)
 }
 
 fn smsw_memory(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.umip()?;
-    cpu.store::<u16>(op, cpu.cr0 as u16)?;
+    cpu.store::<u16>(op, cpu.cr0_read() as u16)?;
     Ok(Flow::End)
 }
 
 fn clts(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.privileged()?;
+    let clears = !cpu.vmx.active || cpu.guest_clts()?;
     cpu.charge(Kind::new(Family::ControlRegister, 0), 1);
-    cpu.cr0 &= !CR0_TS;
+    if clears {
+        cpu.cr0 &= !CR0_TS;
+    }
     Ok(Flow::End)
 }

@@ -7,6 +7,7 @@ use crate::model::CpuidRegs;
 use crate::op::Op;
 use crate::state::{Cpu, bits::*, reg};
 use crate::table::Row;
+use crate::vmx::reason;
 use iced_x86::Mnemonic::*;
 use ledger::{Class, Family, Kind};
 
@@ -126,6 +127,7 @@ fn cpuid(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     if cpu.msr.misc_features & 1 != 0 && cpu.cpl != 0 {
         return Err(cpu.gp(0));
     }
+    cpu.exit_always(reason::CPUID)?;
     let leaf = cpu.get::<u32>(reg::RAX);
     let subleaf = cpu.get::<u32>(reg::RCX);
     cpu.charge(Kind::new(Family::Cpuid, leaf), 1);

@@ -38,6 +38,7 @@ fn accessed(cpu: &mut Cpu, number: u8) -> Exec<usize> {
 }
 
 fn read(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    cpu.debug_register_exit(op.r1, op.r0, true)?;
     let number = accessed(cpu, op.r1)?;
     cpu.charge(Kind::new(Family::DebugRegister, number as u32), 1);
     cpu.set_sized(op.r0, op.size, cpu.dr[number]);
@@ -45,6 +46,7 @@ fn read(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    cpu.debug_register_exit(op.r0, op.r1, false)?;
     let number = accessed(cpu, op.r0)?;
     let value = if cpu.long64 { get1::<u64>(cpu, op) } else { u64::from(get1::<u32>(cpu, op)) };
     if number >= 6 && value >> 32 != 0 {

@@ -16,7 +16,7 @@ pub(crate) const DR7_GD: u64 = 1 << 13;
 /// Where an event comes from: it decides on privilege checks, the EXT bit and who is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Exception found by the processor, or INT1.
+    /// Exception found by the processor.
     Exception,
     /// INTR.
     External,
@@ -26,6 +26,8 @@ pub(crate) enum Source {
     Int,
     /// INT3 and INTO.
     Trap,
+    /// INT1: like an exception found by the processor, but an instruction asked for it.
+    Int1,
 }
 
 impl Source {
@@ -40,6 +42,14 @@ pub(crate) struct Event {
     pub vector: u8,
     pub code: Option<u32>,
     pub source: Source,
+    /// A VM entry injects it: what it is about (CR2, DR6, DR7, RF) is as the hypervisor has put it.
+    pub injected: bool,
+}
+
+impl Event {
+    pub fn new(vector: u8, code: Option<u32>, source: Source) -> Self {
+        Self { vector, code, source, injected: false }
+    }
 }
 
 /// What a second fault makes of the first (SDM vol. 3, table 6-5).
@@ -55,67 +65,86 @@ fn class(vector: u8) -> u8 {
 impl Cpu {
     /// Delivers an exception.
     pub fn deliver_exception(&mut self, vector: u8, code: Option<u32>) {
-        self.deliver(Event { vector, code, source: Source::Exception });
+        self.deliver(Event::new(vector, code, Source::Exception), 0);
     }
 
     /// Delivers an external interrupt.
     pub fn deliver_interrupt(&mut self, vector: u8) {
-        self.deliver(Event { vector, code: None, source: Source::External });
+        self.deliver(Event::new(vector, None, Source::External), 0);
     }
 
     /// Delivers an NMI. Further ones wait for IRET.
     pub fn deliver_nmi(&mut self) {
         self.nmi_blocked = true;
-        self.deliver(Event { vector: vector::NMI, code: None, source: Source::Nmi });
+        self.deliver(Event::new(vector::NMI, None, Source::Nmi), 0);
     }
 
-    /// Delivers an event that a VM entry injects: what the event is about (CR2, DR6, DR7) is as the hypervisor has put it.
-    pub(crate) fn deliver_injected(&mut self, event: Event) {
-        self.deliver_from(event, true);
-    }
-
-    /// Delivers an event and whatever exceptions doing so causes, up to shutdown.
-    fn deliver(&mut self, first: Event) {
-        self.deliver_from(first, false);
-    }
-
-    fn deliver_from(&mut self, first: Event, injected: bool) {
-        let mut event = first;
+    /// Delivers an event and whatever exceptions doing so causes, up to shutdown. An injected one may come from an instruction
+    /// of `length` bytes, after which its handler returns to.
+    pub(crate) fn deliver(&mut self, first: Event, length: u32) {
         let allowed = std::mem::replace(&mut self.code_write_allowed, true);
         // A debug trap after HLT finds the processor awake.
         self.attention &= !attention::HALT;
-        if !injected {
-            self.before_delivery(&event);
+        if !self.vmx.active || !self.exception_exits(&first) {
+            self.deliver_through_table(first, length);
         }
-        while self.enter_handler(&event).is_err() {
-            let Cause::Exception(second, code) = std::mem::take(&mut self.fault) else {
-                self.attend(attention::SHUTDOWN);
+        self.code_write_allowed = allowed;
+    }
+
+    fn deliver_through_table(&mut self, first: Event, length: u32) {
+        let mut event = first;
+        let start = self.rip;
+        self.delivery_begins(length);
+        self.before_delivery(&event);
+        loop {
+            let entered = self.enter_handler(&event);
+            if entered.is_ok() {
                 break;
+            }
+            if event.injected {
+                self.rip = start;
+            }
+            let (second, code) = match std::mem::take(&mut self.fault) {
+                Cause::Exception(second, code) => (second, code),
+                Cause::VmExit => return self.exit_in_delivery(&event, length),
+                _ => return self.shut_down(),
             };
             // The EXT bit: the fault arose while something was delivered that no instruction asked for.
             let external = matches!(second, vector::TS | vector::NP | vector::SS | vector::GP);
             let code = if external && !event.source.software() { code.map(|c| c | 1) } else { code };
-            let mut next = Event { vector: second, code, source: Source::Exception };
+            let mut next = Event::new(second, code, Source::Exception);
+            if self.vmx.active && self.nested_exits(&next, &event, length) {
+                return;
+            }
             let pair = if event.source == Source::Exception { (class(event.vector), class(second)) } else { (0, 0) };
             match pair {
-                (3, 1 | 2) => {
-                    self.attend(attention::SHUTDOWN);
-                    break;
-                }
+                (3, 1 | 2) => return self.shut_down(),
                 (1, 1) | (2, 1 | 2) => {
                     self.before_delivery(&next);
-                    next = Event { vector: vector::DF, code: Some(0), source: Source::Exception };
+                    next = Event::new(vector::DF, Some(0), Source::Exception);
+                    if self.vmx.active && self.exception_exits(&next) {
+                        return;
+                    }
                 }
                 _ => self.before_delivery(&next),
             }
             event = next;
         }
-        self.code_write_allowed = allowed;
+        self.delivery_ends();
+    }
+
+    /// Triple fault: shutdown, or a VM exit.
+    pub(crate) fn shut_down(&mut self) {
+        if self.vmx.active {
+            self.triple_fault_exit();
+        } else {
+            self.attend(attention::SHUTDOWN);
+        }
     }
 
     /// What an exception changes besides going to its handler.
     fn before_delivery(&mut self, event: &Event) {
-        if event.source != Source::Exception {
+        if event.source != Source::Exception || event.injected {
             return;
         }
         match event.vector {
@@ -130,14 +159,17 @@ impl Cpu {
 
     /// Software interrupts: called by their handlers, with RIP after the instruction.
     pub(crate) fn software_interrupt(&mut self, vector: u8, source: Source) -> Exec {
-        let event = Event { vector, code: None, source };
+        let event = Event::new(vector, None, source);
+        if self.vmx.active {
+            return self.guest_software_interrupt(&event);
+        }
         self.enter_handler(&event)
     }
 
     /// Charges a delivery to the instruction that was interrupted; called when nothing can fail any more.
     fn charge_delivery(&mut self, event: &Event) {
         let kind = match event.source {
-            Source::Exception if self.ilen == 0 => Kind::new(Family::Exception, u32::from(event.vector)),
+            Source::Exception => Kind::new(Family::Exception, u32::from(event.vector)),
             Source::External => Kind::new(Family::Interrupt, u32::from(event.vector)),
             Source::Nmi => Kind::new(Family::Nmi, 0),
             _ => Kind::new(Family::SoftwareInterrupt, u32::from(event.vector)),
@@ -146,9 +178,9 @@ impl Cpu {
     }
 
     /// RFLAGS as pushed: RF is set for faults, so that the instruction is not stopped by the same breakpoint again.
-    fn pushed_flags(&self, event: &Event) -> u64 {
+    pub(crate) fn pushed_flags(&self, event: &Event) -> u64 {
         let fault = match event.vector {
-            _ if event.source != Source::Exception => false,
+            _ if event.source != Source::Exception || event.injected => false,
             vector::DB => self.fault_dr6 & DR6_BD != 0,
             vector::BP | vector::OF | vector::DF | vector::MC | vector::NMI => false,
             _ => true,
@@ -156,7 +188,7 @@ impl Cpu {
         self.rflags() | if fault { flags::RF } else { 0 }
     }
 
-    fn enter_handler(&mut self, event: &Event) -> Exec {
+    pub(crate) fn enter_handler(&mut self, event: &Event) -> Exec {
         if !self.protected() {
             return self.enter_real(event);
         }
@@ -165,7 +197,9 @@ impl Cpu {
             if redirected {
                 return self.enter_virtual8086(event);
             }
-            if self.iopl() < 3 {
+            // A hypervisor has looked at IOPL before it injects.
+            let checked = !event.injected || self.cr4 & CR4_VME != 0;
+            if checked && self.iopl() < 3 {
                 return Err(self.gp(0));
             }
         }
@@ -201,11 +235,12 @@ impl Cpu {
     fn enter_task(&mut self, event: &Event, gate: &Descriptor) -> Exec {
         let selector = gate.gate_selector();
         let tss = self.task_of_gate(selector)?;
-        // Charged before the switch: afterwards RIP is the new task's.
-        self.charge_delivery(event);
         if event.source == Source::Exception && self.pushed_flags(event) & flags::RF != 0 {
             self.flags |= flags::RF;
         }
+        self.task_switch_exit(&tss, Switch::Interrupt)?;
+        // Charged before the switch: afterwards RIP is the new task's.
+        self.charge_delivery(event);
         self.single_step = false;
         if self.switch_task(tss, Switch::Interrupt)? == Arrival::Faulted {
             if !event.source.software() {

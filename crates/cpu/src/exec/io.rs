@@ -6,6 +6,7 @@ use crate::op::{Handler, Op, SEG_FLAT, address_mask};
 use crate::state::{Cpu, attention, reg, seg};
 use crate::table::Row;
 use crate::vmx::DeviceAccess;
+use crate::vmx::io::qualification;
 use iced_x86::{Instruction, Mnemonic::*, OpKind, Register};
 use ledger::{Class, Family, Kind};
 
@@ -48,9 +49,14 @@ fn port<const DX: bool>(cpu: &Cpu, op: &Op) -> u16 {
     if DX { cpu.get::<u16>(reg::RDX) } else { op.imm as u8 as u16 }
 }
 
+fn immediate<const DX: bool>() -> u64 {
+    if DX { 0 } else { qualification::IMMEDIATE }
+}
+
 fn input<const DX: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let port = port::<DX>(cpu, op);
     cpu.check_port(port, op.size)?;
+    cpu.port_exit(port, op.size, qualification::IN | immediate::<DX>())?;
     let value = cpu.port_in(port, op.size);
     cpu.set_sized(reg::RAX, op.size, u64::from(value));
     Ok(Flow::End)
@@ -59,6 +65,7 @@ fn input<const DX: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn output<const DX: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let port = port::<DX>(cpu, op);
     cpu.check_port(port, op.size)?;
+    cpu.port_exit(port, op.size, immediate::<DX>())?;
     let value = cpu.reg(reg::RAX) as u32;
     cpu.port_out(port, op.size, value);
     Ok(Flow::End)
@@ -121,7 +128,10 @@ fn repeated(op: &Op) -> bool {
 
 /// Runs one iteration. With REP the instruction is left after each, RIP still on it, so that the board sees every access in
 /// its time and interrupts come in between; the index registers and the count say where it goes on.
-fn iterate(cpu: &mut Cpu, op: &Op, body: fn(&mut Cpu, &Op) -> Exec) -> Exec<Flow> {
+fn iterate(cpu: &mut Cpu, op: &Op, direction: u64, body: fn(&mut Cpu, &Op) -> Exec) -> Exec<Flow> {
+    // The right to the port is asked for even if it is not used.
+    cpu.check_port(cpu.get::<u16>(reg::RDX), op.size)?;
+    cpu.port_string_exit(op, direction)?;
     let mask = address_mask(op.asize);
     if !repeated(op) {
         body(cpu, op)?;
@@ -129,8 +139,6 @@ fn iterate(cpu: &mut Cpu, op: &Op, body: fn(&mut Cpu, &Op) -> Exec) -> Exec<Flow
     }
     let count = cpu.reg(reg::RCX) & mask;
     if count == 0 {
-        // The right to the port is asked for even if it is not used.
-        cpu.check_port(cpu.get::<u16>(reg::RDX), op.size)?;
         return Ok(Flow::End);
     }
     body(cpu, op)?;
@@ -142,9 +150,8 @@ fn iterate(cpu: &mut Cpu, op: &Op, body: fn(&mut Cpu, &Op) -> Exec) -> Exec<Flow
 }
 
 fn ins<T: flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    iterate(cpu, op, |cpu, op| {
+    iterate(cpu, op, qualification::IN, |cpu, op| {
         let port = cpu.get::<u16>(reg::RDX);
-        cpu.check_port(port, op.size)?;
         let offset = cpu.reg(reg::RDI) & address_mask(op.asize);
         let segment = if cpu.long64 { SEG_FLAT } else { seg::ES };
         let linear = cpu.linear(segment, offset, u64::from(op.size), true)?;
@@ -159,9 +166,8 @@ fn ins<T: flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 fn outs<T: flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    iterate(cpu, op, |cpu, op| {
+    iterate(cpu, op, 0, |cpu, op| {
         let port = cpu.get::<u16>(reg::RDX);
-        cpu.check_port(port, op.size)?;
         let offset = cpu.reg(reg::RSI) & address_mask(op.asize);
         let value = cpu.read_seg::<T>(op.seg, offset)?;
         cpu.port_out(port, op.size, value.to_u64() as u32);

@@ -24,9 +24,14 @@ fn sized<const SIZE: u8>(_: &Instruction, op: &mut Op) -> Option<Handler> {
 }
 
 fn iret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let size = op.size;
     // Even an IRET that faults unblocks NMIs.
-    cpu.nmi_blocked = false;
+    cpu.unblock_nmis();
+    let flow = interrupt_return(cpu, op.size)?;
+    cpu.vmx.nmi_unblocked = false;
+    Ok(flow)
+}
+
+fn interrupt_return(cpu: &mut Cpu, size: u8) -> Exec<Flow> {
     if !cpu.protected() {
         real(cpu, size)?;
     } else if cpu.v8086() {
@@ -38,6 +43,7 @@ fn iret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         protected(cpu, size)?;
     } else if cpu.flags & flags::NT != 0 {
         let tss = cpu.back_link()?;
+        cpu.task_switch_exit(&tss, Switch::Iret)?;
         cpu.charge(Kind::new(Family::Iret, 0), 1);
         return cpu.run_task_switch(tss, Switch::Iret);
     } else {
@@ -185,6 +191,17 @@ fn to_virtual8086(cpu: &mut Cpu, mut stack: Stack, rip: u64, cs: u16, image: u64
 }
 
 impl Cpu {
+    /// IRET ends the blocking of NMIs; that of a guest whose NMIs exit is none of its own, unless they are virtual.
+    fn unblock_nmis(&mut self) {
+        use crate::vmx::pin;
+        let pin = self.vmx.controls.pin;
+        if self.vmx.active && pin & (pin::NMI | pin::VIRTUAL_NMIS) == pin::NMI {
+            return;
+        }
+        self.vmx.nmi_unblocked |= self.nmi_blocked && self.vmx.active;
+        self.nmi_blocked = false;
+    }
+
     /// The code segment an IRET or far RET goes back to, with the CPL it gives.
     pub(crate) fn return_segment(&mut self, selector: u16) -> Exec<(Segment, u8)> {
         if is_null(selector) {

@@ -46,7 +46,7 @@ pub static ROWS: &[Row] = &[
     Row::new(Prefetcht0, Class::Nop, nop),
     Row::new(Prefetcht1, Class::Nop, nop),
     Row::new(Prefetcht2, Class::Nop, nop),
-    Row::end(Pause, Class::Pause, |_, _| Some(|_, _| Ok(Flow::End))),
+    Row::end(Pause, Class::Pause, |_, _| Some(pause)),
     Row::new(Lfence, Class::Fence, nop),
     Row::new(Sfence, Class::Fence, nop),
     Row::new(Mfence, Class::Fence, nop),
@@ -54,8 +54,8 @@ pub static ROWS: &[Row] = &[
     Row::new(Clflushopt, Class::CacheLine, cache_line),
     Row::new(Clwb, Class::CacheLine, cache_line),
     Row::new(Movnti, Class::Store, |_, op| sized!(op.size; movnti<>)),
-    Row::new(Rdrand, Class::Random, |_, op| sized!(op.size; random<>)),
-    Row::new(Rdseed, Class::Random, |_, op| sized!(op.size; random<>)),
+    Row::new(Rdrand, Class::Random, |_, op| sized!(op.size; random<Number>)),
+    Row::new(Rdseed, Class::Random, |_, op| sized!(op.size; random<Seed>)),
     Row::new(Ud0, Class::System, |_, _| None),
     Row::new(Ud1, Class::System, |_, _| None),
     Row::new(Ud2, Class::System, |_, _| None),
@@ -64,6 +64,11 @@ pub static ROWS: &[Row] = &[
 fn nop(_: &Instruction, op: &mut Op) -> Option<Handler> {
     op.flags &= !(Op::MEM | Op::MEM0);
     Some(|_, _| Ok(Flow::Next))
+}
+
+fn pause(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    cpu.pause_exit()?;
+    Ok(Flow::End)
 }
 
 fn xadd(_: &Instruction, op: &mut Op) -> Option<Handler> {
@@ -288,8 +293,25 @@ fn movnti<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::Next)
 }
 
+/// RDRAND or RDSEED.
+trait Entropy {
+    const SEED: bool;
+}
+
+struct Number;
+struct Seed;
+
+impl Entropy for Number {
+    const SEED: bool = false;
+}
+
+impl Entropy for Seed {
+    const SEED: bool = true;
+}
+
 /// RDRAND and RDSEED: a seeded generator (splitmix64), so that runs repeat. Always succeeds.
-fn random<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+fn random<E: Entropy, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    cpu.random_exit(op, E::SEED)?;
     cpu.random = cpu.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = cpu.random;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -227,7 +227,7 @@ impl Cpu {
         let capabilities = self.capabilities;
         match index {
             TSC => {
-                let delta = value.wrapping_sub(self.tsc());
+                let delta = value.wrapping_sub(self.machine_tsc());
                 self.msr.tsc_offset = self.msr.tsc_offset.wrapping_add(delta);
                 self.msr.tsc_adjust = self.msr.tsc_adjust.wrapping_add(delta);
                 true
@@ -371,6 +371,7 @@ impl Cpu {
 fn rdmsr(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.privileged()?;
     let index = cpu.get::<u32>(reg::RCX);
+    cpu.msr_exit(index, false)?;
     let Some(value) = cpu.read_msr(index) else { return Err(cpu.gp(0)) };
     cpu.charge(Kind::new(Family::Rdmsr, index), 1);
     cpu.set::<u32>(reg::RAX, value as u32);
@@ -382,6 +383,7 @@ fn wrmsr(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.privileged()?;
     let index = cpu.get::<u32>(reg::RCX);
     let value = u64::from(cpu.get::<u32>(reg::RDX)) << 32 | u64::from(cpu.get::<u32>(reg::RAX));
+    cpu.msr_exit(index, true)?;
     if !cpu.write_msr(index, value) {
         return Err(cpu.gp(0));
     }

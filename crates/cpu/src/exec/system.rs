@@ -10,6 +10,7 @@ use crate::op::{Handler, Op, SEG_FLAT, address_mask};
 use crate::state::{Cpu, attention, bits::*, reg, seg};
 use crate::table::Row;
 use crate::vmx::Flush;
+use crate::vmx::{primary, reason, secondary};
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
 
@@ -20,9 +21,9 @@ pub static ROWS: &[Row] = &[
     Row::end(Mwait, Class::System, |_, _| Some(mwait)),
     Row::end(Invlpg, Class::System, |_, _| Some(invlpg)),
     Row::end(Invpcid, Class::System, |_, _| Some(invpcid)),
-    Row::end(Wbinvd, Class::System, |_, _| Some(cache_flush)),
-    Row::end(Wbnoinvd, Class::System, |_, _| Some(cache_flush)),
-    Row::end(Invd, Class::System, |_, _| Some(cache_flush)),
+    Row::end(Wbinvd, Class::System, |_, _| Some(cache_flush::<false>)),
+    Row::end(Wbnoinvd, Class::System, |_, _| Some(cache_flush::<false>)),
+    Row::end(Invd, Class::System, |_, _| Some(cache_flush::<true>)),
     Row::end(Swapgs, Class::System, |_, _| Some(swapgs)),
     Row::end(Rdtsc, Class::ReadTsc, |_, _| Some(rdtsc)),
     Row::end(Rdtscp, Class::ReadTsc, |_, _| Some(rdtscp)),
@@ -56,6 +57,7 @@ fn base(op: &mut Op, narrow: Handler, wide: Handler) -> Option<Handler> {
 
 fn hlt(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.privileged()?;
+    cpu.exit_if(primary::HLT, reason::HLT)?;
     cpu.ram.disarm_monitor(cpu.index);
     cpu.attend(attention::HALT);
     Ok(Flow::End)
@@ -80,7 +82,9 @@ fn monitor_hints(cpu: &mut Cpu) -> Exec<u64> {
 }
 
 fn monitor(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    if monitor_hints(cpu)? != 0 {
+    let hints = monitor_hints(cpu)?;
+    cpu.exit_if(primary::MONITOR, reason::MONITOR)?;
+    if hints != 0 {
         return Err(cpu.gp(0));
     }
     let offset = cpu.reg(reg::RAX) & crate::op::address_mask(op.asize);
@@ -99,6 +103,9 @@ fn monitor(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 fn mwait(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     let extensions = monitor_hints(cpu)?;
+    cpu.exit_if(primary::MWAIT, reason::MWAIT).inspect_err(|_| {
+        cpu.vm_exit.qualification = u64::from(cpu.ram.monitor(cpu.index).is_some());
+    })?;
     if extensions & !MWAIT_INTERRUPT_BREAK != 0 {
         return Err(cpu.gp(0));
     }
@@ -112,7 +119,6 @@ fn mwait(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 
 fn invlpg(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.privileged()?;
-    cpu.charge(Kind::new(Family::Invlpg, 0), 1);
     let offset = op.ea(cpu);
     let linear = if op.seg >= SEG_FLAT {
         offset
@@ -121,6 +127,8 @@ fn invlpg(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     } else {
         cpu.seg[usize::from(op.seg)].base.wrapping_add(offset) & 0xffff_ffff
     };
+    cpu.exit_if(primary::INVLPG, reason::INVLPG).inspect_err(|_| cpu.vm_exit.qualification = linear)?;
+    cpu.charge(Kind::new(Family::Invlpg, 0), 1);
     // A non-canonical address has no translation to drop.
     if !cpu.long64 || cpu.canonical(linear) {
         cpu.flush_tlb(Flush::Page(linear));
@@ -133,7 +141,11 @@ fn invpcid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     if !cpu.capabilities.has(Capability::Invpcid) {
         return Err(cpu.ud());
     }
+    cpu.needs_control(secondary::INVPCID)?;
     cpu.privileged()?;
+    if cpu.vmx.active && cpu.vmx.controls.primary(primary::INVLPG) {
+        return Err(cpu.operand_exit(reason::INVPCID, op, u32::from(op.r0) << 28));
+    }
     let kind = if cpu.long64 { get0::<u64>(cpu, op) } else { u64::from(get0::<u32>(cpu, op)) };
     if kind > 3 {
         return Err(cpu.gp(0));
@@ -163,8 +175,12 @@ fn invpcid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     Ok(Flow::End)
 }
 
-fn cache_flush(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+fn cache_flush<const INVD: bool>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.privileged()?;
+    if INVD {
+        cpu.exit_always(reason::INVD)?;
+    }
+    cpu.exit_if_secondary(secondary::WBINVD, reason::WBINVD)?;
     cpu.charge(Kind::new(Family::CacheFlush, 0), 1);
     Ok(Flow::End)
 }
@@ -179,10 +195,11 @@ fn swapgs(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     Ok(Flow::End)
 }
 
-fn read_time(cpu: &mut Cpu) -> Exec {
+fn read_time(cpu: &mut Cpu, reason: u32) -> Exec {
     if cpu.cr4 & CR4_TSD != 0 && cpu.cpl != 0 {
         return Err(cpu.gp(0));
     }
+    cpu.exit_if(primary::RDTSC, reason)?;
     let tsc = cpu.tsc();
     cpu.set::<u32>(reg::RAX, tsc as u32);
     cpu.set::<u32>(reg::RDX, (tsc >> 32) as u32);
@@ -190,7 +207,7 @@ fn read_time(cpu: &mut Cpu) -> Exec {
 }
 
 fn rdtsc(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    read_time(cpu)?;
+    read_time(cpu, reason::RDTSC)?;
     Ok(Flow::End)
 }
 
@@ -198,12 +215,16 @@ fn rdtscp(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     if !cpu.capabilities.has(Capability::Rdtscp) {
         return Err(cpu.ud());
     }
-    read_time(cpu)?;
+    cpu.needs_control(secondary::RDTSCP)?;
+    read_time(cpu, reason::RDTSCP)?;
     cpu.set::<u32>(reg::RCX, cpu.msr.tsc_aux as u32);
     Ok(Flow::End)
 }
 
 fn rdpmc(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
+    if cpu.cpl == 0 || cpu.cr4 & CR4_PCE != 0 {
+        cpu.exit_if(primary::RDPMC, reason::RDPMC)?;
+    }
     // No counter exists: whatever the privilege, the index is out of range.
     Err(cpu.gp(0))
 }
@@ -212,6 +233,7 @@ fn rdpid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     if !cpu.capabilities.has(Capability::Rdpid) {
         return Err(cpu.ud());
     }
+    cpu.needs_control(secondary::RDTSCP)?;
     let value = cpu.msr.tsc_aux;
     if cpu.long64 {
         cpu.set::<u64>(op.r0, value);
@@ -262,7 +284,7 @@ fn int1(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     // A trap that MOV SS held back is delivered together with it.
     let pending = cpu.pending_dr6;
     cpu.fault_dr6 = pending;
-    if let Err(fault) = cpu.software_interrupt(vector::DB, Source::Exception) {
+    if let Err(fault) = cpu.software_interrupt(vector::DB, Source::Int1) {
         if let Cause::Exception(vector::TS..=vector::GP, Some(code)) = &mut cpu.fault {
             *code |= 1;
         }

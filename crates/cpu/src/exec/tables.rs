@@ -6,6 +6,7 @@ use crate::fault::{Exec, Flow, vector};
 use crate::op::{Handler, Op};
 use crate::state::{Cpu, TableRegister};
 use crate::table::Row;
+use crate::vmx::reason;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
 
@@ -50,6 +51,7 @@ impl Cpu {
 
 fn load_table<const GLOBAL: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.privileged()?;
+    cpu.table_exit(reason::GDTR_IDTR, op, if GLOBAL { 2 } else { 3 })?;
     let mut bytes = [0u8; 10];
     let width = if cpu.long64 { 8 } else { 4 };
     cpu.load_bytes(op, &mut bytes[..2 + width])?;
@@ -58,7 +60,7 @@ fn load_table<const GLOBAL: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     base.copy_from_slice(&bytes[2..10]);
     let mut base = u64::from_le_bytes(base);
     if !cpu.long64 {
-        base &= if table_operand_16(op) { 0x00ff_ffff } else { 0xffff_ffff };
+        base &= if operand_16(op) { 0x00ff_ffff } else { 0xffff_ffff };
     } else if !cpu.canonical_base(base) {
         return Err(cpu.gp(0));
     }
@@ -73,13 +75,16 @@ fn load_table<const GLOBAL: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 /// With a 16-bit operand size LGDT and LIDT load 24 bits of the base.
-fn table_operand_16(op: &Op) -> bool {
+pub(crate) fn operand_16(op: &Op) -> bool {
     use iced_x86::Code;
-    [Code::Lgdt_m1632_16, Code::Lidt_m1632_16].iter().any(|c| *c as u16 == op.code)
+    [Code::Lgdt_m1632_16, Code::Lidt_m1632_16, Code::Sgdt_m1632_16, Code::Sidt_m1632_16]
+        .iter()
+        .any(|c| *c as u16 == op.code)
 }
 
 fn store_table<const GLOBAL: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.umip()?;
+    cpu.table_exit(reason::GDTR_IDTR, op, if GLOBAL { 0 } else { 1 })?;
     let register = if GLOBAL { cpu.gdtr } else { cpu.idtr };
     let mut bytes = [0u8; 10];
     bytes[..2].copy_from_slice(&register.limit.to_le_bytes());
@@ -93,6 +98,7 @@ fn store_table<const GLOBAL: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn lldt(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.only_protected()?;
     cpu.privileged()?;
+    cpu.table_exit(reason::LDTR_TR, op, 2)?;
     let selector = operand(cpu, op)?;
     if is_null(selector) {
         cpu.charge_table(true);
@@ -108,6 +114,7 @@ fn lldt(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn ltr(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.only_protected()?;
     cpu.privileged()?;
+    cpu.table_exit(reason::LDTR_TR, op, 3)?;
     let selector = operand(cpu, op)?;
     if is_null(selector) {
         return Err(cpu.gp(0));
@@ -161,12 +168,14 @@ fn store_selector(cpu: &mut Cpu, op: &Op, value: u16) -> Exec<Flow> {
 fn sldt(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.only_protected()?;
     cpu.umip()?;
+    cpu.table_exit(reason::LDTR_TR, op, 0)?;
     store_selector(cpu, op, cpu.ldtr.selector)
 }
 
 fn str_(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.only_protected()?;
     cpu.umip()?;
+    cpu.table_exit(reason::LDTR_TR, op, 1)?;
     store_selector(cpu, op, cpu.tr.selector)
 }
 

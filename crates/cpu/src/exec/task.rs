@@ -5,6 +5,7 @@ use crate::exec::segment::v8086_segment;
 use crate::fault::{Exec, Flow, vector};
 use crate::flags;
 use crate::state::{Cpu, Segment, attention, bits::*, seg};
+use crate::vmx::reason;
 use crate::walk::{Access, Privilege};
 use ledger::{Family, Kind};
 
@@ -132,8 +133,26 @@ impl Cpu {
         Ok(tss)
     }
 
+    /// A guest's task switch exits, once it is known to be possible.
+    pub(crate) fn task_switch_exit(&mut self, tss: &Descriptor, why: Switch) -> Exec {
+        if !self.vmx.active {
+            return Ok(());
+        }
+        if tss.limit() < layout(tss.rights()).minimum {
+            return Err(self.raise_code(vector::TS, code_of(tss.selector)));
+        }
+        let source = match why {
+            Switch::Call => 0,
+            Switch::Iret => 1,
+            Switch::Jump => 2,
+            Switch::Interrupt => 3,
+        };
+        Err(self.exit_fault(reason::TASK_SWITCH, u64::from(tss.selector) | source << 30))
+    }
+
     /// A switch made by an instruction: a fault of the new task is delivered here, in the new task.
     pub(crate) fn run_task_switch(&mut self, tss: Descriptor, why: Switch) -> Exec<Flow> {
+        self.task_switch_exit(&tss, why)?;
         if self.switch_task(tss, why)? == Arrival::Faulted {
             self.fault_in_new_task();
         }

@@ -1,7 +1,7 @@
 //! Checks of VM entry (SDM vol. 3, 26.2 and 26.3). Each failure is named.
 
 use super::controls::{entry, exit, interruption, pin, primary, secondary};
-use crate::state::Cpu;
+use crate::state::{Cpu, bits::*};
 
 /// Result of a check; the error is its name.
 type Check = Result<(), &'static str>;
@@ -68,6 +68,11 @@ impl Cpu {
     pub(super) fn check_guest_state(&self) -> Check {
         let c = &self.vmx.controls;
         let long = c.entry & entry::IA32E_GUEST != 0;
-        require(long == self.long_mode(), "IA-32e mode guest against EFER.LMA")
+        require(long == self.long_mode(), "IA-32e mode guest against EFER.LMA")?;
+        require(self.cr0 & c.cr0_fixed() == c.cr0_fixed(), "fixed bits of CR0")?;
+        require(self.cr0 & (CR0_PE | CR0_PG) != CR0_PG, "CR0.PG without CR0.PE")?;
+        require(self.cr4 & CR4_VMXE != 0, "CR4.VMXE clear")?;
+        require(!long || self.cr4 & CR4_PAE != 0, "IA-32e mode guest without CR4.PAE")?;
+        require(long || self.cr4 & CR4_PCIDE == 0, "CR4.PCIDE outside IA-32e mode")
     }
 }

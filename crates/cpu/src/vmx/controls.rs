@@ -230,6 +230,12 @@ impl Controls {
         self.primary & controls == controls
     }
 
+    /// Whether the entry delivers an event.
+    pub fn injects(&self) -> bool {
+        let info = self.entry_interruption;
+        info & interruption::VALID != 0 && info & interruption::TYPE != interruption::OTHER_EVENT
+    }
+
     /// Whether all the given secondary controls are set and active.
     #[inline]
     pub fn secondary(&self, controls: u32) -> bool {

@@ -16,15 +16,24 @@ mod emulate;
 mod emulate_tests;
 mod events;
 mod information;
+pub(crate) mod instructions;
 mod invalidate;
+pub(crate) mod io;
+mod msr;
+mod registers;
 mod transition;
+
+#[cfg(test)]
+mod tests;
 
 pub use controls::{
     Controls, IoBitmap, MsrBitmap, activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary,
     secondary,
 };
 pub use emulate::{Accesses, DeviceAccess, Emulating, Emulation, GuestPhysical, GuestView, Outcome, Stretch};
+pub use events::Delivering;
 pub use information::{VmExit, reason};
+pub use instructions::Pauses;
 pub use invalidate::Flush;
 pub use transition::EntryFailure;
 
@@ -34,7 +43,7 @@ use ledger::Ticks;
 pub const PREEMPTION_TIMER_SHIFT: u32 = 5;
 
 /// State of non-root mode.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct NonRoot {
     /// The processor is in non-root mode.
     pub active: bool,
@@ -46,4 +55,39 @@ pub struct NonRoot {
     pub timer_at: Ticks,
     /// The emulation that is under way, in root mode.
     pub emulation: Option<Box<Emulating>>,
+    /// An exit because of the monitor trap flag comes next.
+    pub trap_pending: bool,
+    /// Blocking by STI or MOV SS under which the running instruction was started ([`crate::state::attention`]).
+    pub shadow: u32,
+    /// The software interrupt whose delivery met the exception in [`crate::Cpu::fault`].
+    pub delivering: Option<Delivering>,
+    /// The running IRET has unblocked NMIs.
+    pub nmi_unblocked: bool,
+    /// The PAUSE loop it is in.
+    pub pauses: Pauses,
+}
+
+impl NonRoot {
+    /// What is added to the time-stamp counter now.
+    pub fn tsc_offset(&self) -> u64 {
+        let offset = self.active && self.controls.primary(primary::TSC_OFFSETTING);
+        if offset { self.controls.tsc_offset } else { 0 }
+    }
+}
+
+impl Default for NonRoot {
+    fn default() -> Self {
+        Self {
+            active: false,
+            controls: Controls::default(),
+            halted: false,
+            timer_at: Ticks::MAX,
+            trap_pending: false,
+            shadow: 0,
+            delivering: None,
+            nmi_unblocked: false,
+            pauses: Pauses::default(),
+            emulation: None,
+        }
+    }
 }

@@ -1,11 +1,24 @@
 //! VM entry and exit: between root and non-root mode.
 
 use super::PREEMPTION_TIMER_SHIFT;
-use super::controls::{Controls, activity, entry, exit, interruptibility, interruption, pin, secondary};
+use super::controls::{Controls, activity, entry, exit, interruptibility, interruption, pending_debug, pin, secondary};
 use super::information::{VmExit, reason};
 use crate::fault::{Cause, Fault};
+use crate::flags;
 use crate::state::{Cpu, attention};
 use ledger::{Family, Kind, TICKS_PER_CYCLE, Ticks};
+
+/// Interruptibility, and what [`Cpu::attention`] has for it.
+const BLOCKING: [(u32, u32); 2] =
+    [(interruptibility::STI, attention::STI_SHADOW), (interruptibility::MOV_SS, attention::SS_SHADOW)];
+/// What the processor attends to for its guest only.
+const GUEST_ATTENTION: u32 = attention::STI_SHADOW
+    | attention::SS_SHADOW
+    | attention::STEP
+    | attention::DEBUG
+    | attention::HALT
+    | attention::MWAIT
+    | attention::MWAIT_MASKED;
 
 /// Why a VM entry failed. The processor is in root mode then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,25 +85,37 @@ impl Cpu {
 
     /// Takes over the guest state that is not in registers.
     fn enter_guest_state(&mut self) {
+        let vectoring = self.vmx.controls.injects();
         let controls = &self.vmx.controls;
         let blocking = controls.interruptibility;
-        let vectoring = controls.entry_interruption & interruption::VALID != 0
-            && controls.entry_interruption & interruption::TYPE != interruption::OTHER_EVENT;
+        let pending = controls.pending_debug;
+        let timer = controls.pin & pin::PREEMPTION_TIMER != 0;
+        let wait = Ticks::from(controls.preemption_timer) << PREEMPTION_TIMER_SHIFT;
+        self.vmx.timer_at = if timer { self.clock.saturating_add(wait * TICKS_PER_CYCLE) } else { Ticks::MAX };
+        self.vmx.halted = self.vmx.controls.activity == activity::HLT && !vectoring;
+        self.vmx.trap_pending = false;
+        self.vmx.delivering = None;
+        self.vmx.nmi_unblocked = false;
         self.nmi_blocked = blocking & interruptibility::NMI != 0;
-        self.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW | attention::DEBUG | attention::HALT);
+        self.single_step = false;
         self.pending_dr6 = 0;
-        if !vectoring {
-            let shadows =
-                [(interruptibility::STI, attention::STI_SHADOW), (interruptibility::MOV_SS, attention::SS_SHADOW)];
-            for (_, shadow) in shadows.iter().filter(|(bit, _)| blocking & bit != 0) {
-                self.attend(*shadow);
+        self.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW | attention::DEBUG | attention::HALT);
+        let stepping = self.flags & (flags::TF | flags::RF) != 0 || self.instruction_breakpoints_enabled();
+        if stepping {
+            self.attend(attention::STEP);
+        }
+        if vectoring {
+            return;
+        }
+        for (bit, shadow) in BLOCKING {
+            if blocking & bit != 0 {
+                self.attend(shadow);
             }
         }
-        let halted = self.vmx.controls.activity == activity::HLT && !vectoring;
-        self.vmx.halted = halted;
-        let timer = self.vmx.controls.pin & pin::PREEMPTION_TIMER != 0;
-        let wait = Ticks::from(self.vmx.controls.preemption_timer) << PREEMPTION_TIMER_SHIFT;
-        self.vmx.timer_at = if timer { self.clock.saturating_add(wait * TICKS_PER_CYCLE) } else { Ticks::MAX };
+        self.pending_dr6 = pending & (pending_debug::BREAKPOINTS | pending_debug::BS);
+        if self.pending_dr6 != 0 {
+            self.attend(attention::DEBUG);
+        }
     }
 
     /// Stops the running instruction for a VM exit: what a handler or a walk returns in place of a fault. Further fields of
@@ -117,28 +142,32 @@ impl Cpu {
 
     /// Gives back the guest state that is not in registers.
     fn save_guest_state(&mut self) {
-        let mut blocking = 0;
-        if self.attention & attention::STI_SHADOW != 0 {
-            blocking |= interruptibility::STI;
-        }
-        if self.attention & attention::SS_SHADOW != 0 {
-            blocking |= interruptibility::MOV_SS;
-        }
-        if self.nmi_blocked {
-            blocking |= interruptibility::NMI;
+        let shadow = self.attention | self.vmx.shadow;
+        let mut blocking = if self.nmi_blocked { interruptibility::NMI } else { 0 };
+        for (bit, attended) in BLOCKING {
+            blocking |= if shadow & attended != 0 { bit } else { 0 };
         }
         let long = self.long_mode();
         let left = self.vmx.timer_at.saturating_sub(self.clock) / TICKS_PER_CYCLE >> PREEMPTION_TIMER_SHIFT;
-        let halted = self.vmx.halted;
+        let mut debug = 0;
+        if self.attention & attention::DEBUG != 0 {
+            debug = self.pending_dr6 & (pending_debug::BREAKPOINTS | pending_debug::BS);
+            debug |= if debug & pending_debug::BREAKPOINTS != 0 { pending_debug::ENABLED_BREAKPOINT } else { 0 };
+        }
+        let halted = std::mem::take(&mut self.vmx.halted);
+        self.vmx.timer_at = Ticks::MAX;
+        self.vmx.trap_pending = false;
         let controls = &mut self.vmx.controls;
         controls.interruptibility = blocking;
+        controls.pending_debug = debug;
         controls.activity = if halted { activity::HLT } else { activity::ACTIVE };
         controls.entry_interruption &= !interruption::VALID;
         controls.entry = (controls.entry & !entry::IA32E_GUEST) | if long { entry::IA32E_GUEST } else { 0 };
         if controls.pin & pin::PREEMPTION_TIMER != 0 && controls.exit & exit::SAVE_PREEMPTION_TIMER != 0 {
             controls.preemption_timer = u32::try_from(left).unwrap_or(u32::MAX);
         }
-        self.vmx.halted = false;
-        self.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW | attention::HALT);
+        self.attention &= !GUEST_ATTENTION;
+        self.pending_dr6 = 0;
+        self.single_step = false;
     }
 }

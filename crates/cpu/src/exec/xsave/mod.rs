@@ -13,6 +13,7 @@ use crate::fault::{Exec, Flow, vector};
 use crate::op::{Handler, Op, SEG_FLAT};
 use crate::state::{Cpu, bits::*, reg};
 use crate::table::Row;
+use crate::vmx::{reason, secondary};
 use iced_x86::{Instruction, Mnemonic::*};
 use layout::{AVX, COMPONENTS, HEADER_END, LONGEST, PKRU, SSE, X87, compacted_offset, compacted_size, standard_size};
 use ledger::{Class, Family, Kind};
@@ -183,6 +184,9 @@ fn saving(i: &Instruction, op: &mut Op) -> Option<Handler> {
 }
 
 fn save(cpu: &mut Cpu, op: &Op, kind: Save) -> Exec<Flow> {
+    if kind == Save::Supervisor {
+        cpu.needs_control(secondary::XSAVES)?;
+    }
     x_ready(cpu)?;
     if kind == Save::Supervisor && cpu.cpl != 0 {
         return Err(cpu.gp(0));
@@ -190,6 +194,9 @@ fn save(cpu: &mut Cpu, op: &Op, kind: Save) -> Exec<Flow> {
     let compacts = matches!(kind, Save::Compacted | Save::Supervisor);
     let enabled = if kind == Save::Supervisor { cpu.xcr0 | cpu.msr.xss } else { cpu.xcr0 };
     let requested = enabled & pair(cpu);
+    if kind == Save::Supervisor {
+        cpu.supervisor_state_exit(reason::XSAVES, op, requested)?;
+    }
     let len = if compacts { compacted_size(requested) } else { standard_size(requested) };
     let linear = area(cpu, op, len, 64, true)?;
     prepare(cpu, op, linear, len)?;
@@ -264,12 +271,18 @@ fn header(image: &[u8], enabled: u64, supervisor: bool, compaction: bool) -> Opt
 }
 
 fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    if SUPERVISOR {
+        cpu.needs_control(secondary::XSAVES)?;
+    }
     x_ready(cpu)?;
     if SUPERVISOR && cpu.cpl != 0 {
         return Err(cpu.gp(0));
     }
     let enabled = if SUPERVISOR { cpu.xcr0 | cpu.msr.xss } else { cpu.xcr0 };
     let requested = enabled & pair(cpu);
+    if SUPERVISOR {
+        cpu.supervisor_state_exit(reason::XRSTORS, op, requested)?;
+    }
     let linear = area(cpu, op, HEADER_END, 64, false)?;
     let mut image = [0; LONGEST];
     cpu.read_bytes(linear, op.seg, &mut image[..HEADER_END])?;
@@ -355,6 +368,9 @@ fn xgetbv(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 fn xsetbv(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     if cpu.cr4 & CR4_OSXSAVE == 0 {
         return Err(cpu.ud());
+    }
+    if cpu.cpl == 0 {
+        cpu.exit_always(reason::XSETBV)?;
     }
     let value = pair(cpu);
     let valid = value & X87 != 0 && value & !supported(cpu) == 0 && (value & AVX == 0 || value & SSE != 0);

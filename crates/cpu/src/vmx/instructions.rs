@@ -1,0 +1,202 @@
+//! Instructions that exit: when, and what they report. Handlers come here after the faults that have priority over an exit
+//! (SDM vol. 3, 25.1.1): #UD, privilege, I/O permission.
+
+use super::controls::{primary, secondary};
+use super::information::reason;
+use crate::exec;
+use crate::fault::{Exec, Fault, Flow};
+use crate::op::{NO_REG, Op, SEG_FLAT};
+use crate::state::{Cpu, seg};
+use crate::table::Row;
+use iced_x86::{Instruction, Mnemonic::*, OpKind};
+use ledger::{Class, TICKS_PER_CYCLE};
+
+/// Rows of the instructions that VMX brought. Outside non-root mode they do not exist: the processor offers no root mode to
+/// software.
+pub static ROWS: &[Row] = &[
+    Row::end(Vmcall, Class::System, |_, _| Some(vmcall)),
+    Row::end(Vmmcall, Class::System, |_, _| Some(vmmcall)),
+    Row::end(Vmclear, Class::System, |i, op| vmx(i, op, reason::VMCLEAR)),
+    Row::end(Vmlaunch, Class::System, |i, op| vmx(i, op, reason::VMLAUNCH)),
+    Row::end(Vmptrld, Class::System, |i, op| vmx(i, op, reason::VMPTRLD)),
+    Row::end(Vmptrst, Class::System, |i, op| vmx(i, op, reason::VMPTRST)),
+    Row::end(Vmread, Class::System, |i, op| vmx(i, op, reason::VMREAD)),
+    Row::end(Vmresume, Class::System, |i, op| vmx(i, op, reason::VMRESUME)),
+    Row::end(Vmwrite, Class::System, |i, op| vmx(i, op, reason::VMWRITE)),
+    Row::end(Vmxoff, Class::System, |i, op| vmx(i, op, reason::VMXOFF)),
+    Row::end(Vmxon, Class::System, |i, op| vmx(i, op, reason::VMXON)),
+    Row::end(Invept, Class::System, |i, op| vmx(i, op, reason::INVEPT)),
+    Row::end(Invvpid, Class::System, |i, op| vmx(i, op, reason::INVVPID)),
+];
+
+/// The PAUSE loop that privileged code of a guest is in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pauses {
+    /// Cycle of its first PAUSE.
+    first: u64,
+    /// Cycle of the last one.
+    last: u64,
+}
+
+fn vmcall(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    if !cpu.vmx.active || cpu.capabilities.amd {
+        return exec::undefined(cpu, op);
+    }
+    Err(cpu.exit_fault(reason::VMCALL, 0))
+}
+
+/// What AMD's processors have in its place.
+fn vmmcall(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    if !cpu.vmx.active || !cpu.capabilities.amd {
+        return exec::undefined(cpu, op);
+    }
+    Err(cpu.exit_fault(reason::VMCALL, 0))
+}
+
+fn vmx(i: &Instruction, op: &mut Op, reason: u32) -> Option<crate::op::Handler> {
+    op.imm = u64::from(reason);
+    // VMREAD and VMWRITE name registers in two operands; Reg1 is that of ModRM.rm, Reg2 that of ModRM.reg.
+    if i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.mnemonic() != Vmread {
+        std::mem::swap(&mut op.r0, &mut op.r1);
+    }
+    Some(vmx_exit)
+}
+
+fn vmx_exit(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let compatibility = cpu.long_mode() && !cpu.long64;
+    if !cpu.vmx.active || cpu.capabilities.amd || compatibility || cpu.only_protected().is_err() {
+        return exec::undefined(cpu, op);
+    }
+    let reason = op.imm as u32;
+    Err(match reason {
+        reason::VMLAUNCH | reason::VMRESUME | reason::VMXOFF => cpu.exit_fault(reason, 0),
+        _ => cpu.operand_exit(reason, op, u32::from(op.r0) << 3 | u32::from(op.r1) << 28),
+    })
+}
+
+/// Address-size field of instruction information.
+pub(super) fn address_size(asize: u8) -> u32 {
+    asize.trailing_zeros().wrapping_sub(1) << 7
+}
+
+/// Segment field of instruction information. 64-bit code that overrides nothing names the default segment.
+fn segment(op: &Op) -> u32 {
+    let number = match op.seg {
+        number if number < SEG_FLAT => number,
+        number if number > SEG_FLAT => seg::SS,
+        _ => seg::DS,
+    };
+    u32::from(number) << 15
+}
+
+/// How a memory operand is addressed: scaling, address size, segment, index and base.
+fn addressing(op: &Op) -> u32 {
+    const NO_INDEX: u32 = 1 << 22;
+    const NO_BASE: u32 = 1 << 27;
+    let index = match op.index {
+        NO_REG => NO_INDEX,
+        index => u32::from(index) << 18 | u32::from(op.scale & 3),
+    };
+    let base = if op.base == NO_REG { NO_BASE } else { u32::from(op.base) << 23 };
+    address_size(op.asize) | segment(op) | index | base
+}
+
+/// Instruction information of an operand that is memory or a register.
+fn operand_information(op: &Op) -> u32 {
+    const REGISTER: u32 = 1 << 10;
+    if op.has(Op::MEM) { addressing(op) } else { REGISTER }
+}
+
+impl Cpu {
+    /// Exits whatever the controls, if in non-root mode.
+    #[inline(always)]
+    pub(crate) fn exit_always(&mut self, reason: u32) -> Exec {
+        if self.vmx.active { Err(self.exit_fault(reason, 0)) } else { Ok(()) }
+    }
+
+    /// Exits if in non-root mode with a primary control.
+    #[inline(always)]
+    pub(crate) fn exit_if(&mut self, control: u32, reason: u32) -> Exec {
+        if self.vmx.active && self.vmx.controls.primary(control) { Err(self.exit_fault(reason, 0)) } else { Ok(()) }
+    }
+
+    /// Exits if in non-root mode with a secondary control.
+    #[inline(always)]
+    pub(crate) fn exit_if_secondary(&mut self, control: u32, reason: u32) -> Exec {
+        if self.vmx.active && self.vmx.controls.secondary(control) { Err(self.exit_fault(reason, 0)) } else { Ok(()) }
+    }
+
+    /// #UD in non-root mode without the secondary control that enables an instruction.
+    #[inline(always)]
+    pub(crate) fn needs_control(&mut self, control: u32) -> Exec {
+        if self.vmx.active && !self.vmx.controls.secondary(control) { Err(self.ud()) } else { Ok(()) }
+    }
+
+    /// An exit of an instruction with a memory operand, or a register in its place: the displacement is the qualification.
+    #[cold]
+    pub(crate) fn operand_exit(&mut self, reason: u32, op: &Op, information: u32) -> Fault {
+        let fault = self.exit_fault(reason, if op.has(Op::MEM) { op.disp } else { 0 });
+        self.vm_exit.instruction_information = operand_information(op) | information;
+        fault
+    }
+
+    /// LGDT and its kin, with the identity the instruction information has for them. `operand` is the register number in place
+    /// of a memory operand.
+    pub(crate) fn table_exit(&mut self, reason: u32, op: &Op, identity: u32) -> Exec {
+        if !self.vmx.active || !self.vmx.controls.secondary(secondary::DESCRIPTOR_TABLE) {
+            return Ok(());
+        }
+        let detail = match (reason, op.has(Op::MEM)) {
+            (reason::GDTR_IDTR, _) if !self.long64 && !exec::tables::operand_16(op) => 1 << 11,
+            (reason::LDTR_TR, false) => u32::from(op.r0) << 3,
+            _ => 0,
+        };
+        Err(self.operand_exit(reason, op, identity << 28 | detail))
+    }
+
+    /// RDRAND, or RDSEED if `seed`: where the number would go.
+    #[inline(always)]
+    pub(crate) fn random_exit(&mut self, op: &Op, seed: bool) -> Exec {
+        let (control, reason) =
+            if seed { (secondary::RDSEED, reason::RDSEED) } else { (secondary::RDRAND, reason::RDRAND) };
+        self.exit_if_secondary(control, reason).inspect_err(|_| {
+            let size = op.size.trailing_zeros().wrapping_sub(1);
+            self.vm_exit.instruction_information = u32::from(op.r0) << 3 | size << 11;
+        })
+    }
+
+    /// PAUSE: an exit each time, or once privileged code has spun in a loop for too long.
+    #[inline(always)]
+    pub(crate) fn pause_exit(&mut self) -> Exec {
+        if self.vmx.active { self.guest_pause() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn guest_pause(&mut self) -> Exec {
+        self.exit_if(primary::PAUSE, reason::PAUSE)?;
+        if self.cpl != 0 || !self.vmx.controls.secondary(secondary::PAUSE_LOOP) {
+            return Ok(());
+        }
+        let now = self.clock / TICKS_PER_CYCLE;
+        let (gap, window) = (self.vmx.controls.ple_gap, self.vmx.controls.ple_window);
+        let pauses = &mut self.vmx.pauses;
+        if now.saturating_sub(pauses.last) > u64::from(gap) {
+            pauses.first = now;
+        }
+        pauses.last = now;
+        if now.saturating_sub(pauses.first) > u64::from(window) {
+            *pauses = Pauses::default();
+            return Err(self.exit_fault(reason::PAUSE, 0));
+        }
+        Ok(())
+    }
+
+    /// XSAVES and XRSTORS, after their other faults: components that the guest may not have to itself.
+    #[inline(always)]
+    pub(crate) fn supervisor_state_exit(&mut self, reason: u32, op: &Op, requested: u64) -> Exec {
+        if self.vmx.active && requested & self.msr.xss & self.vmx.controls.xss_bitmap != 0 {
+            return Err(self.operand_exit(reason, op, 0));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! RDMSR and WRMSR: which registers exit.
+
+use super::controls::primary;
+use super::information::reason;
+use crate::fault::Exec;
+use crate::state::Cpu;
+
+/// Bytes of one of the four parts of the bitmap: reads and writes of low registers, then of high ones.
+const PART: usize = 1024;
+/// First of the high registers.
+const HIGH: u32 = 0xc000_0000;
+/// Registers in a range.
+const RANGE: u32 = 0x2000;
+
+impl Cpu {
+    fn msr_exits(&self, index: u32, write: bool) -> bool {
+        let controls = &self.vmx.controls;
+        let Some(bitmap) = controls.msr_bitmap.as_ref().filter(|_| controls.primary(primary::MSR_BITMAPS)) else {
+            return true;
+        };
+        let (part, bit) = match index {
+            0..RANGE => (0, index),
+            HIGH.. if index - HIGH < RANGE => (1, index - HIGH),
+            _ => return true,
+        };
+        let part = part + if write { 2 } else { 0 };
+        bitmap[part * PART + (bit >> 3) as usize % PART] >> (bit & 7) & 1 != 0
+    }
+
+    /// RDMSR or WRMSR, after the privilege check.
+    #[inline(always)]
+    pub(crate) fn msr_exit(&mut self, index: u32, write: bool) -> Exec {
+        if self.vmx.active { self.guest_msr(index, write) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn guest_msr(&mut self, index: u32, write: bool) -> Exec {
+        if !self.msr_exits(index, write) {
+            return Ok(());
+        }
+        Err(self.exit_fault(if write { reason::WRMSR } else { reason::RDMSR }, 0))
+    }
+}
