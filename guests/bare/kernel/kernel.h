@@ -104,7 +104,7 @@ struct mm *mm_create(void);
 struct mm *mm_copy(struct mm *from);
 void mm_put(struct mm *mm);  /* a user goes: its pages are freed with the last one */
 void mm_drop(struct mm *mm); /* a reference goes: the top-level table is freed with the last one */
-void mm_switch(struct mm *next);
+void mm_switch(const struct mm *previous, struct mm *next);
 int page_fault(struct mm *mm, unsigned long address, unsigned long error);
 /* Whether all of it lies in one area, writable if so asked. */
 int user_range(unsigned long address, unsigned long length, int write);

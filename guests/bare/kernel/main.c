@@ -32,36 +32,51 @@ static void boot_pvh(const uint32_t *words, struct boot *boot) {
             boot->memory_end = (phys_t)(map[i].address + map[i].size);
 }
 
-static void start_tests(void) {
-    if (argument_is("paging", "off")) {
+static _Noreturn void report_toggles(uint64_t cycles, unsigned long count) {
+    marker_end();
+    print("count toggle toggles %lu\nresult toggle %lu cycles\n", 2 * count, (unsigned long)scale(cycles, 1, (uint32_t)(2 * count)));
+    leave(EXIT_PASS);
+}
+
+/* CR0.WP cleared and set, as fast as it goes, with paging or without. */
+static _Noreturn void toggle(int paging) {
+    unsigned long count = argument("iterations", 1000);
+    if (!count)
+        count = 1;
 #ifdef __x86_64__
+    if (!paging)
         panic("paging=off is for the 32-bit kernels");
 #else
-        extern void toggle_unpaged(unsigned long count) __attribute__((regparm(1)));
-        extern char boot_top[];
-        unsigned long count = argument("iterations", 1000);
+    extern void toggle_unpaged(unsigned long count) __attribute__((regparm(1)));
+    extern char boot_top[];
+    if (!paging) {
         write_cr3((unsigned long)boot_top); /* which maps all of memory at its own address, too */
         marker_begin("toggle");
         uint64_t begun = rdtsc();
         toggle_unpaged(count);
-        uint64_t cycles = rdtsc() - begun;
-        marker_end();
-        print("count toggle toggles %lu\nresult toggle %lu cycles\n", 2 * count, (unsigned long)scale(cycles, 1, (uint32_t)(2 * count)));
-        leave(EXIT_PASS);
-#endif
+        report_toggles(rdtsc() - begun, count);
     }
-    if (argument_is("workload", "toggle")) {
-        unsigned long count = argument("iterations", 1000);
-        marker_begin("toggle");
-        uint64_t begun = rdtsc();
-        for (unsigned long i = 0; i < count; i++) {
-            protect_wp_set(0);
-            protect_wp_set(1);
-        }
-        uint64_t cycles = rdtsc() - begun;
-        marker_end();
-        print("count toggle toggles %lu\nresult toggle %lu cycles\n", 2 * count, (unsigned long)scale(cycles, 1, (uint32_t)(2 * count)));
-        leave(EXIT_PASS);
+#endif
+    marker_begin("toggle");
+    uint64_t begun = rdtsc();
+    for (unsigned long i = 0; i < count; i++) {
+        protect_wp_set(0);
+        protect_wp_set(1);
+    }
+    report_toggles(rdtsc() - begun, count);
+}
+
+/* Workloads that need no processes. */
+static void run_alone(void) {
+    if (argument_is("paging", "off"))
+        toggle(0);
+    if (argument_is("workload", "toggle"))
+        toggle(1);
+    if (argument_is("workload", "violate")) {
+        /* A write to protected data outside of open_kernel: W^X mode must not survive it. */
+        *(volatile int *)&kernexec = kernexec;
+        print("kernel: the write went through\n");
+        leave(kernexec ? EXIT_FAIL : EXIT_PASS);
     }
 }
 
@@ -91,7 +106,7 @@ _Noreturn void kernel_start(uint32_t magic, uint32_t information) {
 #endif
           ", %s, %lu MiB, TSC %u kHz, %u Hz%s\n",
           paravirt ? "paravirtual" : "plain", memory_end() >> 20, tsc_khz, tick_hz, kernexec ? ", W^X" : "");
-    start_tests();
+    run_alone();
     process_start();
     __asm__ volatile("sti");
     for (;;) {

@@ -272,14 +272,15 @@ void mm_drop(struct mm *mm) {
     cache_free(&mm_cache, mm);
 }
 
-void mm_switch(struct mm *next) {
+/* From one address space to another, or back from idling to the same. */
+void mm_switch(const struct mm *previous, struct mm *next) {
     if (kernexec && OWN_TOP) {
         open_kernel();
         for (unsigned i = 0; i < TOP_USER; i++)
             set_leaf(&cpu_top[i], next->top[i]);
         close_kernel();
         load_top(cpu_top);
-    } else {
+    } else if (next != previous) {
         load_top(next->top);
     }
 }

@@ -267,8 +267,8 @@ void schedule(void) {
         next->active_mm = previous->active_mm;
         if (next->active_mm)
             next->active_mm->references++;
-    } else if (next->mm != previous->active_mm) {
-        mm_switch(next->mm);
+    } else {
+        mm_switch(previous->active_mm, next->mm);
     }
     sched_finish(switch_to(previous, next));
 }
