@@ -3,6 +3,7 @@
 use crate::board::{MMIO_DEVICES, PORT_DEVICES};
 use crate::linux::Linux;
 use crate::machine::Machine;
+use crate::platform::Platform;
 use ledger::symbols::{self, Symbol, Symbols};
 use ledger::{Family, Header, Kind, Ledger};
 
@@ -30,7 +31,10 @@ impl Machine {
     pub fn ledger(&self, symbols: &Symbols) -> Ledger {
         let recorder = self.recorder.borrow();
         let clocks = self.vcpus.all.iter().map(|v| v.cpu.clock).collect();
-        let mut header = Header::new(&self.profile, clocks);
+        let mut header = match self.platform {
+            Platform::Emulated => Header::priced(&self.profile, &self.profile.emulated_costs(), clocks),
+            Platform::Bare | Platform::Hvm(_) => Header::new(&self.profile, clocks),
+        };
         for (key, value) in &self.description {
             header.metadata.insert((*key).to_owned(), value.clone());
         }

@@ -111,6 +111,8 @@ pub struct Machine {
     pub ram: GuestRam,
     clock: ClockSource,
     pub(crate) profile: Profile,
+    /// What the guest runs on.
+    pub platform: Platform,
     /// What describes the run, for its ledger.
     pub(crate) description: Vec<(&'static str, String)>,
     /// The image, if it is an ELF file that may have symbols.
@@ -206,7 +208,17 @@ impl Machine {
         ];
         description.extend(config.platform.describe(config.memory >> 12));
         let elf = config.kernel.starts_with(b"\x7fELF").then_some(config.kernel);
-        Ok(Self { vcpus, board, recorder, ram, clock: config.clock, profile: config.profile, description, elf })
+        Ok(Self {
+            vcpus,
+            board,
+            recorder,
+            ram,
+            clock: config.clock,
+            profile: config.profile,
+            platform: config.platform,
+            description,
+            elf,
+        })
     }
 
     /// The pages for a hypervisor's tables, as many as it may use. What is configured follows what there can be.

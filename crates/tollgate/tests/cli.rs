@@ -273,3 +273,26 @@ fn impossible_platforms_are_refused() {
         assert!(error.contains(expected), "{error}");
     }
 }
+
+/// The report of a run on a platform.
+#[track_caller]
+fn report(files: &Files, options: &[&str]) -> String {
+    let ledger = files.path("ledger");
+    let (status, printed, error) = run(&[&["--kernel", &files.good(), "--ledger", &ledger], options].concat());
+    assert_eq!((status, printed.as_str(), error.as_str()), (0, "*", ""), "{options:?}");
+    let output = tollgate(&["report", &ledger]);
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn an_emulator_s_prices_add_up() {
+    let files = Files::new("emulated");
+    let (bare, emulated) = (report(&files, &[]), report(&files, &["--platform", "emulated"]));
+    for (text, platform) in [(&bare, "bare"), (&emulated, "emulated")] {
+        assert!(text.contains("the entries add up to the clock"), "{text}");
+        let line = text.lines().find(|line| line.starts_with("platform")).unwrap();
+        assert!(line.ends_with(platform), "{line}");
+    }
+    assert_ne!(bare, emulated);
+}
