@@ -1,0 +1,154 @@
+//! Everything that must be true of the tables at any time, checked.
+
+use super::Mmu;
+use super::pool::{EntryRef, Keeping, PageId};
+use super::roots::VcpuMmu;
+use super::spte;
+use rustc_hash::FxHashMap;
+
+impl Mmu {
+    /// Checks the tables: every page of the pool is free or in use for a reason, reverse maps and entries agree, nothing is
+    /// mapped that no slot backs, and watched tables cannot be written to. `vcpus` are all virtual processors. What is wrong.
+    pub fn check(&self, vcpus: &[&VcpuMmu]) -> Result<(), String> {
+        let mut roots: FxHashMap<PageId, u32> = FxHashMap::default();
+        for set in vcpus.iter().flat_map(|vcpu| self.sets(vcpu)) {
+            for id in set.pages.iter().flatten() {
+                if !self.may_be_root(*id) {
+                    return Err(format!("root {id} is not in use"));
+                }
+                *roots.entry(*id).or_default() += 1;
+            }
+        }
+        let mut free = vec![false; self.pool.iter().count()];
+        for id in self.pool.free_pages() {
+            free[*id as usize] = true;
+        }
+        let mut used = 0;
+        let mut mapped = 0;
+        for (id, page) in self.pool.iter() {
+            if free[id as usize] != (page.keeping == Keeping::Free) {
+                return Err(format!("page {id} is {:?}, its place in the free list says otherwise", page.keeping));
+            }
+            let count = roots.get(&id).copied().unwrap_or(0);
+            match page.keeping {
+                Keeping::Free | Keeping::Special => continue,
+                Keeping::Hashed if page.invalid && count == 0 => {
+                    return Err(format!("invalid page {id} was not freed"));
+                }
+                _ => {}
+            }
+            if page.roots != count {
+                return Err(format!("page {id} counts {} roots of {count}", page.roots));
+            }
+            used += 1;
+            mapped += self.check_page(id)?;
+        }
+        if used != self.pool.used() {
+            return Err(format!("{used} pages are in use, {} are counted", self.pool.used()));
+        }
+        if mapped != self.rmaps.len() {
+            return Err(format!("{mapped} entries map pages, {} are in reverse maps", self.rmaps.len()));
+        }
+        self.check_trees()
+    }
+
+    /// Checks a page and its entries. How many of them must be in reverse maps.
+    fn check_page(&self, id: PageId) -> Result<usize, String> {
+        let page = self.pool.page(id);
+        let level = page.role.level;
+        let hashed = page.keeping == Keeping::Hashed;
+        let found = self.hash.get(&page.gfn).is_some_and(|bucket| bucket.contains(&id));
+        if found != (hashed && !page.invalid) {
+            return Err(format!("page {id} ({:?}) and the hash disagree", page.keeping));
+        }
+        for parent in &page.parents {
+            if self.child(*parent) != Some(id) {
+                return Err(format!("page {id} has a parent {parent:?} that does not point to it"));
+            }
+        }
+        let mut mapped = 0;
+        for index in 0..512 {
+            let at = EntryRef { page: id, index };
+            let entry = self.pool.entry(at);
+            if self.format.is_leaf(entry, level) {
+                self.check_leaf(at, entry)?;
+                mapped += usize::from(hashed);
+            } else if let Some(child) = self.child(at) {
+                let below = self.pool.page(child);
+                if below.role.level + 1 != level || below.keeping != page.keeping {
+                    return Err(format!("{at:?} points to page {child} of level {}", below.role.level));
+                }
+                if hashed && below.parents.iter().filter(|parent| **parent == at).count() != 1 {
+                    return Err(format!("{at:?} points to page {child}, which does not know"));
+                }
+                let noted = page.unsync_below[usize::from(index / 64)] & 1 << (index % 64) != 0;
+                if (below.unsync || below.unsync_below != [0; 8]) && !noted {
+                    return Err(format!("{at:?} does not know of unsync pages below"));
+                }
+            } else if entry != 0 && !self.format.is_mmio(entry) {
+                return Err(format!("{at:?} is {entry:#x}, which is nothing"));
+            }
+        }
+        Ok(mapped)
+    }
+
+    fn check_leaf(&self, at: EntryRef, entry: u64) -> Result<(), String> {
+        let page = self.pool.page(at.page);
+        let level = page.role.level;
+        let hpa = spte::address(entry);
+        if page.keeping != Keeping::Hashed {
+            let backed = |slot: &super::Slot| {
+                let offset = hpa.wrapping_sub(slot.config.hpa) >> 12;
+                offset < slot.config.pages && spte::frames(level) <= slot.config.pages - offset
+            };
+            return match self.slots.iter().any(backed) {
+                true => Ok(()),
+                false => Err(format!("{at:?} maps {hpa:#x}, which is in no slot")),
+            };
+        }
+        let gfn = page.frame(usize::from(at.index));
+        if self.slots.find(gfn).is_none_or(|slot| slot.hpa(gfn) != hpa || gfn + spte::frames(level) > slot.end()) {
+            return Err(format!("{at:?} maps {hpa:#x} for frame {gfn:#x}, which is elsewhere"));
+        }
+        if !self.rmaps.get(gfn, level).contains(&at) {
+            return Err(format!("{at:?} maps frame {gfn:#x} without a reverse map"));
+        }
+        if self.format.is_writable(entry) {
+            for frame in gfn..gfn + spte::frames(level) {
+                self.check_writable(at, frame)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a frame that may be written to without an exit.
+    fn check_writable(&self, at: EntryRef, frame: u64) -> Result<(), String> {
+        if self.tracks.writes_seen(frame) {
+            return Err(format!("{at:?} allows writes to the watched frame {frame:#x}"));
+        }
+        let synced = |id: &PageId| !self.pool.page(*id).role.direct && !self.pool.page(*id).unsync;
+        if self.hash.get(&frame).is_some_and(|bucket| bucket.iter().any(synced)) {
+            return Err(format!("{at:?} allows writes to the table {frame:#x}, which counts as synchronized"));
+        }
+        Ok(())
+    }
+
+    /// Checks that each page of a tree hangs below exactly one entry, or is a root.
+    fn check_trees(&self) -> Result<(), String> {
+        let mut above: FxHashMap<PageId, u32> = FxHashMap::default();
+        let trees = || self.pool.iter().filter(|(_, page)| page.keeping == Keeping::Tree);
+        for (id, _) in trees() {
+            for child in (0..512).filter_map(|index| self.child(EntryRef { page: id, index })) {
+                *above.entry(child).or_default() += 1;
+            }
+        }
+        for (id, page) in trees() {
+            let expected = u32::from(page.roots == 0);
+            let found = above.get(&id).copied().unwrap_or(0);
+            if found != expected {
+                return Err(format!("page {id} of a tree is pointed to by {found} entries, not {expected}"));
+            }
+        }
+        Ok(())
+    }
+}

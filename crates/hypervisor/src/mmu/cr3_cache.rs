@@ -1,0 +1,244 @@
+//! Roots behind the processor's CR3-target values (2007): a guest that knows them loads CR3 without an exit.
+//!
+//! Up to four roots of a virtual processor stay pinned, replaced in turn. Their PDPTEs share the virtual processor's page. A
+//! root that is dropped, and a page directory pointer table that the guest writes to, takes its entry away; so does the guest
+//! when it says that it frees the page directory.
+
+use super::pool::Keeping;
+use super::roots::{RootSet, VcpuMmu};
+use super::{Guest, Mmu, MmuError};
+use cpu::state::bits::*;
+
+/// A page directory pointer table whose PDPTEs are behind cached roots.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pdpt {
+    users: u32,
+    version: u64,
+}
+
+/// The pinned roots of a virtual processor.
+#[derive(Default)]
+pub(super) struct Cr3Cache {
+    sets: Vec<Option<RootSet>>,
+    /// Which one is in use.
+    active: Option<usize>,
+    last: usize,
+    changed: bool,
+}
+
+impl Cr3Cache {
+    /// How many roots can be pinned; 0: the cache is off.
+    pub fn entries(&self) -> usize {
+        self.sets.len()
+    }
+
+    /// The one in use.
+    pub fn active(&self) -> Option<&RootSet> {
+        self.sets.get(self.active?)?.as_ref()
+    }
+}
+
+/// What the guest's registers are after it has loaded CR3 by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adopted {
+    /// The CR3 that it believes in.
+    pub cr3: u64,
+    /// Its PDPTEs, for PAE paging.
+    pub pdpte: [u64; 4],
+}
+
+impl VcpuMmu {
+    /// Whether the entries have changed since the last call: the CR3-target values and the guest's view of them must follow.
+    pub fn take_cr3_cache_changed(&mut self) -> bool {
+        std::mem::take(&mut self.cache.changed)
+    }
+}
+
+impl Mmu {
+    /// Most entries that a CR3 cache can have: the CR3-target values that processors have.
+    pub const CR3_CACHE: usize = 4;
+
+    /// Lets a virtual processor pin up to `entries` roots, or (0) none any more. Only shadow tables that are kept know pinned
+    /// roots; in the other modes nothing happens. How many entries there are.
+    pub fn set_cr3_cache(&mut self, vcpu: &mut VcpuMmu, entries: usize) -> usize {
+        if self.mode != crate::config::MmuMode::Shadow {
+            return 0;
+        }
+        self.unload(vcpu);
+        let was_on = !vcpu.cache.sets.is_empty();
+        vcpu.cache.sets = vec![None; entries.min(Self::CR3_CACHE)];
+        vcpu.cache.last = 0;
+        vcpu.cache.changed = true;
+        match (was_on, !vcpu.cache.sets.is_empty()) {
+            (false, true) => {
+                self.cr3_caches += 1;
+                // A switch without an exit cannot synchronize anything.
+                self.sync_everything();
+            }
+            (true, false) => self.cr3_caches -= 1,
+            _ => {}
+        }
+        vcpu.cache.sets.len()
+    }
+
+    /// The entries: the guest's CR3 and the value to load instead.
+    pub fn cr3_cache(&self, vcpu: &VcpuMmu) -> Vec<Option<(u64, u64)>> {
+        let entry = |set: &RootSet| (set.cr3, self.root(vcpu, set).hpa);
+        vcpu.cache.sets.iter().map(|set| set.as_ref().map(entry)).collect()
+    }
+
+    /// The processor's CR3 is found to be `loaded`: if the guest has loaded a cached root by itself, that is the current one
+    /// from now on.
+    pub fn adopt_cr3(&mut self, vcpu: &mut VcpuMmu, loaded: u64) -> Option<Adopted> {
+        let found = |set: &Option<RootSet>| set.as_ref().is_some_and(|set| self.root(vcpu, set).hpa == loaded);
+        let at = vcpu.cache.sets.iter().position(found)?;
+        if vcpu.cache.active != Some(at) {
+            vcpu.cache.active = Some(at);
+            if let Some(own) = vcpu.own.take() {
+                self.put_down(own);
+            }
+        }
+        vcpu.cache.active().map(|set| Adopted { cr3: set.cr3, pdpte: set.pdpte })
+    }
+
+    /// The guest frees the page directory at guest-physical address `gpa`: no root stays pinned for it.
+    pub fn page_directory_freed(&mut self, vcpu: &mut VcpuMmu, gpa: u64) {
+        for at in 0..vcpu.cache.sets.len() {
+            let of_page = |set: &RootSet| (set.cr3 & 0x000f_ffff_ffff_f000) >> 12 == gpa >> 12;
+            if vcpu.cache.sets[at].as_ref().is_some_and(of_page) {
+                self.drop_entry_of_cache(vcpu, at);
+            }
+        }
+    }
+
+    /// The guest leaves a cached root by a load of CR3 that does exit; it may come back to another one.
+    pub(super) fn leave_cached(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) {
+        if let Some(own) = vcpu.own.take() {
+            self.put_down(own);
+        }
+        let pae = guest.cr4 & CR4_PAE != 0 && guest.efer & EFER_LMA == 0;
+        let same = |set: &RootSet| set.cr3 == guest.cr3 && (!pae || set.pdpte == guest.pdpte);
+        vcpu.cache.active = vcpu.cache.sets.iter().position(|set| set.as_ref().is_some_and(same));
+        if vcpu.cache.active.is_some() {
+            self.tolls.add(ledger::Operation::RootLoad, 1);
+        }
+    }
+
+    /// Loads the guest's root into the next entry.
+    pub(super) fn load_cached(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) -> Result<(), MmuError> {
+        let at = (vcpu.cache.last + 1) % vcpu.cache.sets.len();
+        vcpu.cache.last = at;
+        // Another one with the same CR3 is stale.
+        for other in 0..vcpu.cache.sets.len() {
+            if other == at || vcpu.cache.sets[other].as_ref().is_some_and(|set| set.cr3 == guest.cr3) {
+                self.drop_entry_of_cache(vcpu, other);
+            }
+        }
+        let mut set = self.make_set(vcpu, guest, at as u8 + 1)?;
+        if set.is_pae && guest.cr4 & CR4_PAE != 0 && guest.cr0 & CR0_PG != 0 {
+            set.pdpt_version = self.watch_pdpt(guest.cr3 & 0xffff_ffe0);
+        }
+        vcpu.cache.sets[at] = Some(set);
+        vcpu.cache.active = Some(at);
+        vcpu.cache.changed = true;
+        Ok(())
+    }
+
+    /// Watches the guest's page directory pointer table.
+    fn watch_pdpt(&mut self, gpa: u64) -> u64 {
+        let pdpt = self.pdpts.entry(gpa).or_default();
+        pdpt.users += 1;
+        let version = pdpt.version;
+        self.tracks.see_writes(gpa >> 12, true);
+        self.tracks.keep_small(gpa >> 12, true);
+        if self.write_protect_frame(gpa >> 12) {
+            self.flush_all();
+        }
+        version
+    }
+
+    fn pdpt_of(set: &RootSet) -> Option<u64> {
+        let used = set.is_pae && set.pdpte != [0; 4];
+        used.then_some(set.cr3 & 0xffff_ffe0)
+    }
+
+    fn unwatch_pdpt(&mut self, set: &RootSet) {
+        let Some(gpa) = Self::pdpt_of(set) else { return };
+        let Some(pdpt) = self.pdpts.get_mut(&gpa) else { return };
+        pdpt.users -= 1;
+        if pdpt.users == 0 {
+            self.pdpts.remove(&gpa);
+        }
+        self.tracks.see_writes(gpa >> 12, false);
+        self.tracks.keep_small(gpa >> 12, false);
+    }
+
+    /// A watched frame was written to.
+    pub(super) fn pdpt_written(&mut self, gfn: u64, offset: u64, len: u64) {
+        let start = gfn << 12 | offset;
+        for (gpa, pdpt) in self.pdpts.range_mut(start.saturating_sub(31)..start + len) {
+            if *gpa + 32 > start {
+                pdpt.version += 1;
+            }
+        }
+    }
+
+    fn is_stale(&self, set: &RootSet) -> bool {
+        let current = Self::pdpt_of(set).and_then(|gpa| self.pdpts.get(&gpa));
+        current.is_some_and(|pdpt| pdpt.version != set.pdpt_version)
+    }
+
+    fn drop_entry_of_cache(&mut self, vcpu: &mut VcpuMmu, at: usize) {
+        let Some(set) = vcpu.cache.sets[at].take() else { return };
+        vcpu.cache.changed = true;
+        self.unwatch_pdpt(&set);
+        if vcpu.cache.active == Some(at) {
+            vcpu.cache.active = None;
+        }
+        self.put_down(set);
+    }
+
+    /// Drops the entries whose roots must not be used any more, before the guest could load them again.
+    pub(super) fn drop_obsolete_cached(&mut self, vcpu: &mut VcpuMmu) {
+        for at in 0..vcpu.cache.sets.len() {
+            let Some(set) = &vcpu.cache.sets[at] else { continue };
+            if self.is_obsolete(set) {
+                self.drop_entry_of_cache(vcpu, at);
+            } else if self.is_stale(set) && vcpu.cache.active == Some(at) {
+                // The PDPTEs that were loaded stay in force until CR3 is loaded again, which must exit.
+                let Some(mut set) = vcpu.cache.sets[at].take() else { continue };
+                self.unwatch_pdpt(&set);
+                set.pdpt_version = 0;
+                vcpu.cache.active = None;
+                vcpu.cache.changed = true;
+                vcpu.own = Some(set);
+            } else if self.is_stale(set) {
+                self.drop_entry_of_cache(vcpu, at);
+            }
+        }
+    }
+
+    /// Drops all entries.
+    pub(super) fn drop_cached(&mut self, vcpu: &mut VcpuMmu) {
+        for at in 0..vcpu.cache.sets.len() {
+            self.drop_entry_of_cache(vcpu, at);
+        }
+    }
+
+    /// Drops the entries that are not in use.
+    pub(super) fn drop_inactive_cached(&mut self, vcpu: &mut VcpuMmu) {
+        for at in (0..vcpu.cache.sets.len()).filter(|at| vcpu.cache.active != Some(*at)).collect::<Vec<_>>() {
+            self.drop_entry_of_cache(vcpu, at);
+        }
+    }
+
+    /// The sets of roots that pages of a virtual processor are used by.
+    pub(super) fn sets<'a>(&self, vcpu: &'a VcpuMmu) -> impl Iterator<Item = &'a RootSet> {
+        vcpu.own.iter().chain(&vcpu.kept).chain(vcpu.cache.sets.iter().flatten())
+    }
+
+    /// Whether a page of the pool is what a root may be.
+    pub(super) fn may_be_root(&self, page: super::pool::PageId) -> bool {
+        matches!(self.pool.page(page).keeping, Keeping::Hashed | Keeping::Tree | Keeping::Special)
+    }
+}

@@ -1,0 +1,92 @@
+//! Direct maps: guest-physical addresses, under EPT or for guests without paging under shadow tables.
+
+use super::mapping::{Mapped, Target};
+use super::pool::EntryRef;
+use super::rmap::block;
+use super::roots::VcpuMmu;
+use super::shadow::LIMIT;
+use super::spte::{ALL, index};
+use super::{Mmu, Resolution};
+use crate::config::MmuMode;
+use ledger::Operation;
+
+impl Mmu {
+    /// Handles an access to a guest-physical address that the tables did not allow.
+    pub(super) fn direct_fault(&mut self, vcpu: &mut VcpuMmu, gpa: u64, write: bool, present: bool) -> Resolution {
+        let gfn = gpa >> 12;
+        if present && self.lift_log_protection(vcpu, gpa, write) {
+            return Resolution::Fixed;
+        }
+        self.tolls.add(Operation::SlotLookup, 1);
+        let slot = self.slots.find(gfn);
+        if write && slot.is_some_and(|slot| slot.config.read_only) {
+            return Resolution::Emulate { mmio: true };
+        }
+        let has_slot = slot.is_some();
+        if !has_slot && self.format.mmio(gfn).is_none() {
+            return Resolution::Emulate { mmio: true };
+        }
+        if !self.make_room(vcpu) {
+            return LIMIT;
+        }
+        // With the paging off, shadow tables begin with 2 MiB entries.
+        let goal = if has_slot { self.mapping_level(gfn, 3) } else { 1 };
+        let Some(at) = self.reach_direct(vcpu, gpa, goal) else { return LIMIT };
+        if !has_slot {
+            self.map_mmio(at, gfn);
+            return Resolution::Emulate { mmio: true };
+        }
+        let target = Target { gfn, access: ALL, write, used: true, may_unsync: true };
+        let mapped = self.map_page(at, target);
+        if self.mode == MmuMode::LegacyTdp && mapped == Mapped::Changed {
+            self.prefetch(at);
+        }
+        mapped.into()
+    }
+
+    /// Gives back the write permission that the dirty log took, without the rest of the fault handler. Whether that was all.
+    fn lift_log_protection(&mut self, vcpu: &VcpuMmu, gpa: u64, write: bool) -> bool {
+        let Some(at) = self.lowest(vcpu, gpa) else { return false };
+        let entry = self.pool.entry(at);
+        let level = self.pool.page(at.page).role.level;
+        if !self.format.is_leaf(entry, level) {
+            return false;
+        }
+        if !write || self.format.is_writable(entry) {
+            return true;
+        }
+        // Large pages are split first, so that small ones are logged.
+        if !self.format.could_be_writable(entry) || level > 1 {
+            return false;
+        }
+        self.tolls.add(Operation::TableWrite, 1);
+        self.pool.set_entry(at, self.format.write_allowed(entry));
+        self.mark_written(gpa >> 12);
+        true
+    }
+
+    /// Makes the tables down to the level at which an address is mapped, and returns the entry for it.
+    fn reach_direct(&mut self, vcpu: &VcpuMmu, gpa: u64, goal: u8) -> Option<EntryRef> {
+        let mut page = self.top(vcpu, gpa)?;
+        loop {
+            let role = self.pool.page(page).role;
+            let at = EntryRef { page, index: index(gpa, role.level) as u16 };
+            if role.level <= goal {
+                return Some(at);
+            }
+            self.tolls.add(Operation::TableRead, 1);
+            page = match self.child(at) {
+                Some(child) => child,
+                None => {
+                    if self.drop_entry(at) {
+                        self.stats.split += 1;
+                        self.flush_all();
+                    }
+                    let child = self.get_page(block(gpa >> 12, role.level), role.child(0, true, ALL))?;
+                    self.link(at, child);
+                    child
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The dirty log: frames of a slot that were written since the log was last read, found by write protection.
+
+use super::Mmu;
+use super::pool::{EntryRef, Keeping, PageId};
+use super::rmap::{MAX_LEVEL, block};
+use super::spte::{self, frames};
+use ledger::Operation;
+
+impl Mmu {
+    /// Starts or stops logging the slot that begins at frame `gfn`. Whether there is one.
+    ///
+    /// While a slot is logged, its pages are mapped small. When logging stops, what could be large again is mapped anew.
+    pub fn log_dirty(&mut self, gfn: u64, on: bool) -> bool {
+        let Some(slot) = self.slots.find_mut(gfn).filter(|slot| slot.config.gfn == gfn) else { return false };
+        if slot.config.log_dirty == on {
+            return true;
+        }
+        slot.set_logging(on);
+        let range = gfn..slot.end();
+        for at in self.entries_of(range) {
+            if on {
+                if !self.split(at) {
+                    self.write_protect_entry(at, true);
+                }
+            } else if self.could_be_large(at) {
+                self.drop_entry(at);
+            }
+        }
+        self.flush_all();
+        true
+    }
+
+    /// The log of the slot that begins at frame `gfn`, a bit per frame, which is empty again afterwards: its frames are
+    /// write-protected once more.
+    pub fn take_dirty_log(&mut self, gfn: u64) -> Option<Vec<u64>> {
+        let slot = self.slots.find_mut(gfn).filter(|slot| slot.config.gfn == gfn && slot.config.log_dirty)?;
+        let clear = vec![0; slot.dirty.len()];
+        let log = std::mem::replace(&mut slot.dirty, clear);
+        let dirty = |number: u64| log[(number / 64) as usize] & 1 << (number % 64) != 0;
+        let frames = (0..slot.config.pages).filter(|number| dirty(*number)).map(|number| gfn + number);
+        let frames: Vec<u64> = frames.collect();
+        self.tolls.add(Operation::DirtyLog, frames.len() as u64);
+        let mut flush = false;
+        if self.hashes() {
+            for frame in frames {
+                for level in 1..=MAX_LEVEL {
+                    let entries = self.rmaps.get(block(frame, level), level).to_vec();
+                    self.tolls.add(Operation::RmapWalk, entries.len() as u64);
+                    for at in entries {
+                        flush |= self.write_protect_entry(at, true);
+                    }
+                }
+            }
+        } else if let (Some(first), Some(last)) = (frames.first(), frames.last()) {
+            for at in self.entries_of(*first..*last + 1) {
+                if dirty(self.mapped_frame(at) - gfn) {
+                    flush |= self.write_protect_entry(at, true);
+                }
+            }
+        }
+        if flush {
+            self.flush_all();
+        }
+        Some(log)
+    }
+
+    /// The frame that an entry that maps a page begins with: by its host address, as trees do not record it.
+    fn mapped_frame(&self, at: EntryRef) -> u64 {
+        let page = self.pool.page(at.page);
+        if page.keeping == Keeping::Hashed {
+            return page.frame(usize::from(at.index));
+        }
+        let hpa = spte::address(self.pool.entry(at));
+        let holds = |slot: &&super::Slot| hpa.wrapping_sub(slot.config.hpa) >> 12 < slot.config.pages;
+        let inside = |slot: &super::Slot| slot.config.gfn + ((hpa - slot.config.hpa) >> 12);
+        self.slots.iter().find(holds).map_or(0, inside)
+    }
+
+    /// All entries that map pages in a range of frames.
+    fn entries_of(&mut self, range: std::ops::Range<u64>) -> Vec<EntryRef> {
+        let in_use =
+            |page: &super::pool::Page| matches!(page.keeping, Keeping::Hashed | Keeping::Tree) && !page.invalid;
+        let pages: Vec<PageId> = self.pool.iter().filter(|(_, page)| in_use(page)).map(|(id, _)| id).collect();
+        let mut found = Vec::new();
+        for page in pages {
+            let level = self.pool.page(page).role.level;
+            for index in 0..512 {
+                let at = EntryRef { page, index };
+                if self.format.is_leaf(self.pool.entry(at), level) {
+                    let first = self.mapped_frame(at);
+                    if first < range.end && range.start < first + frames(level) {
+                        found.push(at);
+                    }
+                }
+            }
+        }
+        self.tolls.add(Operation::RmapWalk, found.len() as u64);
+        found
+    }
+
+    /// Replaces a large page of a direct map by write-protected small ones. `false`: it is not one, or there is no room.
+    fn split(&mut self, at: EntryRef) -> bool {
+        let page = self.pool.page(at.page);
+        let (role, gfn) = (page.role, self.mapped_frame(at));
+        let entry = self.pool.entry(at);
+        if role.level == 1 || !role.direct || self.pool.available() < Self::MIN_FREE {
+            return false;
+        }
+        self.drop_entry(at);
+        let Some(child) = self.get_page(gfn, role.child(0, true, role.access)) else { return true };
+        self.stats.split += 1;
+        for number in 0..512u16 {
+            let below = EntryRef { page: child, index: number };
+            if self.pool.entry(below) != 0 {
+                self.drop_entry(below);
+            }
+            let piece = self.format.piece(entry, role.level, u64::from(number));
+            self.tolls.add(Operation::TableWrite, 1);
+            self.pool.set_entry(below, self.format.write_protected(piece, true));
+            if self.pool.page(child).keeping == Keeping::Hashed {
+                self.tolls.add(Operation::RmapAdd, 1);
+                self.rmaps.add(gfn + u64::from(number) * frames(role.level - 1), role.level - 1, below);
+            }
+        }
+        self.link(at, child);
+        if role.level > 2 {
+            for index in 0..512 {
+                self.split(EntryRef { page: child, index });
+            }
+        }
+        true
+    }
+
+    /// Whether an entry maps less than could be mapped at once.
+    fn could_be_large(&self, at: EntryRef) -> bool {
+        let role = self.pool.page(at.page).role;
+        role.direct && self.mapping_level(self.mapped_frame(at), MAX_LEVEL) > role.level
+    }
+}

@@ -1,0 +1,101 @@
+//! Reverse maps: for each guest frame the entries that map it, and what forbids large pages around it.
+
+use super::pool::EntryRef;
+use super::spte::{frames, frames_shift};
+use rustc_hash::FxHashMap;
+
+/// Level of the largest pages.
+pub const MAX_LEVEL: u8 = 3;
+
+/// Entries that map each frame, by level of the mapping, in the order in which they were made.
+#[derive(Default)]
+pub struct Rmaps {
+    heads: FxHashMap<(u64, u8), Vec<EntryRef>>,
+}
+
+impl Rmaps {
+    /// Adds an entry that maps the block at `gfn` at `level`.
+    pub fn add(&mut self, gfn: u64, level: u8, entry: EntryRef) {
+        self.heads.entry((gfn, level)).or_default().push(entry);
+    }
+
+    /// Removes an entry. Whether it was there.
+    pub fn remove(&mut self, gfn: u64, level: u8, entry: EntryRef) -> bool {
+        let Some(head) = self.heads.get_mut(&(gfn, level)) else { return false };
+        let Some(at) = head.iter().position(|other| *other == entry) else { return false };
+        head.remove(at);
+        if head.is_empty() {
+            self.heads.remove(&(gfn, level));
+        }
+        true
+    }
+
+    /// The entries that map a block.
+    pub fn get(&self, gfn: u64, level: u8) -> &[EntryRef] {
+        self.heads.get(&(gfn, level)).map_or(&[], Vec::as_slice)
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.heads.values().map(Vec::len).sum()
+    }
+}
+
+/// Frames whose writes must be seen, and blocks that must not be mapped as one.
+#[derive(Default)]
+pub struct Tracks {
+    /// How many users want to see all writes to a frame.
+    written: FxHashMap<u64, u32>,
+    /// How many frames in a block must be mapped on their own, by number of the block and level.
+    small: FxHashMap<(u64, u8), u32>,
+}
+
+fn change<K: std::hash::Hash + Eq>(counts: &mut FxHashMap<K, u32>, key: K, more: bool) {
+    let count = counts.entry(key).or_insert(0);
+    if more {
+        *count += 1;
+    } else {
+        *count = count.saturating_sub(1);
+    }
+}
+
+impl Tracks {
+    /// Whether all writes to a frame must be seen.
+    pub fn writes_seen(&self, gfn: u64) -> bool {
+        self.written.get(&gfn).is_some_and(|count| *count != 0)
+    }
+
+    /// One user more, or less, wants to see all writes to a frame.
+    pub fn see_writes(&mut self, gfn: u64, more: bool) {
+        change(&mut self.written, gfn, more);
+        if self.written.get(&gfn) == Some(&0) {
+            self.written.remove(&gfn);
+        }
+    }
+
+    /// One reason more, or less, to map a frame on its own.
+    pub fn keep_small(&mut self, gfn: u64, more: bool) {
+        for level in 2..=MAX_LEVEL {
+            let key = (gfn >> frames_shift(level), level);
+            change(&mut self.small, key, more);
+            if self.small.get(&key) == Some(&0) {
+                self.small.remove(&key);
+            }
+        }
+    }
+
+    /// Whether the block around a frame may be mapped as one.
+    pub fn large_allowed(&self, gfn: u64, level: u8) -> bool {
+        level == 1 || !self.small.contains_key(&(gfn >> frames_shift(level), level))
+    }
+
+    /// Whether nobody wants anything.
+    pub fn is_empty(&self) -> bool {
+        self.written.is_empty() && self.small.is_empty()
+    }
+}
+
+/// The first frame of the block around a frame.
+pub const fn block(gfn: u64, level: u8) -> u64 {
+    gfn & !(frames(level) - 1)
+}

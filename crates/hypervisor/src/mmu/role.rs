@@ -1,0 +1,160 @@
+//! Roles: what a shadow page stands for besides its guest frame, and how the guest's paging is set up.
+
+use super::Guest;
+use super::spte::ALL;
+use cpu::state::bits::*;
+
+/// What a shadow page is good for. Two pages for the same frame with the same role are the same page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Role {
+    /// Level of the table: 1 maps 4 KiB pages.
+    pub level: u8,
+    /// It maps consecutive frames, not what a guest table says.
+    pub direct: bool,
+    /// What the entries on the way to it allow.
+    pub access: u8,
+    /// It shadows a part of a table with 4-byte entries.
+    pub four_byte: bool,
+    /// Which part.
+    pub quadrant: u8,
+    /// 4 MiB pages are enabled (CR4.PSE), where that matters.
+    pub pse: bool,
+    /// The guest is in long mode: other bits are reserved than in PAE paging.
+    pub long: bool,
+    /// EFER.NXE: bit 63 is not reserved.
+    pub nxe: bool,
+    /// CR0.WP.
+    pub cr0_wp: bool,
+    /// CR4.SMEP without CR0.WP: pages that the supervisor got write access to must not be executed.
+    pub smep_andnot_wp: bool,
+    /// CR4.SMAP without CR0.WP.
+    pub smap_andnot_wp: bool,
+}
+
+/// How the guest pages, as far as its translations depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paging {
+    /// CR0.PG.
+    pub enabled: bool,
+    /// CR4.PAE.
+    pub pae: bool,
+    /// EFER.LMA.
+    pub long: bool,
+    /// CR4.LA57.
+    pub la57: bool,
+    /// CR4.PSE.
+    pub pse: bool,
+    /// EFER.NXE.
+    pub nxe: bool,
+    /// CR0.WP.
+    pub wp: bool,
+    /// CR4.SMEP.
+    pub smep: bool,
+    /// CR4.SMAP.
+    pub smap: bool,
+    /// CR4.PKE.
+    pub pke: bool,
+}
+
+/// Bits of CR0 that roles depend on.
+pub const CR0_ROLE: u64 = CR0_PG | CR0_WP;
+/// Bits of CR4 that roles depend on.
+pub const CR4_ROLE: u64 = CR4_PSE | CR4_PAE | CR4_LA57 | CR4_SMEP | CR4_SMAP | CR4_PKE;
+
+impl Paging {
+    /// From the guest's registers.
+    pub fn of(guest: &Guest) -> Self {
+        if guest.cr0 & CR0_PG == 0 {
+            return Self::default();
+        }
+        Self {
+            enabled: true,
+            pae: guest.cr4 & CR4_PAE != 0,
+            long: guest.efer & EFER_LMA != 0,
+            la57: guest.cr4 & CR4_LA57 != 0,
+            pse: guest.cr4 & CR4_PSE != 0,
+            nxe: guest.efer & EFER_NXE != 0,
+            wp: guest.cr0 & CR0_WP != 0,
+            smep: guest.cr4 & CR4_SMEP != 0,
+            smap: guest.cr4 & CR4_SMAP != 0,
+            pke: guest.cr4 & CR4_PKE != 0,
+        }
+    }
+
+    /// Levels of the guest's tables, the four PDPTEs of PAE paging not counted. 0 with paging off.
+    pub fn levels(&self) -> u8 {
+        match (self.enabled, self.long) {
+            (false, _) => 0,
+            (true, true) => 4 + u8::from(self.la57),
+            (true, false) => 2,
+        }
+    }
+
+    /// The level of the topmost shadow pages: those of 32-bit and PAE guests hang below four PDPTEs.
+    pub fn shadow_root_level(&self) -> u8 {
+        if self.enabled && self.long { self.levels() } else { 2 }
+    }
+
+    /// The role of the topmost shadow pages.
+    pub fn shadow_role(&self) -> Role {
+        let level = self.shadow_root_level();
+        if !self.enabled {
+            return Role { level, direct: true, access: ALL, ..Role::default() };
+        }
+        let four_byte = !self.pae;
+        Role {
+            level,
+            direct: false,
+            access: ALL,
+            four_byte,
+            quadrant: 0,
+            pse: four_byte && self.pse,
+            long: self.long,
+            nxe: self.pae && self.nxe,
+            cr0_wp: self.wp,
+            smep_andnot_wp: self.smep && !self.wp,
+            smap_andnot_wp: self.smap && !self.wp,
+        }
+    }
+}
+
+impl Role {
+    /// Levels of the tables of two-dimensional paging.
+    pub const TDP_LEVELS: u8 = 4;
+
+    /// The role of the root of two-dimensional paging, which depends on nothing of the guest.
+    pub fn tdp_root() -> Self {
+        Self { level: Self::TDP_LEVELS, direct: true, access: ALL, nxe: true, cr0_wp: true, ..Self::default() }
+    }
+
+    /// The role of a page that the entry `index` of a page of this role points to.
+    pub fn child(self, index: usize, direct: bool, access: u8) -> Self {
+        let four_byte = self.four_byte && !direct;
+        let quadrant = if four_byte { (index & 1) as u8 } else { 0 };
+        Self { level: self.level - 1, direct, access, four_byte, quadrant, ..self }
+    }
+
+    /// How the guest pages, as far as a page of this role depends on it.
+    pub fn paging(self) -> Paging {
+        Paging {
+            enabled: true,
+            pae: !self.four_byte,
+            long: self.long,
+            pse: self.pse,
+            nxe: self.nxe,
+            wp: self.cr0_wp,
+            ..Paging::default()
+        }
+    }
+
+    /// The offset within the guest table of what the shadow entry `index` stands for.
+    pub fn guest_offset(self, index: usize) -> u64 {
+        let number = usize::from(self.quadrant) * 512 + index;
+        match (self.four_byte, self.level) {
+            (false, _) => index as u64 * 8,
+            (true, 1) => number as u64 * 4,
+            // A 4 MiB entry has two shadow entries.
+            (true, _) => (number / 2) as u64 * 4,
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Roots: what the processor's CR3 or EPT pointer points to, when it is loaded and when it is let go.
+
+use super::cr3_cache::Cr3Cache;
+use super::pool::{EntryRef, Keeping, PageId};
+use super::role::{CR0_ROLE, CR4_ROLE, Paging, Role};
+use super::spte::Format;
+use super::{Guest, Mmu, MmuError, Root};
+use crate::config::{Cr0Wp, MmuMode};
+use cpu::state::bits::*;
+use ledger::Operation;
+
+/// Roots of other address spaces that a virtual processor keeps beside the current one (64-bit guests).
+const KEPT: usize = 3;
+
+/// The tables at the top of one address space of the guest.
+#[derive(Clone, Debug)]
+pub(super) struct RootSet {
+    /// The guest's CR3; 0 where it does not matter.
+    pub cr3: u64,
+    /// The guest's PDPTEs, for PAE paging.
+    pub pdpte: [u64; 4],
+    /// Four tables below PDPTEs; otherwise the first is the root itself.
+    pub is_pae: bool,
+    /// The tables.
+    pub pages: [Option<PageId>; 4],
+    /// Which 32 bytes of the virtual processor's page of PDPTEs.
+    pub place: u8,
+    /// [`Mmu::generation`] when it was loaded.
+    pub generation: u64,
+    /// Writes seen to the guest's page directory pointer table.
+    pub pdpt_version: u64,
+}
+
+/// The MMU of a virtual processor.
+pub struct VcpuMmu {
+    paging: Paging,
+    /// The roots in use, unless they are in the CR3 cache.
+    pub(super) own: Option<RootSet>,
+    /// Roots used before.
+    pub(super) kept: Vec<RootSet>,
+    pub(super) cache: Cr3Cache,
+    /// The page for PDPTEs: 128 times 32 bytes.
+    pub(super) pdptes: PageId,
+    sync: bool,
+    flush: bool,
+    flushes: u64,
+    /// The last fault that found nothing to put right.
+    pub(super) spurious: Option<(u64, u32)>,
+}
+
+impl VcpuMmu {
+    /// The roots in use.
+    pub(super) fn current(&self) -> Option<&RootSet> {
+        self.own.as_ref().or_else(|| self.cache.active())
+    }
+}
+
+impl Mmu {
+    /// The MMU of a further virtual processor.
+    pub fn add_vcpu(&mut self) -> Result<VcpuMmu, MmuError> {
+        let pdptes = self.pool.allocate(Keeping::Special, 0, Role::default()).ok_or(MmuError::Limit("mmu-pages"))?;
+        Ok(VcpuMmu {
+            paging: Paging::default(),
+            own: None,
+            kept: Vec::new(),
+            cache: Cr3Cache::default(),
+            pdptes,
+            sync: false,
+            flush: true,
+            flushes: self.flushes,
+            spurious: None,
+        })
+    }
+
+    /// Works out how the guest pages; roots that do not fit are for the caller to unload.
+    fn update_role(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) {
+        self.tolls.add(Operation::RoleUpdate, 1);
+        vcpu.paging = Paging::of(guest);
+    }
+
+    /// Unloads the roots and works out the role anew: the guest's registers are not what they were.
+    pub fn reset_context(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) {
+        self.unload(vcpu);
+        self.update_role(vcpu, guest);
+    }
+
+    /// The guest has changed CR0 from `old` to what `guest` says.
+    pub fn cr0_changed(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, old: u64) {
+        let changed = old ^ guest.cr0;
+        if changed == CR0_WP && self.cr0_wp != Cr0Wp::Unload {
+            if guest.cr0 & CR0_PG == 0 {
+                // There are no permissions; what is known is worked out when paging is turned on.
+                return;
+            }
+            if self.mode.is_tdp() {
+                self.update_role(vcpu, guest);
+                return;
+            }
+        }
+        if changed & CR0_PG != 0 {
+            self.flush_guest(vcpu);
+        }
+        if changed & CR0_ROLE != 0 {
+            self.reset_context(vcpu, guest);
+        }
+    }
+
+    /// The guest has changed CR4 from `old` to what `guest` says.
+    pub fn cr4_changed(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, old: u64) {
+        let changed = old ^ guest.cr4;
+        if changed & CR4_ROLE != 0 {
+            self.reset_context(vcpu, guest);
+        }
+        if changed & guest.cr4 & CR4_PCIDE != 0 && !self.mode.is_tdp() {
+            self.unload(vcpu);
+        }
+        if changed & CR4_PGE != 0 || changed & old & CR4_PCIDE != 0 {
+            self.flush_guest(vcpu);
+        } else if changed & CR4_PAE != 0 || changed & guest.cr4 & CR4_SMEP != 0 {
+            vcpu.flush = true;
+        }
+    }
+
+    /// The guest has changed IA32_EFER from `old` to what `guest` says.
+    pub fn efer_changed(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, old: u64) {
+        if (old ^ guest.efer) & (EFER_LME | EFER_LMA | EFER_NXE) != 0 {
+            self.reset_context(vcpu, guest);
+        }
+    }
+
+    /// The guest has loaded CR3, and with PAE paging the PDPTEs; `flush` unless bit 63 said not to.
+    pub fn new_cr3(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, flush: bool) {
+        match self.mode {
+            // The guest does this by itself; only its TLB is concerned.
+            MmuMode::LegacyTdp | MmuMode::Tdp => {}
+            MmuMode::ShadowNocache => self.unload(vcpu),
+            MmuMode::Shadow if vcpu.cache.entries() != 0 => self.leave_cached(vcpu, guest),
+            MmuMode::Shadow => self.switch_root(vcpu, guest, flush),
+        }
+        if flush {
+            vcpu.sync = true;
+            vcpu.flush = true;
+        }
+    }
+
+    fn switch_root(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, flush: bool) {
+        let fits = |set: &RootSet| set.cr3 == guest.cr3;
+        match vcpu.own.take() {
+            // Only trees with a root of their own are worth keeping, and only since roots can be out of synchronization.
+            Some(set) if !set.is_pae && self.unsync => vcpu.kept.insert(0, set),
+            Some(set) => self.put_down(set),
+            None => {}
+        }
+        if let Some(at) = vcpu.kept.iter().position(fits) {
+            vcpu.own = Some(vcpu.kept.remove(at));
+        }
+        if flush && guest.cr4 & CR4_PCIDE != 0 {
+            self.drop_kept_of(vcpu, (guest.cr3 & 0xfff) as u16);
+        }
+        while vcpu.kept.len() > KEPT {
+            if let Some(set) = vcpu.kept.pop() {
+                self.put_down(set);
+            }
+        }
+    }
+
+    /// The guest flushes its whole TLB, global entries included.
+    pub fn flush_guest(&mut self, vcpu: &mut VcpuMmu) {
+        vcpu.flush = true;
+        match self.mode {
+            MmuMode::ShadowNocache => self.unload(vcpu),
+            MmuMode::Shadow => {
+                vcpu.sync = true;
+                for set in std::mem::take(&mut vcpu.kept) {
+                    self.put_down(set);
+                }
+            }
+            MmuMode::LegacyTdp | MmuMode::Tdp => {}
+        }
+    }
+
+    /// The guest flushes translations of one PCID that need not be the current one, or of all without the global ones.
+    pub fn invpcid(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, pcid: Option<u16>) {
+        let Some(pcid) = pcid else { return self.flush_guest(vcpu) };
+        if (guest.cr3 & 0xfff) as u16 == pcid {
+            vcpu.flush = true;
+            vcpu.sync = true;
+            if self.mode == MmuMode::ShadowNocache {
+                self.unload(vcpu);
+            }
+        }
+        self.drop_kept_of(vcpu, pcid);
+    }
+
+    /// Lets go of kept roots of a PCID: they would have to be synchronized.
+    fn drop_kept_of(&mut self, vcpu: &mut VcpuMmu, pcid: u16) {
+        for set in std::mem::take(&mut vcpu.kept) {
+            if (set.cr3 & 0xfff) as u16 == pcid {
+                self.put_down(set);
+            } else {
+                vcpu.kept.push(set);
+            }
+        }
+    }
+
+    /// Lets go of all roots of a virtual processor.
+    pub fn unload(&mut self, vcpu: &mut VcpuMmu) {
+        if let Some(set) = vcpu.own.take() {
+            self.put_down(set);
+        }
+        self.drop_kept(vcpu);
+        self.drop_cached(vcpu);
+    }
+
+    /// Lets go of roots that are not in use.
+    pub(super) fn drop_kept(&mut self, vcpu: &mut VcpuMmu) {
+        for set in std::mem::take(&mut vcpu.kept) {
+            self.put_down(set);
+        }
+        self.drop_inactive_cached(vcpu);
+    }
+
+    /// Lets go of the roots of a set.
+    pub(super) fn put_down(&mut self, set: RootSet) {
+        self.tolls.add(Operation::RootFree, 1);
+        for id in set.pages.into_iter().flatten() {
+            let page = self.pool.page_mut(id);
+            if page.keeping == Keeping::Special {
+                continue;
+            }
+            page.roots = page.roots.saturating_sub(1);
+            if page.roots != 0 {
+                continue;
+            }
+            match page.keeping {
+                Keeping::Tree => self.free_root_tree(id),
+                Keeping::Hashed if page.invalid => {
+                    self.tolls.add(Operation::PageFree, 1);
+                    self.pool.free(id);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a set must not be used any more.
+    pub(super) fn is_obsolete(&self, set: &RootSet) -> bool {
+        set.generation != self.generation || set.pages.iter().flatten().any(|id| self.pool.page(*id).invalid)
+    }
+
+    /// What the processor must have in CR3, or as EPT pointer, when it enters the guest now.
+    pub fn prepare(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) -> Result<Root, MmuError> {
+        if vcpu.paging != Paging::of(guest) && !self.mode.is_tdp() {
+            self.reset_context(vcpu, guest);
+        }
+        self.drop_obsolete_cached(vcpu);
+        for set in std::mem::take(&mut vcpu.kept) {
+            if self.is_obsolete(&set) { self.put_down(set) } else { vcpu.kept.push(set) }
+        }
+        if let Some(set) = vcpu.own.take_if(|set| self.is_obsolete(set)) {
+            self.put_down(set);
+        }
+        if vcpu.current().is_none() {
+            self.load(vcpu, guest)?;
+        }
+        if std::mem::take(&mut vcpu.sync) && self.unsync {
+            let roots = vcpu.current().map_or([None; 4], |set| set.pages);
+            for root in roots.into_iter().flatten() {
+                self.sync_below(root);
+            }
+        }
+        match vcpu.current() {
+            Some(set) => Ok(self.root(vcpu, set)),
+            None => Err(MmuError::Limit("mmu-pages")),
+        }
+    }
+
+    /// The root of a set.
+    pub(super) fn root(&self, vcpu: &VcpuMmu, set: &RootSet) -> Root {
+        if set.is_pae {
+            return Root { hpa: self.pool.hpa(vcpu.pdptes) + u64::from(set.place) * 32, levels: 3 };
+        }
+        let id = set.pages[0].unwrap_or(self.empty_root);
+        let page = self.pool.page(id);
+        let levels = if page.keeping == Keeping::Special { vcpu.paging.shadow_root_level() } else { page.role.level };
+        Root { hpa: self.pool.hpa(id), levels }
+    }
+
+    /// Whether the processor must flush the guest's translations before it enters it.
+    pub fn take_flush(&mut self, vcpu: &mut VcpuMmu) -> bool {
+        let behind = std::mem::replace(&mut vcpu.flushes, self.flushes) != self.flushes;
+        std::mem::take(&mut vcpu.flush) | behind
+    }
+
+    fn load(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) -> Result<(), MmuError> {
+        if !self.make_room(vcpu) {
+            return Err(MmuError::Limit("mmu-pages"));
+        }
+        self.tolls.add(Operation::RootLoad, 1);
+        self.stats.roots_loaded += 1;
+        vcpu.sync = true;
+        vcpu.flush = true;
+        if vcpu.cache.entries() != 0 && self.mode == MmuMode::Shadow {
+            return self.load_cached(vcpu, guest);
+        }
+        vcpu.own = Some(self.make_set(vcpu, guest, 0)?);
+        Ok(())
+    }
+
+    /// Finds or makes the tables at the top of the guest's address space.
+    pub(super) fn make_set(&mut self, vcpu: &VcpuMmu, guest: &Guest, place: u8) -> Result<RootSet, MmuError> {
+        let paging = vcpu.paging;
+        let mut set = RootSet {
+            cr3: 0,
+            pdpte: [0; 4],
+            is_pae: false,
+            pages: [None; 4],
+            place,
+            generation: self.generation,
+            pdpt_version: 0,
+        };
+        if self.mode.is_tdp() {
+            let root = if self.mode == MmuMode::Tdp { self.tdp_root() } else { self.get_page(0, Role::tdp_root()) };
+            set.pages[0] = self.count_root(root)?;
+            return Ok(set);
+        }
+        let role = paging.shadow_role();
+        set.cr3 = guest.cr3;
+        set.is_pae = !(paging.enabled && paging.long);
+        if !set.is_pae {
+            let root = self.shadow_top((guest.cr3 & 0x000f_ffff_ffff_f000) >> 12, role);
+            set.pages[0] = self.count_root(root)?;
+            return Ok(set);
+        }
+        set.pdpte = guest.pdpte;
+        for number in 0..4u8 {
+            let at = usize::from(number);
+            let root = match (paging.enabled, paging.pae) {
+                (false, _) => self.get_page(u64::from(number) << 18, role),
+                (true, true) if guest.pdpte[at] & 1 == 0 => continue,
+                (true, true) => self.shadow_top((guest.pdpte[at] & 0x000f_ffff_ffff_f000) >> 12, role),
+                (true, false) => self.shadow_top((guest.cr3 & 0xffff_f000) >> 12, Role { quadrant: number, ..role }),
+            };
+            match self.count_root(root) {
+                Ok(page) => set.pages[at] = page,
+                Err(error) => {
+                    self.put_down(set);
+                    return Err(error);
+                }
+            }
+        }
+        for number in 0..4 {
+            let entry = set.pages[number].map_or(0, |id| Format::pdpte(self.pool.hpa(id)));
+            let at = EntryRef { page: vcpu.pdptes, index: u16::from(place) * 4 + number as u16 };
+            self.tolls.add(Operation::TableWrite, 1);
+            self.pool.set_entry(at, entry);
+        }
+        Ok(set)
+    }
+
+    /// The page that shadows a top-level table. A table without memory maps nothing.
+    fn shadow_top(&mut self, gfn: u64, role: Role) -> Option<PageId> {
+        self.tolls.add(Operation::SlotLookup, 1);
+        if self.slots.find(gfn).is_none() {
+            return Some(self.empty_root);
+        }
+        self.get_page(gfn, role)
+    }
+
+    fn count_root(&mut self, root: Option<PageId>) -> Result<Option<PageId>, MmuError> {
+        let id = root.ok_or(MmuError::Limit("mmu-pages"))?;
+        self.pool.page_mut(id).roots += 1;
+        Ok(Some(id))
+    }
+}

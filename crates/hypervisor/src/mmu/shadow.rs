@@ -1,0 +1,272 @@
+//! Shadow paging: the processor walks tables that say what the guest's tables and the memory slots say together.
+
+use super::guest_walk::{Walk, wanted};
+use super::mapping::{Mapped, Target};
+use super::pool::{EntryRef, Keeping, PageId};
+use super::rmap::block;
+use super::role::Paging;
+use super::roots::VcpuMmu;
+use super::spte::{EXEC, PIECES, USER, WRITE, index};
+use super::{Guest, Mmu, Resolution};
+use crate::config::MmuMode;
+use cpu::walk::code;
+use ledger::Operation;
+
+/// Entries that are made around one that is needed, that included; a power of two.
+const PREFETCH: u16 = 8;
+/// Recycling was of no use: every page is a root in use.
+pub(super) const LIMIT: Resolution = Resolution::Limit("mmu-pages");
+
+impl Mmu {
+    /// Handles a page fault of a guest with shadow tables.
+    pub(super) fn shadow_fault(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, linear: u64, error: u32) -> Resolution {
+        let paging = Paging::of(guest);
+        if !paging.enabled {
+            return self.direct_fault(vcpu, linear & 0xffff_ffff, error & code::WRITE != 0, error & code::PRESENT != 0);
+        }
+        if error & code::RESERVED != 0 && self.shows_mmio(vcpu, linear) {
+            return Resolution::Emulate { mmio: true };
+        }
+        let want = wanted(error);
+        let walk = match self.walk_guest(guest, linear, want) {
+            Ok(walk) => walk,
+            Err(fault) => return Resolution::Inject(fault),
+        };
+        if walk.unbacked {
+            // Tables without memory can't be watched.
+            return Resolution::Emulate { mmio: false };
+        }
+        let write = want & code::WRITE != 0;
+        if error & code::PRESENT != 0 && write && self.tracks.writes_seen(walk.gfn) {
+            self.clear_writes(vcpu, linear);
+            return Resolution::Emulate { mmio: false };
+        }
+        self.tolls.add(Operation::SlotLookup, 1);
+        let slot = self.slots.find(walk.gfn);
+        if write && slot.is_some_and(|slot| slot.config.read_only) {
+            return Resolution::Emulate { mmio: true };
+        }
+        let has_slot = slot.is_some();
+        let mut access = if walk.dirty || write { walk.access } else { walk.access & !WRITE };
+        let user = want & code::USER != 0;
+        if write && access & WRITE == 0 && !user {
+            // CR0.WP is clear for the guest and set for the processor. The supervisor gets the page for itself until user
+            // code asks for it.
+            if paging.smap && access & USER != 0 {
+                // As a supervisor page it would not be protected by SMAP any more.
+                return Resolution::Emulate { mmio: false };
+            }
+            access = (access | WRITE) & !USER;
+            if paging.smep {
+                access &= !EXEC;
+            }
+        }
+        if !self.make_room(vcpu) {
+            return LIMIT;
+        }
+        let target = Target { gfn: walk.gfn, access, write, used: true, may_unsync: true };
+        let Some(at) = self.reach(vcpu, linear, &walk, target) else { return LIMIT };
+        if !has_slot {
+            self.map_mmio(at, walk.gfn);
+            return Resolution::Emulate { mmio: true };
+        }
+        let mapped = self.map_page(at, target);
+        if mapped == Mapped::Unchanged && self.is_implicit(vcpu, guest, &paging, walk.access, linear, error) {
+            let shown = if paging.smep || (paging.pae && paging.nxe) { want } else { want & !code::FETCH };
+            return Resolution::Inject(super::PageFault { linear, code: shown | code::PRESENT });
+        }
+        if self.unsync {
+            self.prefetch(at);
+        }
+        mapped.into()
+    }
+
+    /// Whether a fault that leaves nothing to put right comes from an implicit supervisor access under SMAP: when it comes
+    /// again.
+    fn is_implicit(
+        &self,
+        vcpu: &mut VcpuMmu,
+        guest: &Guest,
+        paging: &Paging,
+        access: u8,
+        linear: u64,
+        error: u32,
+    ) -> bool {
+        let explicit_allowed = guest.rflags & cpu::flags::AC != 0 && guest.cpl < 3;
+        if error & (code::USER | code::FETCH) != 0 || access & USER == 0 || !paging.smap || !explicit_allowed {
+            return false;
+        }
+        let again = vcpu.spurious == Some((linear, error));
+        vcpu.spurious = (!again).then_some((linear, error));
+        again
+    }
+
+    /// The topmost shadow page for an address.
+    pub(super) fn top(&self, vcpu: &VcpuMmu, address: u64) -> Option<PageId> {
+        let set = vcpu.current()?;
+        let number = if set.is_pae { (address >> 30) as usize & 3 } else { 0 };
+        set.pages[number].filter(|id| self.pool.page(*id).keeping != Keeping::Special)
+    }
+
+    /// The entry that the processor finds for an address: at the lowest level there is.
+    pub(super) fn lowest(&mut self, vcpu: &VcpuMmu, address: u64) -> Option<EntryRef> {
+        let mut page = self.top(vcpu, address)?;
+        loop {
+            let at = EntryRef { page, index: index(address, self.pool.page(page).role.level) as u16 };
+            self.tolls.add(Operation::TableRead, 1);
+            match self.child(at) {
+                Some(child) => page = child,
+                None => return Some(at),
+            }
+        }
+    }
+
+    fn shows_mmio(&mut self, vcpu: &VcpuMmu, linear: u64) -> bool {
+        self.lowest(vcpu, linear).is_some_and(|at| self.format.is_mmio(self.pool.entry(at)))
+    }
+
+    /// The tables on the way to an address are in use: they are not being flooded with writes.
+    fn clear_writes(&mut self, vcpu: &VcpuMmu, linear: u64) {
+        let Some(mut page) = self.top(vcpu, linear) else { return };
+        loop {
+            self.pool.page_mut(page).writes = 0;
+            let at = EntryRef { page, index: index(linear, self.pool.page(page).role.level) as u16 };
+            match self.child(at) {
+                Some(child) => page = child,
+                None => return,
+            }
+        }
+    }
+
+    /// Makes the tables down to where an address can be mapped, and returns the entry for it. `None`: the limit of pages.
+    fn reach(&mut self, vcpu: &VcpuMmu, linear: u64, walk: &Walk, target: Target) -> Option<EntryRef> {
+        let mut page = self.top(vcpu, linear)?;
+        let mut level = self.pool.page(page).role.level;
+        while level > walk.level {
+            let at = EntryRef { page, index: index(linear, level) as u16 };
+            let step = walk.steps[usize::from(level) - 2];
+            page = self.step_down(at, false, step.gfn, step.access)?;
+            level -= 1;
+        }
+        // Only now, because new shadow pages forbid large pages around their tables.
+        let goal = self.mapping_level(target.gfn, walk.level);
+        if walk.level > goal {
+            self.stats.split += 1;
+        }
+        while level > goal {
+            let at = EntryRef { page, index: index(linear, level) as u16 };
+            page = self.step_down(at, true, block(target.gfn, level), target.access)?;
+            if self.mode == MmuMode::ShadowNocache {
+                let entry = self.pool.entry(at);
+                self.pool.set_entry(at, entry | PIECES);
+            }
+            level -= 1;
+        }
+        Some(EntryRef { page, index: index(linear, level) as u16 })
+    }
+
+    /// The table that `at` points to, made if need be: for `gfn`, with what the entries above allow.
+    fn step_down(&mut self, at: EntryRef, direct: bool, gfn: u64, access: u8) -> Option<PageId> {
+        self.tolls.add(Operation::TableRead, 1);
+        if let Some(child) = self.child(at) {
+            let page = self.pool.page(child);
+            let fits = page.role.direct == direct && page.gfn == gfn && page.role.access == access;
+            // Trees map whatever was asked for under an address; nobody else finds their pages.
+            if fits || page.keeping == Keeping::Tree {
+                return Some(child);
+            }
+        }
+        let role = self.pool.page(at.page).role.child(usize::from(at.index), direct, access);
+        if self.drop_entry(at) {
+            self.flush_all();
+        }
+        let child = self.get_page(gfn, role)?;
+        self.link(at, child);
+        Some(child)
+    }
+
+    /// Makes the entries around one that was needed, where the guest has used its own and nothing has to change for it.
+    pub(super) fn prefetch(&mut self, at: EntryRef) {
+        let page = self.pool.page(at.page);
+        let (role, table) = (page.role, page.gfn);
+        if role.level != 1 {
+            return;
+        }
+        let first = at.index & !(PREFETCH - 1);
+        for number in first..first + PREFETCH {
+            let near = EntryRef { page: at.page, index: number };
+            if number == at.index || self.pool.entry(near) != 0 {
+                continue;
+            }
+            let (gfn, access) = if role.direct {
+                (table + u64::from(number), role.access)
+            } else {
+                let address = (table << 12) + role.guest_offset(usize::from(number));
+                self.tolls.add(Operation::GuestWalk, 1);
+                let (value, _) = self.read_guest(address, !role.four_byte);
+                match self.used_entry(&role.paging(), value, role.access) {
+                    Some(found) => found,
+                    None => continue,
+                }
+            };
+            if self.slots.find(gfn).is_some_and(|slot| access & WRITE == 0 || !slot.config.log_dirty) {
+                self.map_ahead(near, gfn, access);
+                self.stats.prefetched += 1;
+            }
+        }
+    }
+
+    /// Maps a page before it is accessed.
+    pub(super) fn map_ahead(&mut self, at: EntryRef, gfn: u64, access: u8) {
+        let target = Target { gfn, access, write: false, used: false, may_unsync: true };
+        self.map_page(at, target);
+    }
+
+    /// The guest executes INVLPG, or invalidates one address in another way.
+    pub fn invlpg(&mut self, vcpu: &mut VcpuMmu, linear: u64) {
+        match self.mode {
+            MmuMode::ShadowNocache => self.nocache_invlpg(vcpu, linear),
+            MmuMode::Shadow => self.shadow_invlpg(vcpu, linear),
+            MmuMode::LegacyTdp | MmuMode::Tdp => {}
+        }
+    }
+
+    fn shadow_invlpg(&mut self, vcpu: &VcpuMmu, linear: u64) {
+        for mut page in self.tops(vcpu, linear) {
+            loop {
+                let at = EntryRef { page, index: index(linear, self.pool.page(page).role.level) as u16 };
+                self.tolls.add(Operation::TableRead, 1);
+                if self.pool.page(page).unsync {
+                    self.tolls.add(Operation::SyncEntry, 1);
+                    self.sync_entry(at);
+                }
+                match self.child(at) {
+                    Some(child) => page = child,
+                    None => break,
+                }
+            }
+        }
+    }
+
+    /// The topmost pages for an address of all roots that the virtual processor keeps.
+    fn tops(&self, vcpu: &VcpuMmu, linear: u64) -> Vec<PageId> {
+        let sets = vcpu.current().into_iter().chain(vcpu.kept.iter());
+        sets.filter_map(|set| set.pages[if set.is_pae { (linear >> 30) as usize & 3 } else { 0 }])
+            .filter(|id| self.pool.page(*id).keeping == Keeping::Hashed)
+            .collect()
+    }
+
+    /// Makes room for the pages that one fault may need, if need be at the cost of kept roots.
+    pub(super) fn make_room(&mut self, vcpu: &mut VcpuMmu) -> bool {
+        match self.mode {
+            MmuMode::ShadowNocache | MmuMode::Tdp => self.make_tree_room(),
+            MmuMode::Shadow | MmuMode::LegacyTdp => {
+                if self.make_pages_available() {
+                    return true;
+                }
+                self.drop_kept(vcpu);
+                self.make_pages_available()
+            }
+        }
+    }
+}

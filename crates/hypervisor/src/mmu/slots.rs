@@ -1,0 +1,173 @@
+//! Memory slots: which guest frames are backed by which host frames, and which of them were written.
+
+use super::MmuError;
+use cpu::Ram;
+
+/// What a slot is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotConfig {
+    /// First guest frame.
+    pub gfn: u64,
+    /// Number of frames.
+    pub pages: u64,
+    /// Host-physical address of the first frame; page aligned.
+    pub hpa: u64,
+    /// Writes are for the user-space VMM to handle.
+    pub read_only: bool,
+    /// Frames that are written are logged.
+    pub log_dirty: bool,
+}
+
+/// A slot in use.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// What it is made of.
+    pub config: SlotConfig,
+    /// One bit per frame: written since the log was last read.
+    pub(super) dirty: Vec<u64>,
+}
+
+impl Slot {
+    /// The frame after the last.
+    pub fn end(&self) -> u64 {
+        self.config.gfn + self.config.pages
+    }
+
+    /// Whether it backs a frame.
+    pub fn contains(&self, gfn: u64) -> bool {
+        gfn.wrapping_sub(self.config.gfn) < self.config.pages
+    }
+
+    /// Host-physical address of a frame that it backs.
+    pub fn hpa(&self, gfn: u64) -> u64 {
+        self.config.hpa + ((gfn - self.config.gfn) << 12)
+    }
+
+    /// Whether the naturally aligned block of `pages` frames around `gfn` is backed by a block aligned alike.
+    pub fn has_block(&self, gfn: u64, pages: u64) -> bool {
+        let first = gfn & !(pages - 1);
+        let alike = (self.config.gfn ^ (self.config.hpa >> 12)) & (pages - 1) == 0;
+        alike && first >= self.config.gfn && first + pages <= self.end()
+    }
+
+    /// Enters a frame in the log. Whether it was not there.
+    pub(super) fn mark_dirty(&mut self, gfn: u64) -> bool {
+        if !self.config.log_dirty || !self.contains(gfn) {
+            return false;
+        }
+        let number = gfn - self.config.gfn;
+        let word = &mut self.dirty[(number / 64) as usize];
+        let bit = 1 << (number % 64);
+        let fresh = *word & bit == 0;
+        *word |= bit;
+        fresh
+    }
+
+    /// Turns the log on, empty, or off.
+    pub(super) fn set_logging(&mut self, on: bool) {
+        self.config.log_dirty = on;
+        self.dirty = if on { vec![0; self.config.pages.div_ceil(64) as usize] } else { Vec::new() };
+    }
+}
+
+/// Frame numbers from here on do not exist, whatever the processor.
+const GFN_END: u64 = 1 << 40;
+
+/// All slots of a machine, by first frame.
+#[derive(Clone, Debug, Default)]
+pub struct Slots {
+    all: Vec<Slot>,
+}
+
+impl Slots {
+    /// The slot of a frame.
+    pub fn find(&self, gfn: u64) -> Option<&Slot> {
+        let after = self.all.partition_point(|slot| slot.config.gfn <= gfn);
+        self.all[..after].last().filter(|slot| slot.contains(gfn))
+    }
+
+    pub(super) fn find_mut(&mut self, gfn: u64) -> Option<&mut Slot> {
+        let after = self.all.partition_point(|slot| slot.config.gfn <= gfn);
+        self.all[..after].last_mut().filter(|slot| slot.contains(gfn))
+    }
+
+    /// The slots in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.all.iter()
+    }
+
+    /// Host-physical address of a guest-physical one.
+    pub fn translate(&self, gpa: u64) -> Option<u64> {
+        Some(self.find(gpa >> 12)?.hpa(gpa >> 12) | gpa & 0xfff)
+    }
+
+    /// Guest frames backed by all slots together.
+    pub fn pages(&self) -> u64 {
+        self.all.iter().map(|slot| slot.config.pages).sum()
+    }
+
+    /// Adds a slot, which must be RAM that guests may see, and disjoint from the others.
+    pub(super) fn insert(&mut self, config: SlotConfig, ram: &Ram) -> Result<(), MmuError> {
+        let end = config.gfn.checked_add(config.pages).filter(|end| *end <= GFN_END);
+        let Some(end) = end.filter(|_| config.pages != 0 && config.hpa & 0xfff == 0) else {
+            return Err(MmuError::SlotRange { gfn: config.gfn });
+        };
+        if self.all.iter().any(|slot| config.gfn < slot.end() && slot.config.gfn < end) {
+            return Err(MmuError::SlotOverlap { gfn: config.gfn });
+        }
+        let bytes = config.pages << 12;
+        let backed = ram.regions().iter().any(|region| {
+            let offset = config.hpa.wrapping_sub(region.start);
+            !region.hidden && offset < region.len && bytes <= region.len - offset
+        });
+        if !backed {
+            return Err(MmuError::SlotNotRam { gfn: config.gfn });
+        }
+        let mut slot = Slot { config, dirty: Vec::new() };
+        slot.set_logging(config.log_dirty);
+        let at = self.all.partition_point(|other| other.config.gfn < config.gfn);
+        self.all.insert(at, slot);
+        Ok(())
+    }
+
+    /// Takes the slot that begins at `gfn` out.
+    pub(super) fn remove(&mut self, gfn: u64) -> Option<Slot> {
+        let at = self.all.iter().position(|slot| slot.config.gfn == gfn)?;
+        Some(self.all.remove(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(gfn: u64, pages: u64, hpa: u64) -> SlotConfig {
+        SlotConfig { gfn, pages, hpa, read_only: false, log_dirty: false }
+    }
+
+    #[test]
+    fn slots_translate_and_refuse_what_they_cannot_hold() {
+        let ram = Ram::anonymous(1 << 20);
+        let mut slots = Slots::default();
+        slots.insert(config(0x100, 16, 0x1_0000), &ram).unwrap();
+        slots.insert(config(0, 16, 0), &ram).unwrap();
+        assert_eq!(slots.translate(0x10_0123), Some(0x1_0123));
+        assert_eq!(slots.translate(0xf_ffff), None);
+        assert_eq!(slots.translate(0x1_0000), None);
+        assert_eq!(slots.translate(u64::MAX), None);
+        assert!(slots.insert(config(0x10f, 1, 0), &ram).is_err());
+        assert!(slots.insert(config(0x200, 1, 1 << 20), &ram).is_err());
+        assert!(slots.insert(config(u64::MAX, 2, 0), &ram).is_err());
+        assert!(slots.insert(config(0x200, u64::MAX, 0), &ram).is_err());
+        assert!(slots.remove(0x100).is_some() && slots.find(0x100).is_none());
+    }
+
+    #[test]
+    fn a_block_must_be_aligned_alike_on_both_sides() {
+        let slot = |gfn, pages, hpa| Slot { config: config(gfn, pages, hpa), dirty: Vec::new() };
+        assert!(slot(0x200, 0x400, 0x20_0000).has_block(0x3ff, 512));
+        assert!(!slot(0x200, 0x400, 0x20_1000).has_block(0x3ff, 512));
+        assert!(!slot(0x201, 0x400, 0x20_1000).has_block(0x3ff, 512));
+        assert!(slot(0x201, 0x400, 0x20_1000).has_block(0x400, 512));
+    }
+}

@@ -1,0 +1,255 @@
+//! Entries of the hypervisor's own tables, in the two formats that they have: ordinary page tables and EPT.
+
+/// Instructions may be fetched.
+pub const EXEC: u8 = 1;
+/// Writes are allowed.
+pub const WRITE: u8 = 2;
+/// User-mode code may access it.
+pub const USER: u8 = 4;
+/// Everything is allowed.
+pub const ALL: u8 = EXEC | WRITE | USER;
+
+/// Bits that hold the address of a table or frame.
+pub const ADDRESS: u64 = 0x0007_ffff_ffff_f000;
+/// The entry maps a page although it is not in a last-level table (both formats).
+const LARGE: u64 = 1 << 7;
+
+const P: u64 = 1;
+const RW: u64 = 2;
+const US: u64 = 4;
+const ACCESSED: u64 = 1 << 5;
+const DIRTY: u64 = 1 << 6;
+const NX: u64 = 1 << 63;
+/// An address bit beyond those of the processor: accesses fault with a reserved bit, which tells MMIO from what is unmapped.
+const RESERVED: u64 = 1 << 51;
+
+const EPT_READ: u64 = 1;
+const EPT_WRITE: u64 = 2;
+const EPT_EXEC: u64 = 4;
+const EPT_ALL: u64 = EPT_READ | EPT_WRITE | EPT_EXEC;
+const EPT_WRITE_BACK: u64 = 6 << 3;
+const EPT_ACCESSED: u64 = 1 << 8;
+const EPT_DIRTY: u64 = 1 << 9;
+/// Writable but not readable: accesses end in an EPT misconfiguration, which tells MMIO from what is unmapped.
+const EPT_MMIO: u64 = EPT_WRITE | EPT_EXEC;
+
+/// The format of the tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Page tables of the processor (PAE, 4 or 5 levels).
+    Paging {
+        /// There is an address bit beyond those of the processor.
+        mmio: bool,
+    },
+    /// Extended page tables.
+    Ept {
+        /// The processor keeps accessed and dirty flags.
+        flags: bool,
+    },
+}
+
+impl Format {
+    /// The entry that makes accesses to a frame without a slot recognizable. `None`: the processor has no way.
+    pub fn mmio(self, gfn: u64) -> Option<u64> {
+        match self {
+            Self::Paging { mmio } => (mmio && gfn < 1 << 39).then_some(P | RW | US | RESERVED | gfn << 12),
+            Self::Ept { .. } => (gfn < 1 << 36).then_some(EPT_MMIO | gfn << 12),
+        }
+    }
+
+    /// Whether an entry marks MMIO.
+    pub fn is_mmio(self, entry: u64) -> bool {
+        match self {
+            Self::Paging { .. } => entry & (P | RESERVED) == P | RESERVED,
+            Self::Ept { .. } => entry & EPT_ALL == EPT_MMIO,
+        }
+    }
+
+    /// Whether an entry maps a page or points to a table.
+    pub fn is_present(self, entry: u64) -> bool {
+        match self {
+            Self::Paging { .. } => entry & P != 0 && entry & RESERVED == 0,
+            Self::Ept { .. } => entry & EPT_READ != 0,
+        }
+    }
+
+    /// Whether an entry in a table of `level` maps a page.
+    pub fn is_leaf(self, entry: u64, level: u8) -> bool {
+        self.is_present(entry) && (level == 1 || entry & LARGE != 0)
+    }
+
+    /// Whether an entry in a table of `level` points to a table.
+    pub fn is_table(self, entry: u64, level: u8) -> bool {
+        self.is_present(entry) && level > 1 && entry & LARGE == 0
+    }
+
+    /// The entry that points to a table: all permissions are left to the last level.
+    pub fn table(self, hpa: u64) -> u64 {
+        match self {
+            Self::Paging { .. } => hpa | P | RW | US | ACCESSED,
+            Self::Ept { flags } => hpa | EPT_ALL | if flags { EPT_ACCESSED } else { 0 },
+        }
+    }
+
+    /// The entry of the page directory pointer table of PAE paging that points to a table.
+    pub fn pdpte(hpa: u64) -> u64 {
+        hpa | P
+    }
+
+    /// An entry in a table of `level` that maps a page. With `write`, the hypervisor has no objection against writes.
+    pub fn leaf(self, hpa: u64, level: u8, access: u8, used: bool) -> u64 {
+        let write = access & WRITE != 0;
+        let large = if level > 1 { LARGE } else { 0 };
+        let permissions = match self {
+            Self::Paging { .. } => {
+                P | if write { RW | DIRTY } else { 0 }
+                    | if access & USER != 0 { US } else { 0 }
+                    | if access & EXEC == 0 { NX } else { 0 }
+                    | if used { ACCESSED } else { 0 }
+            }
+            Self::Ept { flags } => {
+                EPT_READ
+                    | EPT_WRITE_BACK
+                    | if write { EPT_WRITE } else { 0 }
+                    | if access & EXEC != 0 { EPT_EXEC } else { 0 }
+                    | if flags && used { EPT_ACCESSED } else { 0 }
+                    | if flags && write { EPT_DIRTY } else { 0 }
+            }
+        };
+        hpa | large | permissions | if write { self.may_write() } else { 0 }
+    }
+
+    /// The bit that says that only dirty logging keeps a page write-protected.
+    const fn may_write(self) -> u64 {
+        match self {
+            Self::Paging { .. } => 1 << 10,
+            Self::Ept { .. } => 1 << 58,
+        }
+    }
+
+    /// Whether an entry allows writes.
+    pub fn is_writable(self, entry: u64) -> bool {
+        entry & RW != 0
+    }
+
+    /// Whether an entry that does not allow writes would, were it not for the dirty log.
+    pub fn could_be_writable(self, entry: u64) -> bool {
+        entry & self.may_write() != 0
+    }
+
+    /// The entry without write permission: for the dirty log, or for good.
+    pub fn write_protected(self, entry: u64, for_log: bool) -> u64 {
+        let dirty = match self {
+            Self::Paging { .. } => DIRTY,
+            Self::Ept { .. } => EPT_DIRTY,
+        };
+        entry & !(RW | dirty) & if for_log { u64::MAX } else { !self.may_write() }
+    }
+
+    /// The entry with write permission, which only the dirty log had taken.
+    pub fn write_allowed(self, entry: u64) -> u64 {
+        match self {
+            Self::Paging { .. } => entry | RW | DIRTY,
+            Self::Ept { flags } => entry | EPT_WRITE | if flags { EPT_DIRTY } else { 0 },
+        }
+    }
+
+    /// What is allowed at all by an entry that maps a page.
+    pub fn access(self, entry: u64) -> u8 {
+        let write = if entry & RW != 0 { WRITE } else { 0 };
+        match self {
+            Self::Paging { .. } => {
+                write | if entry & US != 0 { USER } else { 0 } | if entry & NX == 0 { EXEC } else { 0 }
+            }
+            Self::Ept { .. } => write | USER | if entry & EPT_EXEC != 0 { EXEC } else { 0 },
+        }
+    }
+
+    /// One of the pieces of a large page, as an entry of the level below.
+    pub fn piece(self, entry: u64, level: u8, number: u64) -> u64 {
+        let below = level - 1;
+        let size = 1u64 << (12 + 9 * (below - 1));
+        let kept = if below == 1 { entry & !LARGE } else { entry };
+        kept + number * size
+    }
+
+    /// Whether going from one entry to another leaves the TLB with something it must not have.
+    pub fn needs_flush(self, old: u64, new: u64) -> bool {
+        if !self.is_present(old) {
+            return false;
+        }
+        if !self.is_present(new) || (old ^ new) & (ADDRESS | LARGE) != 0 {
+            return true;
+        }
+        let (old, new) = (self.access(old), self.access(new));
+        // A user page that becomes a supervisor one, or the other way round, is another page to SMEP and SMAP.
+        old & !new != 0 || (old ^ new) & USER != 0
+    }
+}
+
+/// The page that an entry maps, or the table it points to.
+pub fn address(entry: u64) -> u64 {
+    entry & ADDRESS
+}
+
+/// Marks entries of `shadow-nocache` below which there are pieces of one large guest page.
+pub const PIECES: u64 = 1 << 11;
+
+/// Log2 of the number of 4 KiB frames that an entry of a table of `level` spans.
+pub const fn frames_shift(level: u8) -> u32 {
+    9 * (level as u32 - 1)
+}
+
+/// The number of 4 KiB frames that an entry of a table of `level` spans.
+pub const fn frames(level: u8) -> u64 {
+    1 << frames_shift(level)
+}
+
+/// The index into a table of `level` for a linear or guest-physical address.
+pub const fn index(address: u64, level: u8) -> usize {
+    (address >> (12 + frames_shift(level)) & 0x1ff) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMATS: [Format; 3] =
+        [Format::Paging { mmio: true }, Format::Ept { flags: true }, Format::Ept { flags: false }];
+
+    #[test]
+    fn kinds_of_entries_are_told_apart() {
+        for format in FORMATS {
+            let mmio = format.mmio(0xfee00).unwrap();
+            assert!(format.is_mmio(mmio) && !format.is_present(mmio));
+            assert!(!format.is_mmio(0) && !format.is_present(0));
+            let table = format.table(0xd000_1000);
+            assert!(format.is_table(table, 2) && !format.is_leaf(table, 2) && format.is_leaf(table, 1));
+            let large = format.leaf(0x20_0000, 2, ALL, true);
+            assert!(format.is_leaf(large, 2) && !format.is_table(large, 2) && !format.is_mmio(large));
+            assert_eq!(format.access(large), ALL);
+        }
+    }
+
+    #[test]
+    fn the_log_takes_write_permission_and_gives_it_back() {
+        for format in FORMATS {
+            let entry = format.leaf(0x5000, 1, ALL, true);
+            let logged = format.write_protected(entry, true);
+            assert!(!format.is_writable(logged) && format.could_be_writable(logged));
+            assert_eq!(format.write_allowed(logged), entry);
+            assert!(!format.could_be_writable(format.write_protected(entry, false)));
+            assert!(format.needs_flush(entry, logged) && !format.needs_flush(logged, entry));
+        }
+    }
+
+    #[test]
+    fn a_large_page_is_cut_into_pieces() {
+        for format in FORMATS {
+            let huge = format.leaf(0x4000_0000, 3, ALL, true);
+            let large = format.piece(huge, 3, 3);
+            assert_eq!((address(large), format.is_leaf(large, 2)), (0x4060_0000, true));
+            assert_eq!(format.piece(large, 2, 5), format.leaf(0x4060_5000, 1, ALL, true));
+        }
+    }
+}
