@@ -132,10 +132,10 @@ impl Default for Fetch {
     }
 }
 
-/// Which entries of [`Front`] and [`Fetch`] belong to which PCID: those of the address spaces used last stay valid while another
+/// Which entries of [`Front`] and [`Fetch`] belong to which VPID, EPT pointer and PCID: those of the address spaces used last stay valid while another
 /// one is active, as they do in the TLB.
 pub struct Spaces {
-    recent: [(u16, u16); RECENT],
+    recent: [(u32, u16); RECENT],
     next: usize,
     newest: u16,
 }
@@ -143,7 +143,7 @@ pub struct Spaces {
 const RECENT: usize = 16;
 /// Generations that fit in a tag; 0 is none.
 const GENERATIONS: u16 = 1 << 10;
-const NO_SPACE: (u16, u16) = (u16::MAX, 0);
+const NO_SPACE: (u32, u16) = (u32::MAX, 0);
 
 impl Spaces {
     /// None yet.
@@ -151,9 +151,9 @@ impl Spaces {
         Self { recent: [NO_SPACE; RECENT], next: 0, newest: 0 }
     }
 
-    /// The generation of a PCID's entries, and whether generations have started over.
-    fn enter(&mut self, pcid: u16) -> (u64, bool) {
-        if let Some((_, generation)) = self.recent.iter().find(|(p, _)| *p == pcid) {
+    /// The generation of an address space's entries, and whether generations have started over.
+    fn enter(&mut self, space: u32) -> (u64, bool) {
+        if let Some((_, generation)) = self.recent.iter().find(|(s, _)| *s == space) {
             return (u64::from(*generation), false);
         }
         self.newest += 1;
@@ -161,13 +161,13 @@ impl Spaces {
         if over {
             *self = Self { newest: 1, ..Self::new() };
         }
-        self.recent[self.next] = (pcid, self.newest);
+        self.recent[self.next] = (space, self.newest);
         self.next = (self.next + 1) % RECENT;
         (u64::from(self.newest), over)
     }
 
-    fn forget(&mut self, pcid: u16) {
-        self.recent.iter_mut().filter(|(p, _)| *p == pcid).for_each(|slot| *slot = NO_SPACE);
+    fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
+        self.recent.iter_mut().filter(|(space, _)| is_gone(*space)).for_each(|slot| *slot = NO_SPACE);
     }
 
     fn forget_all(&mut self) {
@@ -223,13 +223,14 @@ impl Cpu {
             return;
         }
         if let Some(pcid) = flushed {
-            self.spaces.forget(pcid);
+            let context = self.tlb.context();
+            self.spaces.forget(|space| context.owns(space, pcid));
         }
         self.enter_space();
     }
 
     fn enter_space(&mut self) {
-        let (generation, over) = self.spaces.enter(self.pcid());
+        let (generation, over) = self.spaces.enter(self.tlb.context().key(self.pcid()));
         if over {
             self.front = Front { context: self.front.context, ..Front::new() };
             self.fetch = Fetch::new();
@@ -345,7 +346,7 @@ impl Cpu {
         }
         // A permission failure walks again, as hardware does: the tables may have been relaxed since.
         let walked = self.walk(linear, access, privilege)?;
-        if self.cr0 & CR0_PG != 0 {
+        if walked.references != 0 {
             let family = if code { Family::TlbMissCode } else { Family::TlbMissData };
             self.charge(Kind::new(family, walked.references), 1);
         }

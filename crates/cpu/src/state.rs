@@ -546,7 +546,7 @@ impl Cpu {
             self.xcr0 = 1;
             self.pkru = 0;
         }
-        self.tlb.flush_all();
+        self.tlb.flush_everything();
         self.mode_changed();
     }
 

@@ -1,6 +1,6 @@
 //! The translation look-aside buffers: the ones that are used and the ones that are modelled.
 //!
-//! Two levels as the profile sizes them, tagged with PCID, with global entries. Replacement is round-robin within a set, so
+//! Two levels as the profile sizes them, tagged with VPID, EPT pointer and PCID, with global entries. Replacement is round-robin within a set, so
 //! a hit changes nothing and a fast path in front ([`crate::mem::Front`]) may answer for entries that are present here without
 //! disturbing what is counted. Flushes do not touch entries: each entry carries the stamp of its fill, and is valid only
 //! while that is newer than the last flush that concerned it.
@@ -15,6 +15,12 @@ pub mod perm {
     pub const NO_EXECUTE: u8 = 4;
     pub const DIRTY: u8 = 8;
     pub const GLOBAL: u8 = 16;
+    /// EPT forbids reads.
+    pub const EPT_NO_READ: u8 = 32;
+    /// EPT forbids writes.
+    pub const EPT_NO_WRITE: u8 = 64;
+    /// EPT forbids fetches.
+    pub const EPT_NO_FETCH: u8 = 128;
 }
 
 /// A cached translation.
@@ -22,7 +28,7 @@ pub mod perm {
 pub struct Entry {
     /// Linear address of the page.
     pub linear: u64,
-    /// Guest-physical address of the page.
+    /// Physical address of the page: with EPT, the host-physical one.
     pub physical: u64,
     /// Log2 of the page size: 12, 21, 22 or 30.
     pub shift: u8,
@@ -32,6 +38,8 @@ pub struct Entry {
     pub key: u8,
     /// PCID it was filled under.
     pub pcid: u16,
+    /// VPID and EPT pointer it was filled under.
+    context: Context,
     /// Fill time; 0 never was filled.
     stamp: u64,
 }
@@ -39,7 +47,31 @@ pub struct Entry {
 impl Entry {
     /// A translation about to be inserted.
     pub fn new(linear: u64, physical: u64, shift: u8, perms: u8, key: u8, pcid: u16) -> Self {
-        Self { linear, physical, shift, perms, key, pcid, stamp: 0 }
+        Self { linear, physical, shift, perms, key, pcid, context: Context::default(), stamp: 0 }
+    }
+}
+
+/// A VPID and an EPT pointer, by their numbers in [`Flushes`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Context {
+    vpid: u8,
+    ept: u8,
+}
+
+impl Context {
+    /// Whether the VPID is another than 0.
+    pub fn vpid_tagged(self) -> bool {
+        self.vpid != 0
+    }
+
+    /// The context and a PCID in one number.
+    pub fn key(self, pcid: u16) -> u32 {
+        u32::from(self.vpid) << 24 | u32::from(self.ept) << 16 | u32::from(pcid)
+    }
+
+    /// Whether a number of [`Self::key`] is of this VPID, with this PCID, under whatever EPT pointer.
+    pub fn owns(self, key: u32, pcid: u16) -> bool {
+        key >> 24 == u32::from(self.vpid) && key as u16 == pcid
     }
 }
 
@@ -113,14 +145,15 @@ impl Array {
     }
 
     /// Drops what covers `linear` under `pcid` or globally; `pcid` `None` means under any.
-    fn remove(&mut self, linear: u64, pcid: Option<u16>, globals: bool) {
+    fn remove(&mut self, vpid: u8, linear: u64, pcid: Option<u16>, globals: bool) {
         if self.sets == 0 {
             return;
         }
         for shift in SHIFTS {
             let first = self.set(linear, shift) * self.ways;
             for e in &mut self.entries[first..first + self.ways] {
-                let covers = e.stamp != 0 && e.shift == shift && linear >> shift == e.linear >> shift;
+                let covers =
+                    e.stamp != 0 && e.shift == shift && linear >> shift == e.linear >> shift && e.context.vpid == vpid;
                 let mine = pcid.is_none_or(|p| p == e.pcid) || (globals && e.perms & perm::GLOBAL != 0);
                 if covers && mine && (globals || e.perms & perm::GLOBAL == 0) {
                     e.stamp = 0;
@@ -130,25 +163,85 @@ impl Array {
     }
 }
 
+/// When translations of one VPID were flushed last.
+struct OfVpid {
+    vpid: u16,
+    all: u64,
+    non_global: u64,
+    by_pcid: Vec<u64>,
+}
+
+impl OfVpid {
+    fn new(vpid: u16) -> Self {
+        Self { vpid, all: 0, non_global: 0, by_pcid: vec![0; 4096] }
+    }
+}
+
+/// When translations through one EPT pointer were flushed last.
+#[derive(Clone, Copy)]
+struct OfEpt {
+    /// [`EPT_TABLE`] of the pointer.
+    table: u64,
+    all: u64,
+}
+
+/// VPIDs and EPT pointers told apart at most; with more, everything is flushed and they are numbered anew.
+const MOST_VPIDS: usize = 16;
+const MOST_EPTS: usize = 255;
+/// What identifies the translations of an EPT pointer: the address of its root table.
+const EPT_TABLE: u64 = 0x000f_ffff_ffff_f000;
+
 /// When what was flushed last.
 struct Flushes {
     now: u64,
-    all: u64,
-    by_pcid: Vec<u64>,
-    non_global: u64,
+    current: Context,
+    /// The first is VPID 0.
+    vpids: Vec<OfVpid>,
+    /// The first is no EPT.
+    epts: Vec<OfEpt>,
 }
 
 impl Flushes {
+    fn new() -> Self {
+        Self {
+            now: 1,
+            current: Context::default(),
+            vpids: vec![OfVpid::new(0)],
+            epts: vec![OfEpt { table: u64::MAX, all: 0 }],
+        }
+    }
+
     #[inline]
     fn valid(&self, e: &Entry, pcid: u16) -> bool {
-        (e.pcid == pcid || e.perms & perm::GLOBAL != 0) && self.valid_at_all(e)
+        e.context == self.current && (e.pcid == pcid || e.perms & perm::GLOBAL != 0) && self.valid_at_all(e)
     }
 
     #[inline]
     fn valid_at_all(&self, e: &Entry) -> bool {
-        e.stamp > self.all
-            && (e.perms & perm::GLOBAL != 0
-                || (e.stamp > self.non_global && e.stamp > self.by_pcid[usize::from(e.pcid)]))
+        let of = &self.vpids[usize::from(e.context.vpid)];
+        e.stamp > of.all
+            && e.stamp > self.epts[usize::from(e.context.ept)].all
+            && (e.perms & perm::GLOBAL != 0 || (e.stamp > of.non_global && e.stamp > of.by_pcid[usize::from(e.pcid)]))
+    }
+
+    /// Moves time on, and returns what it was.
+    fn stamp(&mut self) -> u64 {
+        self.now += 1;
+        self.now - 1
+    }
+
+    fn current_vpid(&mut self) -> &mut OfVpid {
+        &mut self.vpids[usize::from(self.current.vpid)]
+    }
+
+    /// The numbers of a VPID and an EPT's root table.
+    fn find(&self, vpid: u16, table: u64) -> (Option<usize>, Option<usize>) {
+        (self.vpids.iter().position(|of| of.vpid == vpid), self.epts.iter().position(|of| of.table == table))
+    }
+
+    fn everything(&mut self) {
+        let now = self.stamp();
+        self.vpids.iter_mut().for_each(|of| of.all = now);
     }
 }
 
@@ -192,7 +285,7 @@ impl Tlb {
             data: [Array::new(size.dtlb_4k), Array::new(size.dtlb_2m), Array::new(size.dtlb_1g)],
             code: [Array::new(size.itlb_4k), Array::new(size.itlb_2m)],
             second: [Array::new(size.stlb), Array::new(size.stlb_1g)],
-            flushes: Flushes { now: 1, all: 0, by_pcid: vec![0; 4096], non_global: 0 },
+            flushes: Flushes::new(),
             used: [false; 4],
         }
     }
@@ -227,6 +320,7 @@ impl Tlb {
     pub fn insert(&mut self, mut entry: Entry, code: bool) -> Option<Entry> {
         let Self { data, code: instruction, second, flushes, used } = self;
         entry.stamp = flushes.now;
+        entry.context = flushes.current;
         if let Some(number) = SHIFTS.into_iter().position(|shift| shift == entry.shift) {
             used[number] = true;
         }
@@ -239,22 +333,27 @@ impl Tlb {
         first_level(data, instruction, code, entry.shift).insert(entry, flushes)
     }
 
-    /// Everything, global entries included.
+    /// Everything of every VPID.
+    pub fn flush_everything(&mut self) {
+        self.flushes.everything();
+    }
+
+    /// Everything of the current VPID, global entries included.
     pub fn flush_all(&mut self) {
-        self.flushes.all = self.flushes.now;
-        self.flushes.now += 1;
+        let now = self.flushes.stamp();
+        self.flushes.current_vpid().all = now;
     }
 
     /// All non-global entries of one PCID (MOV CR3, INVPCID type 1).
     pub fn flush_pcid(&mut self, pcid: u16) {
-        self.flushes.by_pcid[usize::from(pcid & 0xfff)] = self.flushes.now;
-        self.flushes.now += 1;
+        let now = self.flushes.stamp();
+        self.flushes.current_vpid().by_pcid[usize::from(pcid & 0xfff)] = now;
     }
 
     /// All non-global entries of all PCIDs (INVPCID type 3).
     pub fn flush_non_global(&mut self) {
-        self.flushes.non_global = self.flushes.now;
-        self.flushes.now += 1;
+        let now = self.flushes.stamp();
+        self.flushes.current_vpid().non_global = now;
     }
 
     fn arrays(&mut self) -> impl Iterator<Item = &mut Array> {
@@ -263,12 +362,79 @@ impl Tlb {
 
     /// INVLPG: the page of `linear` under `pcid`, and globally.
     pub fn flush_page(&mut self, linear: u64, pcid: u16) {
-        self.arrays().for_each(|a| a.remove(linear, Some(pcid), true));
+        let vpid = self.flushes.current.vpid;
+        self.arrays().for_each(|a| a.remove(vpid, linear, Some(pcid), true));
     }
 
     /// INVPCID type 0: the page of `linear` under `pcid`, not globally.
     pub fn flush_page_non_global(&mut self, linear: u64, pcid: u16) {
-        self.arrays().for_each(|a| a.remove(linear, Some(pcid), false));
+        let vpid = self.flushes.current.vpid;
+        self.arrays().for_each(|a| a.remove(vpid, linear, Some(pcid), false));
+    }
+
+    /// The VPID and EPT pointer in force.
+    pub fn context(&self) -> Context {
+        self.flushes.current
+    }
+
+    /// Puts a VPID and an EPT pointer in force. Translations of others stay, out of reach.
+    pub fn enter(&mut self, vpid: u16, eptp: Option<u64>) {
+        let table = eptp.map_or(u64::MAX, |pointer| pointer & EPT_TABLE);
+        let (known_vpid, known_ept) = match self.flushes.find(vpid, table) {
+            (None, _) if self.flushes.vpids.len() == MOST_VPIDS => self.start_over(vpid, table),
+            (_, None) if self.flushes.epts.len() == MOST_EPTS => self.start_over(vpid, table),
+            known => known,
+        };
+        let Flushes { vpids, epts, current, .. } = &mut self.flushes;
+        let vpid = known_vpid.unwrap_or_else(|| {
+            vpids.push(OfVpid::new(vpid));
+            vpids.len() - 1
+        });
+        let ept = known_ept.unwrap_or_else(|| {
+            epts.push(OfEpt { table, all: 0 });
+            epts.len() - 1
+        });
+        *current = Context { vpid: vpid as u8, ept: ept as u8 };
+    }
+
+    /// Forgets everything and what the numbers stood for; finds anew.
+    #[cold]
+    fn start_over(&mut self, vpid: u16, table: u64) -> (Option<usize>, Option<usize>) {
+        self.arrays().for_each(|array| array.entries.fill(Entry::default()));
+        self.flushes.vpids.truncate(1);
+        self.flushes.epts.truncate(1);
+        self.flushes.find(vpid, table)
+    }
+
+    /// INVEPT: what was translated through one EPT pointer, or through any.
+    pub fn flush_ept(&mut self, eptp: Option<u64>) {
+        let now = self.flushes.stamp();
+        let concerned = |of: &&mut OfEpt| eptp.is_none_or(|pointer| of.table == pointer & EPT_TABLE);
+        self.flushes.epts[1..].iter_mut().filter(concerned).for_each(|of| of.all = now);
+    }
+
+    /// INVVPID of one VPID: everything, or everything that is not global.
+    pub fn flush_vpid(&mut self, vpid: u16, globals: bool) {
+        let now = self.flushes.stamp();
+        let Some(of) = self.flushes.vpids.iter_mut().find(|of| of.vpid == vpid) else { return };
+        if globals {
+            of.all = now;
+        } else {
+            of.non_global = now;
+        }
+    }
+
+    /// INVVPID of all VPIDs but 0.
+    pub fn flush_vpids(&mut self) {
+        let now = self.flushes.stamp();
+        self.flushes.vpids[1..].iter_mut().for_each(|of| of.all = now);
+    }
+
+    /// INVVPID of the page of one linear address, under whatever PCID and EPT pointer.
+    pub fn flush_page_of_vpid(&mut self, vpid: u16, linear: u64) {
+        if let Some(number) = self.flushes.vpids.iter().position(|of| of.vpid == vpid) {
+            self.arrays().for_each(|a| a.remove(number as u8, linear, None, true));
+        }
     }
 }
 

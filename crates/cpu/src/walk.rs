@@ -1,9 +1,10 @@
-//! Page walks: 32-bit, PAE, 4-level and 5-level paging (SDM vol. 3, chapter 4).
+//! Page walks: 32-bit, PAE, 4-level and 5-level paging (SDM vol. 3, chapter 4), with EPT under each of them in non-root mode.
 
 use crate::fault::Exec;
 use crate::flags;
 use crate::state::{Cpu, bits::*};
 use crate::tlb::{Entry, perm};
+use crate::vmx::{GuestView, Placed, Purpose};
 
 /// What an access wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,7 @@ const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 pub struct Walked {
     /// The translation.
     pub entry: Entry,
-    /// Paging-structure entries that were read.
+    /// Paging-structure entries that were read, those of EPT included.
     pub references: u32,
 }
 
@@ -85,8 +86,17 @@ impl Cpu {
         code
     }
 
-    /// Whether a translation allows an access; if not, the error-code bits beyond W, U and I.
+    /// Whether a translation allows an access; if not, the error-code bits beyond W, U and I. (Where EPT denies, another walk
+    /// finds out that it is an EPT violation.)
     pub fn permitted(&self, entry: &Entry, access: Access, privilege: Privilege) -> Result<(), u32> {
+        let ept = match access {
+            Access::Read => perm::EPT_NO_READ,
+            Access::Write => perm::EPT_NO_WRITE,
+            Access::Fetch => perm::EPT_NO_FETCH,
+        };
+        if entry.perms & ept != 0 {
+            return Err(code::PRESENT);
+        }
         let user_page = entry.perms & perm::USER != 0;
         let writable = entry.perms & perm::WRITE != 0;
         let write_protect = self.cr0 & CR0_WP != 0;
@@ -126,25 +136,59 @@ impl Cpu {
         self.long_mode() && (rights & 1 != 0 || write_denied)
     }
 
-    pub(crate) fn read_table(&self, address: u64, wide: bool) -> u64 {
-        let Some(address) = self.backing(address) else { return if wide { u64::MAX } else { u64::from(u32::MAX) } };
-        let value = if wide { self.ram.read::<u64>(address) } else { self.ram.read::<u32>(address).map(u64::from) };
-        // A table outside RAM reads as nothing there: not present in its low bit would hide the error, all ones does not.
+    /// Where an entry of the tables is that are being walked: through EPT in non-root mode, by the map of its memory where a
+    /// guest is emulated. `None`: nowhere.
+    fn entry_place(&mut self, address: u64, linear: u64, purpose: Purpose, references: &mut u32) -> Exec<Option<u64>> {
+        if self.vmx.ept {
+            return self.place(address, linear, purpose, references).map(|placed| Some(placed.address));
+        }
+        Ok(self.backing(address))
+    }
+
+    /// An entry. Outside RAM there is nothing: not present in its low bit would hide the error, all ones does not.
+    fn read_table(&self, place: Option<u64>, wide: bool) -> u64 {
+        let value = place.and_then(|at| match wide {
+            true => self.ram.read::<u64>(at),
+            false => self.ram.read::<u32>(at).map(u64::from),
+        });
         value.unwrap_or(if wide { u64::MAX } else { u64::from(u32::MAX) })
     }
 
-    fn write_table(&mut self, address: u64, wide: bool, value: u64) {
-        let Some(backing) = self.backing(address) else { return };
+    /// Reads an entry where loads of the PDPTE registers find them.
+    pub(crate) fn read_pdpte(&mut self, address: u64) -> Exec<u64> {
+        let place = self.entry_place(address, 0, Purpose::Pdpte, &mut 0)?;
+        Ok(self.read_table(place, true))
+    }
+
+    /// Sets flags in an entry.
+    fn write_table(&mut self, address: u64, linear: u64, wide: bool, value: u64) -> Exec {
+        let Some(at) = self.entry_place(address, linear, Purpose::TableFlags, &mut 0)? else { return Ok(()) };
         if let Some(emulating) = &mut self.vmx.emulation {
             emulating.note_entry(address);
         }
-        let address = backing;
-        self.code_written(address, if wide { 8 } else { 4 });
+        self.code_written(at, if wide { 8 } else { 4 });
         if wide {
-            self.ram.write(address, value);
+            self.ram.write(at, value);
         } else {
-            self.ram.write(address, value as u32);
+            self.ram.write(at, value as u32);
         }
+        Ok(())
+    }
+
+    /// Puts EPT under a translation to guest-physical addresses.
+    fn under_ept(&mut self, mut entry: Entry, linear: u64, access: Access, references: &mut u32) -> Exec<Entry> {
+        let address = entry.physical | (linear & ((1u64 << entry.shift) - 1));
+        let Placed { address, shift, rights, dirty } =
+            self.place(address, linear, Purpose::Data(access), references)?;
+        entry.shift = entry.shift.min(shift);
+        let page = !((1u64 << entry.shift) - 1);
+        entry.linear = linear & page;
+        entry.physical = address & page;
+        entry.perms |= (!rights as u8 & 7) * perm::EPT_NO_READ;
+        if !dirty {
+            entry.perms &= !perm::DIRTY;
+        }
+        Ok(entry)
     }
 
     /// Walks the paging structures for `linear`, checks the access, and sets accessed and dirty flags.
@@ -152,8 +196,17 @@ impl Cpu {
     /// With paging off it is the identity, in 4 KiB pages.
     pub fn walk(&mut self, linear: u64, access: Access, privilege: Privilege) -> Exec<Walked> {
         if self.cr0 & CR0_PG == 0 {
+            let perms = perm::WRITE | perm::USER | perm::DIRTY;
+            if self.vmx.ept {
+                let linear = linear & 0xffff_ffff;
+                let giga = linear & !((1 << 30) - 1);
+                let entry = Entry::new(giga, giga, 30, perms, 0, self.pcid());
+                let mut references = 0;
+                let entry = self.under_ept(entry, linear, access, &mut references)?;
+                return Ok(Walked { entry, references });
+            }
             let page = linear & 0xffff_ffff & !0xfff;
-            let entry = Entry::new(linear & !0xfff, page, 12, perm::WRITE | perm::USER | perm::DIRTY, 0, self.pcid());
+            let entry = Entry::new(linear & !0xfff, page, 12, perms, 0, self.pcid());
             return Ok(Walked { entry, references: 0 });
         }
         let long = self.long_mode();
@@ -189,7 +242,8 @@ impl Cpu {
         let (leaf, shift) = loop {
             let index = (linear >> shift) & if wide { 0x1ff } else { 0x3ff };
             let address = table + index * if wide { 8 } else { 4 };
-            let value = self.read_table(address, wide);
+            let place = self.entry_place(address, linear, Purpose::Table, &mut references)?;
+            let value = self.read_table(place, wide);
             references += 1;
             if value & P == 0 {
                 let code = self.fault_code(access, privilege, 0);
@@ -256,40 +310,57 @@ impl Cpu {
             let dirty = if i + 1 == depth && access == Access::Write { D } else { 0 };
             let wanted = value | A | dirty;
             if wanted != value {
-                self.write_table(address, wide, wanted);
+                self.write_table(address, linear, wide, wanted)?;
             }
         }
+        let entry = match self.vmx.ept {
+            true => self.under_ept(entry, linear, access, &mut references)?,
+            false => entry,
+        };
         Ok(Walked { entry, references })
     }
 
     /// Guest-physical address of a linear one for a look from outside: whatever the permissions, and without a trace in the
     /// TLB, the tables or the ledger. `None`: not mapped.
+    ///
+    /// The registers are those that the guest of a hypervisor sees, where that says so ([`NonRoot::visible`]).
+    ///
+    /// [`NonRoot::visible`]: crate::vmx::NonRoot::visible
     pub fn look_up(&self, linear: u64) -> Option<u64> {
-        self.look_up_from(self.cr3, linear)
+        let view = self.vmx.visible.unwrap_or_else(|| GuestView::of(self));
+        self.look_up_in(&view, linear)
     }
 
     /// Like [`Self::look_up`], with another value of CR3 (which PAE paging outside long mode doesn't read).
     pub fn look_up_from(&self, cr3: u64, linear: u64) -> Option<u64> {
-        if self.cr0 & CR0_PG == 0 {
+        let view = self.vmx.visible.unwrap_or_else(|| GuestView::of(self));
+        self.look_up_in(&GuestView { cr3, ..view }, linear)
+    }
+
+    /// Likewise, with these registers.
+    pub fn look_up_in(&self, view: &GuestView, linear: u64) -> Option<u64> {
+        if view.cr0 & CR0_PG == 0 {
             return Some(linear & 0xffff_ffff);
         }
-        let long = self.long_mode();
-        let wide = self.cr4 & CR4_PAE != 0;
+        let long = view.efer & EFER_LMA != 0;
+        let wide = view.cr4 & CR4_PAE != 0;
         let (mut table, mut shift) = match (wide, long) {
-            (false, _) => (cr3 & 0xffff_f000, 22u8),
+            (false, _) => (view.cr3 & 0xffff_f000, 22u8),
             (true, false) => {
-                let pdpte = self.pdpte[(linear >> 30) as usize & 3];
+                let pdpte = view.pdpte[(linear >> 30) as usize & 3];
                 (pdpte & P != 0).then_some((pdpte & ADDRESS, 21))?
             }
-            (true, true) => (cr3 & ADDRESS, if self.cr4 & CR4_LA57 != 0 { 48 } else { 39 }),
+            (true, true) => (view.cr3 & ADDRESS, if view.cr4 & CR4_LA57 != 0 { 48 } else { 39 }),
         };
         loop {
             let index = (linear >> shift) & if wide { 0x1ff } else { 0x3ff };
-            let value = self.read_table(table + index * if wide { 8 } else { 4 }, wide);
+            let address = table + index * if wide { 8 } else { 4 };
+            let place = if self.vmx.ept { self.look_up_physical(address)? } else { address };
+            let value = self.read_table(Some(place), wide);
             if value & P == 0 {
                 return None;
             }
-            let large = value & PS != 0 && (matches!(shift, 21 | 30) || (shift == 22 && self.cr4 & CR4_PSE != 0));
+            let large = value & PS != 0 && (matches!(shift, 21 | 30) || (shift == 22 && view.cr4 & CR4_PSE != 0));
             if large || shift == 12 {
                 let mask = (1u64 << shift) - 1;
                 let page = page_address(value, wide, shift);

@@ -192,7 +192,7 @@ impl Cpu {
         let base = cr3 & 0xffff_ffe0;
         let mut entries = [0u64; 4];
         for (i, entry) in entries.iter_mut().enumerate() {
-            *entry = self.read_table(base + 8 * i as u64, true);
+            *entry = self.read_pdpte(base + 8 * i as u64)?;
             if *entry & 1 != 0 && *entry & (RESERVED | self.beyond_physical()) != 0 {
                 return Err(self.gp(0));
             }

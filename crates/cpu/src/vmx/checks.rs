@@ -26,6 +26,8 @@ impl Cpu {
         require(c.pin & pin::VIRTUAL_NMIS != 0 || !window, "NMI-window exiting without virtual NMIs")?;
         require(second & secondary::VPID == 0 || c.vpid != 0, "VPID 0")?;
         let ept = second & secondary::EPT != 0;
+        let eptp = c.eptp;
+        require(!ept || super::ept::valid_pointer(eptp, self.model.physical_bits), "EPT pointer")?;
         require(ept || second & secondary::UNRESTRICTED_GUEST == 0, "unrestricted guest without EPT")?;
         let timer = c.pin & pin::PREEMPTION_TIMER != 0;
         require(timer || c.exit & exit::SAVE_PREEMPTION_TIMER == 0, "preemption timer saved but not activated")?;

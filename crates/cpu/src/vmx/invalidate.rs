@@ -1,8 +1,9 @@
 //! What is invalidated in the TLB, and by whom.
 
+use super::controls::secondary;
 use crate::state::Cpu;
 
-/// What an instruction invalidates.
+/// What an instruction invalidates, of the current VPID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
     /// Everything, global translations included.
@@ -20,6 +21,33 @@ pub enum Flush {
         /// The PCID.
         pcid: u16,
     },
+}
+
+/// INVEPT (SDM vol. 3, 30.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invept {
+    /// Type 1: what was translated through the tables of an EPT pointer.
+    Single(u64),
+    /// Type 2: what was translated through any.
+    Global,
+}
+
+/// INVVPID (SDM vol. 3, 30.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invvpid {
+    /// Type 0: one page of a VPID.
+    Address {
+        /// The VPID.
+        vpid: u16,
+        /// A linear address in the page.
+        linear: u64,
+    },
+    /// Type 1: a VPID.
+    Single(u16),
+    /// Type 2: all VPIDs but 0.
+    All,
+    /// Type 3: a VPID, except for global translations.
+    RetainGlobals(u16),
 }
 
 impl Cpu {
@@ -40,5 +68,57 @@ impl Cpu {
             }
             Flush::PageOf { linear, pcid } => self.tlb.flush_page_non_global(linear, pcid),
         }
+    }
+
+    /// Invalidates translations made through EPT. Nothing is charged: that is up to the hypervisor.
+    pub fn invept(&mut self, what: Invept) {
+        match what {
+            Invept::Single(eptp) => self.tlb.flush_ept(Some(eptp)),
+            Invept::Global => self.tlb.flush_ept(None),
+        }
+        self.mapping_changed();
+    }
+
+    /// Invalidates translations by VPID. Nothing is charged: that is up to the hypervisor.
+    pub fn invvpid(&mut self, what: Invvpid) {
+        match what {
+            Invvpid::Address { vpid, linear } => self.tlb.flush_page_of_vpid(vpid, linear),
+            Invvpid::Single(vpid) => self.tlb.flush_vpid(vpid, true),
+            Invvpid::All => self.tlb.flush_vpids(),
+            Invvpid::RetainGlobals(vpid) => self.tlb.flush_vpid(vpid, false),
+        }
+        self.mapping_changed();
+    }
+
+    /// Puts the guest's translations in force on VM entry, the host's on VM exit; [`Self::non_root`] says already which. Without
+    /// VPIDs both are VPID 0, and everything of it goes.
+    pub(super) fn transition_flush(&mut self) {
+        let under = [self.cr0, self.cr4, self.msr.efer, u64::from(self.pkru), self.msr.pkrs];
+        let controls = &self.vmx.controls;
+        let tagged = if self.vmx.active {
+            let vpid = if controls.secondary(secondary::VPID) { controls.vpid } else { 0 };
+            let eptp = controls.secondary(secondary::EPT).then_some(controls.eptp);
+            self.vmx.ept = eptp.is_some();
+            self.tlb.enter(vpid, eptp);
+            vpid != 0
+        } else {
+            let tagged = self.tlb.context().vpid_tagged();
+            if !tagged {
+                self.tlb.flush_all();
+            }
+            self.vmx.ept = false;
+            self.tlb.enter(0, None);
+            tagged
+        };
+        if !tagged {
+            self.tlb.flush_all();
+        }
+        // What the fast paths know of a VPID also depends on these registers, which the hypervisor may have changed.
+        if tagged && (!self.vmx.active || self.vmx.left_under == under) {
+            self.space_changed(None);
+        } else {
+            self.mapping_changed();
+        }
+        self.vmx.left_under = under;
     }
 }

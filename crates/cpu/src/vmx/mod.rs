@@ -14,6 +14,9 @@ mod controls;
 mod emulate;
 #[cfg(test)]
 mod emulate_tests;
+mod ept;
+#[cfg(test)]
+mod ept_tests;
 mod events;
 mod information;
 pub(crate) mod instructions;
@@ -31,10 +34,11 @@ pub use controls::{
     secondary,
 };
 pub use emulate::{Accesses, DeviceAccess, Emulating, Emulation, GuestPhysical, GuestView, Outcome, Stretch};
+pub(crate) use ept::{Placed, Purpose};
 pub use events::Delivering;
 pub use information::{VmExit, reason};
 pub use instructions::Pauses;
-pub use invalidate::Flush;
+pub use invalidate::{Flush, Invept, Invvpid};
 pub use transition::EntryFailure;
 
 use ledger::Ticks;
@@ -47,12 +51,19 @@ pub const PREEMPTION_TIMER_SHIFT: u32 = 5;
 pub struct NonRoot {
     /// The processor is in non-root mode.
     pub active: bool,
+    /// Guest-physical addresses are translated through EPT: only in non-root mode.
+    pub ept: bool,
     /// The controls.
     pub controls: Controls,
     /// HLT was executed without an exit: nothing but events goes on.
     pub halted: bool,
     /// When the VMX-preemption timer runs out.
     pub timer_at: Ticks,
+    /// The registers as the guest sees them, for [`Cpu::look_up`](crate::Cpu::look_up), where they are not the processor's own;
+    /// the hypervisor keeps it up to date.
+    pub visible: Option<GuestView>,
+    /// Registers that translation depends on, as the last transition found them: CR0, CR4, EFER, PKRU, PKRS.
+    pub left_under: [u64; 5],
     /// The emulation that is under way, in root mode.
     pub emulation: Option<Box<Emulating>>,
     /// An exit because of the monitor trap flag comes next.
@@ -79,6 +90,7 @@ impl Default for NonRoot {
     fn default() -> Self {
         Self {
             active: false,
+            ept: false,
             controls: Controls::default(),
             halted: false,
             timer_at: Ticks::MAX,
@@ -87,6 +99,8 @@ impl Default for NonRoot {
             delivering: None,
             nmi_unblocked: false,
             pauses: Pauses::default(),
+            visible: None,
+            left_under: [0; 5],
             emulation: None,
         }
     }

@@ -1,7 +1,7 @@
 //! VM entry and exit: between root and non-root mode.
 
 use super::PREEMPTION_TIMER_SHIFT;
-use super::controls::{Controls, activity, entry, exit, interruptibility, interruption, pending_debug, pin, secondary};
+use super::controls::{Controls, activity, entry, exit, interruptibility, interruption, pending_debug, pin};
 use super::information::{VmExit, reason};
 use crate::fault::{Cause, Fault};
 use crate::flags;
@@ -73,14 +73,6 @@ impl Cpu {
         self.mode_changed();
         self.inject();
         Ok(())
-    }
-
-    /// What entries and exits do to cached translations where these are not tagged: those of VPID 0 all go.
-    fn transition_flush(&mut self) {
-        if !self.vmx.controls.secondary(secondary::VPID) {
-            self.tlb.flush_all();
-        }
-        self.mapping_changed();
     }
 
     /// Takes over the guest state that is not in registers.
