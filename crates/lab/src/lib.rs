@@ -4,6 +4,17 @@
 //! An [`Experiment`] is read from a TOML file. Its [`Cell`]s are run as child processes by [`runner`], each leaving a ledger;
 //! [`results`] are made from those, and reported as text, as HTML, as JSON, or held against an earlier run ([`check`]).
 
+pub mod check;
+pub mod difference;
 pub mod experiment;
+pub mod fingerprint;
+pub mod flame;
+pub mod format;
+pub mod measure;
+pub mod pattern;
+pub mod report;
+pub mod results;
+pub mod runner;
+pub mod text;
 
 pub use experiment::{Cell, Experiment, ExperimentError};

@@ -3,6 +3,7 @@
 mod compare;
 mod cpu_cmd;
 mod input;
+mod lab_cmd;
 mod platform;
 mod report;
 mod run;
@@ -27,6 +28,7 @@ enum Command {
     Report(report::ReportArgs),
     Compare(compare::CompareArgs),
     Cpu(cpu_cmd::CpuArgs),
+    Lab(lab_cmd::LabArgs),
 }
 
 /// Exit status when a command failed.
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Lab(args) => lab_cmd::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tollgate: error: {error:#}");

@@ -108,4 +108,15 @@ impl<'a> Cell<'a> {
         }
         arguments
     }
+
+    /// The command that runs it, as one would type it.
+    pub fn command(&self) -> String {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+        let quoted = |argument: String| match argument.chars().all(plain) && !argument.is_empty() {
+            true => argument,
+            false => format!("'{}'", argument.replace('\'', "'\\''")),
+        };
+        let arguments = self.arguments().into_iter().map(quoted).collect::<Vec<_>>();
+        format!("tollgate {}", arguments.join(" "))
+    }
 }

@@ -1,0 +1,226 @@
+//! Holds results against an earlier run: names what is done more often, or takes longer, than it did.
+
+use crate::results::{CellResult, ExperimentResult, FORMAT, Tally};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// The results of one or several experiments, as `lab run --json` prints them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// The version of the document.
+    pub format: u32,
+    /// The experiments.
+    pub experiments: Vec<ExperimentResult>,
+}
+
+/// Why a file is no baseline.
+#[derive(Debug, thiserror::Error)]
+pub enum BaselineError {
+    /// It isn't such a document.
+    #[error("is not what `tollgate lab run --json` prints: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// Another version of this program wrote it.
+    #[error("is a baseline of format version {found}; this program reads version {FORMAT}")]
+    Version {
+        /// The version found.
+        found: u32,
+    },
+}
+
+impl Document {
+    /// The results in a file's text.
+    pub fn read(text: &str) -> Result<Self, BaselineError> {
+        #[derive(Deserialize)]
+        struct Version {
+            format: u32,
+        }
+        let Version { format } = serde_json::from_str(text)?;
+        if format != FORMAT {
+            return Err(BaselineError::Version { found: format });
+        }
+        Ok(serde_json::from_str(text)?)
+    }
+}
+
+/// By how much something may grow, as a part of what it was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// Counts.
+    pub counts: f64,
+    /// Cycles.
+    pub cycles: f64,
+}
+
+/// What grew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// How often it happens.
+    Count,
+    /// What it costs, in ticks.
+    Cycles,
+}
+
+/// Something that is done more often, or costs more, than the limits allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Regression {
+    /// experiment/row/column.
+    pub cell: String,
+    /// The list it is in.
+    pub list: &'static str,
+    /// Its name.
+    pub name: String,
+    /// What grew.
+    pub what: What,
+    /// What it was.
+    pub before: u64,
+    /// What it is.
+    pub after: u64,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Cells that were compared.
+    pub cells: usize,
+    /// Entries that were compared.
+    pub entries: usize,
+    /// What grew beyond the limits; of each cell what grew most comes first.
+    pub regressions: Vec<Regression>,
+    /// Cells of the baseline without a result now, and why.
+    pub missing: Vec<(String, String)>,
+    /// Entries with fewer counts or cycles.
+    pub improved: usize,
+}
+
+fn beyond(before: u64, after: u64, limit: f64) -> bool {
+    // A limit of nothing is exact, whatever the size.
+    after > before && (limit == 0.0 || after as f64 > before as f64 * (1.0 + limit))
+}
+
+fn compare(id: &str, before: &CellResult, after: &CellResult, limits: Limits, verdict: &mut Verdict) {
+    let (Some(before), Some(after)) = (&before.measured, &after.measured) else { return };
+    verdict.cells += 1;
+    let mut found = Vec::new();
+    let mut entry = |list: &'static str, name: &str, before: Tally, after: Tally| {
+        verdict.entries += 1;
+        verdict.improved += usize::from(after.count < before.count || after.ticks < before.ticks);
+        let each = [
+            (What::Count, before.count, after.count, limits.counts),
+            (What::Cycles, before.ticks, after.ticks, limits.cycles),
+        ];
+        for (what, before, after, limit) in each {
+            if beyond(before, after, limit) {
+                found.push(Regression { cell: id.to_owned(), list, name: name.to_owned(), what, before, after });
+            }
+        }
+    };
+    entry("all", "everything", before.entries.total, after.entries.total);
+    for ((title, old), (_, new)) in before.entries.lists().into_iter().zip(after.entries.lists()) {
+        let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        for name in names {
+            entry(title, name, old.get(name).copied().unwrap_or_default(), new.get(name).copied().unwrap_or_default());
+        }
+    }
+    // Cycles first, most first; the order of equals is that of the lists.
+    found.sort_by_key(|r| (r.what == What::Count, std::cmp::Reverse(r.after - r.before)));
+    verdict.regressions.extend(found);
+}
+
+/// Holds `now` against `baseline`. Cells that `wanted` does not choose are left out.
+pub fn check(
+    baseline: &[ExperimentResult],
+    now: &[ExperimentResult],
+    limits: Limits,
+    wanted: impl Fn(&str) -> bool,
+) -> Verdict {
+    let mut verdict = Verdict::default();
+    for before in baseline {
+        let after = now.iter().find(|after| after.name == before.name);
+        for cell in before.cells.iter().filter(|cell| cell.measured.is_some()) {
+            let id = format!("{}/{}", before.name, cell.id());
+            if !wanted(&id) {
+                continue;
+            }
+            match after.and_then(|after| after.cells.iter().find(|found| found.id() == cell.id())) {
+                Some(found) if found.measured.is_some() => compare(&id, cell, found, limits, &mut verdict),
+                Some(found) => verdict.missing.push((id, found.failure.clone().unwrap_or_default())),
+                None => verdict.missing.push((id, "the experiment has no such cell any more".to_owned())),
+            }
+        }
+    }
+    verdict
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::{Entries, Measured};
+
+    fn result(exits: u64, ticks: u64) -> Vec<ExperimentResult> {
+        let mut entries = Entries { total: Tally { count: 1000, ticks: 10_000 + ticks }, ..Entries::default() };
+        entries.exits.insert("CR_ACCESS".to_owned(), Tally { count: exits, ticks });
+        let measured = Measured { value: 1.0, unit: "us".to_owned(), published: None, ratio: None, tsc_hz: 1, entries };
+        let cell = CellResult {
+            row: "r".to_owned(),
+            column: "c".to_owned(),
+            command: String::new(),
+            measured: Some(measured),
+            failure: None,
+            stacks: Vec::new(),
+        };
+        vec![ExperimentResult { name: "x".to_owned(), file: None, cells: vec![cell] }]
+    }
+
+    const STRICT: Limits = Limits { counts: 0.0, cycles: 0.01 };
+
+    fn names(verdict: &Verdict) -> Vec<(&'static str, &str, What)> {
+        verdict.regressions.iter().map(|r| (r.list, r.name.as_str(), r.what)).collect()
+    }
+
+    #[test]
+    fn what_is_the_same_or_better_passes() {
+        for now in [result(10, 500), result(9, 400)] {
+            let verdict = check(&result(10, 500), &now, STRICT, |_| true);
+            assert_eq!((verdict.cells, verdict.entries, verdict.regressions.len()), (1, 2, 0));
+        }
+    }
+
+    #[test]
+    fn one_exit_more_is_named() {
+        let verdict = check(&result(10, 500), &result(11, 504), STRICT, |_| true);
+        assert_eq!(names(&verdict), [("VM exits by reason", "CR_ACCESS", What::Count)]);
+        assert_eq!(verdict.regressions[0].cell, "x/r/c");
+        let lax = Limits { counts: 0.2, cycles: 0.2 };
+        assert!(check(&result(10, 500), &result(11, 504), lax, |_| true).regressions.is_empty());
+    }
+
+    #[test]
+    fn more_cycles_are_named_most_first() {
+        let verdict = check(&result(10, 500), &result(10, 5000), STRICT, |_| true);
+        assert_eq!(
+            names(&verdict),
+            [("all", "everything", What::Cycles), ("VM exits by reason", "CR_ACCESS", What::Cycles)]
+        );
+    }
+
+    #[test]
+    fn a_cell_that_failed_or_is_gone_is_named() {
+        let mut failed = result(10, 500);
+        failed[0].cells[0].measured = None;
+        failed[0].cells[0].failure = Some("was ended by signal 9".to_owned());
+        let verdict = check(&result(10, 500), &failed, STRICT, |_| true);
+        assert_eq!(verdict.missing, [("x/r/c".to_owned(), "was ended by signal 9".to_owned())]);
+        assert_eq!(check(&result(10, 500), &[], STRICT, |_| true).missing.len(), 1);
+        assert_eq!(check(&result(10, 500), &[], STRICT, |id| id != "x/r/c").missing.len(), 0);
+    }
+
+    #[test]
+    fn a_baseline_is_read_as_it_was_written() {
+        let document = Document { format: FORMAT, experiments: result(10, 500) };
+        let text = serde_json::to_string(&document).unwrap();
+        assert_eq!(Document::read(&text).unwrap(), document);
+        let newer = text.replacen("\"format\":1", "\"format\":9", 1);
+        assert!(Document::read(&newer).unwrap_err().to_string().contains("format version 9"));
+        assert!(Document::read("[]").is_err());
+    }
+}

@@ -1,0 +1,141 @@
+//! Two cells side by side: what explains that one takes longer than the other.
+
+use crate::experiment::{Experiment, Factor};
+use crate::results::{Entries, ExperimentResult, Measured, Tallies, Tally};
+use serde::Serialize;
+
+/// Something, in both cells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// What it is.
+    pub name: String,
+    /// In the first.
+    pub before: Tally,
+    /// In the second.
+    pub after: Tally,
+}
+
+impl Change {
+    /// The difference in ticks.
+    pub fn ticks(&self) -> i128 {
+        i128::from(self.after.ticks) - i128::from(self.before.ticks)
+    }
+
+    /// The difference in counts.
+    pub fn count(&self) -> i128 {
+        i128::from(self.after.count) - i128::from(self.before.count)
+    }
+}
+
+/// What differs between two lists, what explains most of it first.
+fn changes(before: &Tallies, after: &Tallies) -> Vec<Change> {
+    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let of = |list: &Tallies, name: &String| list.get(name).copied().unwrap_or_default();
+    let mut changes: Vec<Change> = names
+        .into_iter()
+        .map(|name| Change { name: name.clone(), before: of(before, name), after: of(after, name) })
+        .filter(|change| change.before != change.after)
+        .collect();
+    // The names are in order already, and sorting keeps that.
+    changes.sort_by_key(|change| std::cmp::Reverse((change.ticks().unsigned_abs(), change.count().unsigned_abs())));
+    changes
+}
+
+/// A list of changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Section {
+    /// What is listed.
+    pub title: &'static str,
+    /// The changes, what explains most first.
+    pub changes: Vec<Change>,
+}
+
+/// The differential profile of two cells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// All of it.
+    pub total: Change,
+    /// Exits, operations, events and instructions in one list: its changes add up to that of the total.
+    pub causes: Vec<Change>,
+    /// The same, and functions, list by list.
+    pub sections: Vec<Section>,
+}
+
+impl Difference {
+    /// The differential profile from one cell to another.
+    pub fn new(before: &Entries, after: &Entries) -> Self {
+        let lists = before.lists().into_iter().zip(after.lists());
+        let sections = lists.map(|((title, before), (_, after))| Section { title, changes: changes(before, after) });
+        Self {
+            total: Change { name: "all".to_owned(), before: before.total, after: after.total },
+            causes: changes(&before.causes(), &after.causes()),
+            sections: sections.filter(|section| !section.changes.is_empty()).collect(),
+        }
+    }
+}
+
+/// Two cells of a result: positions of row and column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The first: row, column.
+    pub from: (usize, usize),
+    /// The second: row, column.
+    pub to: (usize, usize),
+}
+
+impl Pair {
+    /// The outcomes of both, if both have one.
+    pub fn measured<'a>(
+        &self,
+        experiment: &Experiment,
+        result: &'a ExperimentResult,
+    ) -> Option<(&'a Measured, &'a Measured)> {
+        let of = |(row, column)| result.measured(experiment, row, column);
+        Some((of(self.from)?, of(self.to)?))
+    }
+
+    /// What is compared, and in which row or column.
+    pub fn titles(&self, experiment: &Experiment) -> (String, String, String) {
+        let row = |at: usize| experiment.rows[at].line.title.clone();
+        let column = |at: usize| experiment.columns[at].title.clone();
+        match self.from.0 == self.to.0 {
+            true => (column(self.from.1), column(self.to.1), row(self.from.0)),
+            false => (row(self.from.0), row(self.to.0), column(self.from.1)),
+        }
+    }
+
+    /// By how much the second published figure is below the first, and ours: times faster.
+    pub fn factors(&self, experiment: &Experiment, result: &ExperimentResult) -> Option<(Option<f64>, f64)> {
+        let (before, after) = self.measured(experiment, result)?;
+        let published = before.published.zip(after.published).map(|(before, after)| before / after);
+        Some((published, before.value / after.value))
+    }
+}
+
+/// The pairs whose factors the experiment asks for; neighbouring columns if it asks for none.
+pub fn factors(experiment: &Experiment) -> Vec<Pair> {
+    let (rows, columns) = (experiment.rows.len(), experiment.columns.len());
+    let neighbours = (1..columns).map(|column| Factor::Columns(column - 1, column));
+    let wanted = if experiment.factors.is_empty() { neighbours.collect() } else { experiment.factors.clone() };
+    let pairs = |factor: Factor| -> Vec<Pair> {
+        match factor {
+            Factor::Columns(from, to) => (0..rows).map(|row| Pair { from: (row, from), to: (row, to) }).collect(),
+            Factor::Rows(from, to) => {
+                (0..columns).map(|column| Pair { from: (from, column), to: (to, column) }).collect()
+            }
+        }
+    };
+    wanted.into_iter().flat_map(pairs).collect()
+}
+
+/// Every pair of columns in every row, after the pairs of rows that the experiment asks for.
+pub fn pairs(experiment: &Experiment) -> Vec<Pair> {
+    let columns = experiment.columns.len();
+    let mut pairs: Vec<Pair> = factors(experiment).into_iter().filter(|pair| pair.from.0 != pair.to.0).collect();
+    for row in 0..experiment.rows.len() {
+        for from in 0..columns {
+            pairs.extend((from + 1..columns).map(|to| Pair { from: (row, from), to: (row, to) }));
+        }
+    }
+    pairs
+}

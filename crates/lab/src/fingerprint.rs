@@ -1,0 +1,72 @@
+//! What decides the outcome of a cell, as one hash: the program (built-in profiles with it), the contents of all files that the
+//! cell reads, and its command line.
+
+use crate::Cell;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Error, Read};
+use std::path::{Path, PathBuf};
+
+/// Changes when the contents of a finished cell's directory do.
+const FORMAT: &str = "tollgate lab cell 1";
+
+/// Hashes of files, each read once.
+pub struct Fingerprints {
+    root: PathBuf,
+    program: [u8; 32],
+    files: BTreeMap<String, [u8; 32]>,
+}
+
+/// A file that a cell needs can't be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{path} can't be read: {error}")]
+pub struct Unreadable {
+    /// The file.
+    pub path: String,
+    /// Why.
+    pub error: Error,
+}
+
+fn hash(path: &Path) -> Result<[u8; 32], Unreadable> {
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    let unreadable = |error| Unreadable { path: path.display().to_string(), error };
+    let mut file = File::open(path).map_err(unreadable)?;
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hasher.finalize().into()),
+            Ok(count) => hasher.update(&buffer[..count]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(unreadable(error)),
+        }
+    }
+}
+
+impl Fingerprints {
+    /// Fingerprints of cells that `program` runs in the directory `root`.
+    pub fn new(root: &Path, program: &Path) -> Result<Self, Unreadable> {
+        Ok(Self { root: root.to_path_buf(), program: hash(program)?, files: BTreeMap::new() })
+    }
+
+    /// The fingerprint of a cell, in hexadecimal digits.
+    pub fn of(&mut self, cell: &Cell) -> Result<String, Unreadable> {
+        let mut hasher = Sha256::new();
+        let mut text = |text: &str| {
+            hasher.update((text.len() as u64).to_le_bytes());
+            hasher.update(text);
+        };
+        text(FORMAT);
+        cell.arguments().iter().for_each(|argument| text(argument));
+        hasher.update(self.program);
+        for name in cell.files() {
+            let found = match self.files.get(name) {
+                Some(found) => *found,
+                None => *self.files.entry(name.to_owned()).or_insert(hash(&self.root.join(name))?),
+            };
+            hasher.update(found);
+        }
+        // Half of it identifies a cell, and makes a name that people can still look at.
+        Ok(hasher.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}

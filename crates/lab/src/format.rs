@@ -1,0 +1,175 @@
+//! Plain text: tables with aligned columns, and numbers that people can read.
+
+use ledger::{TICKS_PER_CYCLE, Ticks};
+
+/// On which side a column's cells are flush.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Align {
+    /// Left: words.
+    Left,
+    /// Right: numbers.
+    Right,
+}
+
+/// Lines are wrapped, or cut, to be no wider.
+pub const WIDTH: usize = 110;
+
+/// Appends a table: its headings, and its rows. The last column, if it is flush left, may be wrapped.
+pub fn table(out: &mut String, headings: &[(&str, Align)], rows: &[Vec<String>]) {
+    let last = headings.len() - 1;
+    let wide = |s: &str| s.chars().count();
+    let mut widths: Vec<usize> = headings.iter().map(|(heading, _)| wide(heading)).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(wide(cell));
+        }
+    }
+    let before: usize = widths[..last].iter().map(|width| width + 2).sum();
+    let wrapped = headings[last].1 == Align::Left;
+    if wrapped {
+        widths[last] = widths[last].min(WIDTH.saturating_sub(before).max(24));
+    }
+    let mut line = |cells: &[&str]| {
+        let mut text = String::new();
+        for (i, cell) in cells.iter().enumerate() {
+            let padding = " ".repeat(widths[i].saturating_sub(wide(cell)));
+            match headings[i].1 {
+                Align::Left => text.extend([cell, padding.as_str()]),
+                Align::Right => text.extend([padding.as_str(), cell]),
+            }
+            text.push_str("  ");
+        }
+        out.push_str(text.trim_end());
+        out.push('\n');
+    };
+    line(&headings.iter().map(|(heading, _)| *heading).collect::<Vec<_>>());
+    let rules: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+    line(&rules.iter().map(String::as_str).collect::<Vec<_>>());
+    for row in rows {
+        let mut cells: Vec<&str> = row.iter().map(String::as_str).collect();
+        if !wrapped {
+            line(&cells);
+            continue;
+        }
+        let text = std::mem::take(&mut cells[last]);
+        for (i, part) in wrap(text, widths[last]).into_iter().enumerate() {
+            if i == 1 {
+                cells.fill("");
+            }
+            cells[last] = part;
+            line(&cells);
+        }
+    }
+}
+
+/// Splits at spaces into parts no wider than `width`, unless a word is.
+fn wrap(text: &str, width: usize) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while rest.chars().count() > width {
+        let limit = rest.char_indices().nth(width + 1).map_or(rest.len(), |(at, _)| at);
+        let at = rest[..limit].rfind(' ').or_else(|| rest.find(' '));
+        let Some(at) = at.filter(|at| *at != 0) else { break };
+        parts.push(&rest[..at]);
+        rest = rest[at..].trim_start();
+    }
+    parts.push(rest);
+    parts
+}
+
+/// A number with its thousands apart.
+pub fn number(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i != 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A difference with its sign, and its thousands apart.
+pub fn signed(n: i128) -> String {
+    let sign = match n {
+        0 => "",
+        n if n < 0 => "-",
+        _ => "+",
+    };
+    format!("{sign}{}", number(u64::try_from(n.unsigned_abs()).unwrap_or(u64::MAX)))
+}
+
+/// Ticks as whole cycles.
+pub fn cycles(ticks: Ticks) -> String {
+    number(whole_cycles(ticks))
+}
+
+/// Ticks rounded to cycles.
+pub fn whole_cycles(ticks: Ticks) -> u64 {
+    ticks / TICKS_PER_CYCLE + u64::from(ticks % TICKS_PER_CYCLE >= TICKS_PER_CYCLE / 2)
+}
+
+/// Ticks as cycles with what decimals they have.
+pub fn exact_cycles(ticks: Ticks) -> String {
+    let whole = number(ticks / TICKS_PER_CYCLE);
+    match ticks % TICKS_PER_CYCLE {
+        0 => whole,
+        thousandths => format!("{whole}.{thousandths:03}").trim_end_matches('0').to_owned(),
+    }
+}
+
+/// A part of a whole, in percent.
+pub fn share(part: u64, whole: u64) -> String {
+    match whole {
+        0 => "-".to_owned(),
+        whole => format!("{:.2}%", part as f64 / whole as f64 * 100.0),
+    }
+}
+
+/// A change, in percent of what was there before.
+pub fn change(before: u64, after: u64) -> String {
+    match (before, after) {
+        (before, after) if before == after => String::new(),
+        (0, _) => "new".to_owned(),
+        (_, 0) => "gone".to_owned(),
+        (before, after) => format!("{:+.1}%", (after as f64 - before as f64) / before as f64 * 100.0),
+    }
+}
+
+/// A frequency in GHz.
+pub fn gigahertz(hz: u64) -> String {
+    format!("{:.3} GHz", hz as f64 / 1e9)
+}
+
+/// How long so many ticks are, in seconds.
+pub fn seconds(ticks: Ticks, hz: u64) -> f64 {
+    ticks as f64 / TICKS_PER_CYCLE as f64 / hz as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(number), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([-1500, 0, 20].map(signed), ["-1,500", "0", "+20"]);
+        assert_eq!([1_499, 1_500, 2_000].map(cycles), ["1", "2", "2"]);
+        assert_eq!([1_250, 2_000, 5].map(exact_cycles), ["1.25", "2", "0.005"]);
+        assert_eq!([share(1, 3), share(1, 0)], ["33.33%", "-"]);
+        assert_eq!([change(4, 5), change(0, 5), change(5, 0), change(0, 0)], ["+25.0%", "new", "gone", ""]);
+    }
+
+    #[test]
+    fn long_text_in_the_last_column_is_wrapped() {
+        let mut out = String::new();
+        let text = "word ".repeat(40).trim_end().to_owned();
+        table(&mut out, &[("n", Align::Right), ("text", Align::Left)], &[vec!["17".to_owned(), text]]);
+        assert_eq!(out.lines().count(), 4);
+        assert!(out.lines().all(|line| line.len() <= WIDTH));
+        assert!(out.lines().nth(3).unwrap().starts_with("    word"));
+        assert_eq!(wrap("unbreakable", 4), ["unbreakable"]);
+        assert_eq!(wrap("äöü äöü", 4), ["äöü", "äöü"]);
+    }
+}

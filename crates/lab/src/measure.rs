@@ -1,0 +1,173 @@
+//! A cell's value, from its ledger or from what its guest printed.
+
+use crate::experiment::{Measure, Metric, TimeUnit};
+use crate::results::{Entries, Tally};
+use ledger::summary::Selection;
+use ledger::{Ledger, LedgerError, TICKS_PER_CYCLE, VerifyError};
+use std::io::Read;
+use std::path::Path;
+
+/// More than any ledger has, in bytes.
+const LARGEST_LEDGER: u64 = 256 << 20;
+/// More than any cell prints.
+const LARGEST_OUTPUT: u64 = 64 << 20;
+
+/// Why a cell that has run has no value.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// A file of the finished cell can't be read.
+    #[error("{path} can't be read: {error}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Its ledger is not one.
+    #[error("its ledger {0}")]
+    Ledger(#[from] LedgerError),
+    /// Its ledger contradicts itself.
+    #[error("its ledger contradicts itself: {0}")]
+    Wrong(#[from] VerifyError),
+    /// The guest did not name the region.
+    #[error("its ledger has no region '{name}'; it has: {known}")]
+    Region {
+        /// The region.
+        name: String,
+        /// Those it has.
+        known: String,
+    },
+    /// The guest did not print the result.
+    #[error("it printed no line 'result {0} NUMBER UNIT'")]
+    Result(String),
+    /// The guest's unit is another one.
+    #[error("it printed '{name}' in {found}, which can't be shown in {unit}")]
+    Unit {
+        /// The result.
+        name: String,
+        /// The unit it has.
+        found: String,
+        /// The unit that is wanted.
+        unit: String,
+    },
+    /// Nothing of that kind happened.
+    #[error("nothing called '{0}' was charged")]
+    Count(String),
+}
+
+fn bytes(path: &Path, largest: u64) -> Result<Vec<u8>, MeasureError> {
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(largest).read_to_end(&mut bytes));
+    read.map_err(|error| MeasureError::Unreadable { path: path.display().to_string(), error })?;
+    Ok(bytes)
+}
+
+/// The ledger of a finished cell.
+pub fn read(path: &Path) -> Result<Ledger, MeasureError> {
+    let ledger = Ledger::read(&bytes(path, LARGEST_LEDGER)?)?;
+    ledger.verify()?;
+    Ok(ledger)
+}
+
+/// What a finished cell printed.
+pub fn output(path: &Path) -> Result<String, MeasureError> {
+    Ok(String::from_utf8_lossy(&bytes(path, LARGEST_OUTPUT)?).into_owned())
+}
+
+/// The part of a ledger that is measured.
+pub fn selection<'a>(ledger: &'a Ledger, region: Option<&str>) -> Result<Selection<'a>, MeasureError> {
+    let Some(name) = region else { return Ok(ledger.all()) };
+    ledger.region(name).ok_or_else(|| MeasureError::Region {
+        name: name.to_owned(),
+        known: match ledger.regions.len() {
+            0 | 1 => "none".to_owned(),
+            _ => ledger.regions[1..].iter().map(|region| region.name.as_str()).collect::<Vec<_>>().join(", "),
+        },
+    })
+}
+
+/// Time in `unit`: virtual processors advance together, so each has its share of what was charged.
+fn time(ticks: u64, ledger: &Ledger, unit: TimeUnit) -> f64 {
+    let each = ticks as f64 / ledger.header.clocks.len().max(1) as f64;
+    each / TICKS_PER_CYCLE as f64 / ledger.header.tsc_hz as f64 * unit.per_second()
+}
+
+/// The number and unit of the last line `result NAME NUMBER UNIT`.
+fn result<'a>(output: &'a str, name: &str) -> Option<(f64, &'a str)> {
+    output.lines().rev().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let found = words.next() == Some("result") && words.next() == Some(name);
+        let number = words.next().filter(|_| found)?.parse::<f64>().ok().filter(|number| number.is_finite())?;
+        Some((number, words.next().unwrap_or_default()))
+    })
+}
+
+/// A number in another unit; cycles are those of the processor.
+fn converted(number: f64, found: &str, unit: &str, tsc_hz: u64) -> Option<f64> {
+    if found == unit {
+        return Some(number);
+    }
+    let unit = TimeUnit::from_symbol(unit)?.per_second();
+    match (found, TimeUnit::from_symbol(found)) {
+        ("cycles", _) => Some(number / tsc_hz as f64 * unit),
+        (_, Some(found)) => Some(number / found.per_second() * unit),
+        _ => None,
+    }
+}
+
+/// How often kinds of a name were charged.
+fn count(entries: &Entries, name: &str) -> Option<u64> {
+    let wanted = |kind: &str| match name.strip_suffix('*') {
+        Some(start) => kind.starts_with(start),
+        None => kind == name,
+    };
+    let found: Vec<Tally> =
+        entries.causes().into_iter().filter(|(kind, _)| wanted(kind)).map(|(_, tally)| tally).collect();
+    (!found.is_empty()).then(|| found.iter().map(|tally| tally.count).sum())
+}
+
+/// The value of a cell.
+pub fn value(metric: &Metric, ledger: &Ledger, entries: &Entries, output: Option<&str>) -> Result<f64, MeasureError> {
+    let raw = match &metric.measure {
+        Measure::Region(unit) => time(entries.total.ticks, ledger, *unit),
+        Measure::Result { name, unit } => {
+            let (number, found) =
+                result(output.unwrap_or_default(), name).ok_or_else(|| MeasureError::Result(name.clone()))?;
+            converted(number, found, unit, ledger.header.tsc_hz).ok_or_else(|| MeasureError::Unit {
+                name: name.clone(),
+                found: found.to_owned(),
+                unit: unit.clone(),
+            })?
+        }
+        // That something never happened is a result too, but a name that no kind ever has is a mistake: a hypervisor's kinds
+        // are absent where there is no hypervisor.
+        Measure::Count { kind, .. } => match count(entries, kind) {
+            Some(count) => count as f64,
+            None if kind.starts_with("VM exit") || kind.starts_with("hypervisor: ") => 0.0,
+            None => return Err(MeasureError::Count(kind.clone())),
+        },
+    };
+    Ok(raw / metric.per * metric.times)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_read_from_what_a_guest_prints() {
+        let output = "boot\nresult switch 1.5 us\nresult other 7 cycles\r\nresult switch 2.5 us\nresult bad x us\n";
+        assert_eq!(result(output, "switch"), Some((2.5, "us")));
+        assert_eq!(result(output, "other"), Some((7.0, "cycles")));
+        assert_eq!([result(output, "bad"), result(output, "swit")], [None, None]);
+    }
+
+    #[test]
+    fn times_are_converted() {
+        assert_eq!(converted(1500.0, "us", "ms", 1), Some(1.5));
+        assert_eq!(converted(2e9, "cycles", "s", 1_000_000_000), Some(2.0));
+        assert_eq!(converted(3.0, "messages", "messages", 1), Some(3.0));
+        assert_eq!(converted(3.0, "messages", "s", 1), None);
+        assert_eq!(converted(3.0, "s", "messages", 1), None);
+    }
+}

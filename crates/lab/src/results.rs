@@ -1,0 +1,232 @@
+//! What came out: the value of each cell beside the published one, and everything on its ledger by name.
+
+use crate::experiment::Measure;
+use crate::measure::{self, MeasureError};
+use crate::runner::{self, Failure, Outcome};
+use crate::{Cell, Experiment};
+use ledger::summary::{By, Cause, Selection};
+use ledger::{Amount, Class, Family, Ledger};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The version of the JSON document.
+pub const FORMAT: u32 = 1;
+
+/// A count and what it cost, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// How often.
+    pub count: u64,
+    /// Thousandths of a cycle.
+    pub ticks: u64,
+}
+
+impl Tally {
+    fn add(&mut self, amount: Amount) {
+        self.count = self.count.saturating_add(amount.count);
+        self.ticks = self.ticks.saturating_add(amount.ticks);
+    }
+}
+
+/// Tallies by name.
+pub type Tallies = BTreeMap<String, Tally>;
+
+/// What was charged where a cell is measured. Exits, operations, events and instructions add up to the total.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entries {
+    /// Instructions, and all ticks.
+    pub total: Tally,
+    /// VM exits by reason: the processor's part.
+    pub exits: Tallies,
+    /// What the hypervisor does, by kind, and the processor's part of entering the guest.
+    pub operations: Tallies,
+    /// All other events by kind.
+    pub events: Tallies,
+    /// Instructions by class.
+    pub instructions: Tallies,
+    /// VM exits by the guest's function: how many, and what they cost with all that the hypervisor did.
+    pub exit_symbols: Tallies,
+    /// Everything but halting, by function: instructions and ticks.
+    pub symbols: Tallies,
+}
+
+impl Entries {
+    /// Sums of what was charged in `selection`.
+    pub fn new(ledger: &Ledger, selection: Selection) -> Self {
+        let mut entries = Self::default();
+        let total = selection.total();
+        entries.total = Tally { count: total.instructions, ticks: total.ticks };
+        for (kind, amount) in selection.kinds() {
+            let name = ledger.describe(kind);
+            let (list, prefix) = match kind.family {
+                Family::VmExit => (&mut entries.exits, "VM exit "),
+                Family::VmEntry => (&mut entries.operations, ""),
+                Family::Operation => (&mut entries.operations, "hypervisor: "),
+                _ => (&mut entries.events, ""),
+            };
+            list.entry(name.strip_prefix(prefix).unwrap_or(&name).to_owned()).or_default().add(amount);
+        }
+        let classes = Class::ALL.into_iter().zip(selection.classes()).filter(|(_, amount)| amount.count != 0);
+        for (class, amount) in classes {
+            entries.instructions.entry(class.name().to_owned()).or_default().add(amount);
+        }
+        for (name, row) in selection.rows(By::Symbol) {
+            let mut crossed = Tally::default();
+            for (cause, amount) in &row.causes {
+                if let Cause::Crossing(kind) = cause
+                    && kind.family.is_hypervisor()
+                {
+                    let count = if kind.family == Family::VmExit { amount.count } else { 0 };
+                    crossed.add(Amount { count, ticks: amount.ticks });
+                }
+            }
+            if crossed != Tally::default() {
+                entries.exit_symbols.insert(name.clone(), crossed);
+            }
+            if row.busy() != 0 {
+                entries.symbols.insert(name, Tally { count: row.instructions, ticks: row.busy() });
+            }
+        }
+        entries
+    }
+
+    /// The lists, with what a reader calls each.
+    pub fn lists(&self) -> [(&'static str, &Tallies); 6] {
+        [
+            ("VM exits by reason", &self.exits),
+            ("VM exits by guest function", &self.exit_symbols),
+            ("hypervisor operations", &self.operations),
+            ("events", &self.events),
+            ("instructions", &self.instructions),
+            ("functions", &self.symbols),
+        ]
+    }
+
+    /// Everything once: exits, operations, events, and all instructions as one.
+    pub fn causes(&self) -> Tallies {
+        let named = |prefix: &'static str, list: &Tallies| {
+            list.iter().map(|(name, tally)| (format!("{prefix}{name}"), *tally)).collect::<Vec<_>>()
+        };
+        let mut all: Tallies = named("VM exit ", &self.exits).into_iter().collect();
+        all.extend(named("hypervisor: ", &self.operations));
+        all.extend(named("", &self.events));
+        let mut instructions = Tally::default();
+        for tally in self.instructions.values() {
+            instructions.add(Amount { count: tally.count, ticks: tally.ticks });
+        }
+        all.insert("instructions".to_owned(), instructions);
+        all
+    }
+}
+
+/// The value of a cell, and why it is so.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Ours.
+    pub value: f64,
+    /// Its unit.
+    pub unit: String,
+    /// The published figure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub published: Option<f64>,
+    /// Ours over the published one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// Ticks are thousandths of cycles of this frequency, in hertz.
+    pub tsc_hz: u64,
+    /// What was charged.
+    pub entries: Entries,
+}
+
+/// A cell's outcome.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CellResult {
+    /// The row's name.
+    pub row: String,
+    /// The column's name.
+    pub column: String,
+    /// The command that runs it.
+    pub command: String,
+    /// What it gave, if it did not fail.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
+    /// Why it has no value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Where its charges are, for a flame graph: `level;ring;function;cause` with ticks.
+    #[serde(skip)]
+    pub stacks: Vec<String>,
+}
+
+impl CellResult {
+    /// Its name: row/column.
+    pub fn id(&self) -> String {
+        format!("{}/{}", self.row, self.column)
+    }
+}
+
+/// An experiment's outcome.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExperimentResult {
+    /// Its name.
+    pub name: String,
+    /// The file it was read from, if it is not built in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<String>,
+    /// The cells that were run.
+    pub cells: Vec<CellResult>,
+}
+
+impl ExperimentResult {
+    /// The outcome of the cell in a row and a column, by position.
+    pub fn measured(&self, experiment: &Experiment, row: usize, column: usize) -> Option<&Measured> {
+        self.cell(experiment, row, column)?.measured.as_ref()
+    }
+
+    /// The cell in a row and a column, by position.
+    pub fn cell(&self, experiment: &Experiment, row: usize, column: usize) -> Option<&CellResult> {
+        let (row, column) = (&experiment.rows[row].line.id, &experiment.columns[column].id);
+        self.cells.iter().find(|cell| cell.row == *row && cell.column == *column)
+    }
+}
+
+/// The value of a cell that has run.
+fn measured(cell: &Cell, finished: &runner::Finished) -> Result<(Measured, Vec<String>), MeasureError> {
+    let ledger = measure::read(&finished.ledger)?;
+    let metric = &cell.row_of().metric;
+    let selection = measure::selection(&ledger, metric.region.as_deref())?;
+    let entries = Entries::new(&ledger, selection);
+    let output = match metric.measure {
+        Measure::Result { .. } => Some(measure::output(&finished.output)?),
+        Measure::Region(_) | Measure::Count { .. } => None,
+    };
+    let value = measure::value(metric, &ledger, &entries, output.as_deref())?;
+    let published = cell.published();
+    let ratio = published.map(|published| value / published);
+    let unit = metric.unit().to_owned();
+    let stacks = crate::flame::stacks(&ledger, metric.region.as_deref());
+    Ok((Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries }, stacks))
+}
+
+/// The outcome of one cell.
+pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
+    let failed = |reason: String, tail: Vec<String>| Some(Failure { reason, tail });
+    let (found, failure) = match outcome {
+        Outcome::Failed(failure) => (None, Some(failure.clone())),
+        Outcome::Interrupted => (None, failed("was interrupted".to_owned(), Vec::new())),
+        Outcome::Finished(finished) => match measured(cell, finished) {
+            Ok(found) => (Some(found), None),
+            Err(error) => (None, failed(error.to_string(), runner::tail(&finished.output))),
+        },
+    };
+    let (measured, stacks) = found.unzip();
+    let result = CellResult {
+        row: cell.row_of().line.id.clone(),
+        column: cell.experiment.columns[cell.column].id.clone(),
+        command: cell.command(),
+        measured,
+        failure: failure.as_ref().map(|failure| failure.reason.clone()),
+        stacks: stacks.unwrap_or_default(),
+    };
+    (result, failure)
+}

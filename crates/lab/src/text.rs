@@ -1,0 +1,272 @@
+//! Results for a terminal: the table as its source has it, ours beside the published figures, factors, and what explains them.
+
+use crate::Experiment;
+use crate::difference::{self, Change, Difference, Pair};
+use crate::experiment::Layout;
+use crate::format::{
+    Align::{Left, Right},
+    WIDTH, change, number, signed, table,
+};
+use crate::results::{ExperimentResult, Measured};
+use ledger::TICKS_PER_CYCLE;
+
+/// A value with as many decimals as its size needs.
+pub fn figure(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v >= 1000.0 => 0,
+        v if v >= 100.0 => 1,
+        v if v >= 1.0 || v == 0.0 => 2,
+        v if v >= 0.1 => 3,
+        _ => 4,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// A factor between two values.
+pub fn factor(value: f64) -> String {
+    format!("{}x", figure(value))
+}
+
+fn optional(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), text)
+}
+
+/// A paragraph, in lines.
+fn paragraph(out: &mut String, text: &str) {
+    for paragraph in text.split("\n\n").filter(|paragraph| !paragraph.is_empty()) {
+        let mut length = 0;
+        for word in paragraph.split(' ') {
+            let wide = word.chars().count();
+            if length != 0 && length + 1 + wide > WIDTH {
+                out.push('\n');
+                length = 0;
+            }
+            if length != 0 {
+                out.push(' ');
+                length += 1;
+            }
+            out.push_str(word);
+            length += wide;
+        }
+        out.push('\n');
+    }
+}
+
+/// What a cell that has no value shows in its place.
+fn absent(experiment: &Experiment, result: &ExperimentResult, row: usize, column: usize) -> &'static str {
+    match (experiment.skipped(row, column), result.cell(experiment, row, column)) {
+        (Some(_), _) => "n/a",
+        (None, Some(_)) => "failed",
+        (None, None) => "-",
+    }
+}
+
+/// Ours in a cell, or why there is nothing.
+fn ours(experiment: &Experiment, result: &ExperimentResult, row: usize, column: usize) -> String {
+    match result.measured(experiment, row, column) {
+        Some(measured) => figure(measured.value),
+        None => absent(experiment, result, row, column).to_owned(),
+    }
+}
+
+fn ratio(measured: Option<&Measured>) -> String {
+    optional(measured.and_then(|measured| measured.ratio), |ratio| format!("{ratio:.2}"))
+}
+
+/// One list per row: columns downwards, as announcements print it.
+fn lists(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
+    for (at, row) in experiment.rows.iter().enumerate() {
+        out.push_str(&format!("\n{} ({})\n", row.line.title, row.metric.unit()));
+        if let Some(scale) = &row.scale {
+            out.push_str(&format!("ours: {scale}\n"));
+        }
+        let lines: Vec<Vec<String>> = experiment
+            .columns
+            .iter()
+            .enumerate()
+            .map(|(column, line)| {
+                let measured = result.measured(experiment, at, column);
+                vec![
+                    format!("{}:", line.title),
+                    optional(row.published.get(&column).copied(), figure),
+                    ours(experiment, result, at, column),
+                    ratio(measured),
+                ]
+            })
+            .collect();
+        out.push('\n');
+        table(out, &[("", Left), ("published", Right), ("ours", Right), ("ours/published", Right)], &lines);
+    }
+}
+
+/// One table: three lines per row.
+fn matrix(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
+    let mut headings = vec![("", Left), ("", Left)];
+    headings.extend(experiment.columns.iter().map(|column| (column.title.as_str(), Right)));
+    let mut lines = Vec::new();
+    for (at, row) in experiment.rows.iter().enumerate() {
+        let columns = || 0..experiment.columns.len();
+        let mut push = |name: String, what: &str, cells: Vec<String>| {
+            lines.push([vec![name, what.to_owned()], cells].concat());
+        };
+        let name = format!("{} ({})", row.line.title, row.metric.unit());
+        let mut name = Some(name);
+        if !row.published.is_empty() {
+            let cells = columns().map(|column| optional(row.published.get(&column).copied(), figure)).collect();
+            push(name.take().unwrap_or_default(), "published", cells);
+        }
+        let cells = columns().map(|column| ours(experiment, result, at, column)).collect();
+        push(name.take().unwrap_or_default(), "ours", cells);
+        if !row.published.is_empty() {
+            let cells = columns().map(|column| ratio(result.measured(experiment, at, column))).collect();
+            push(String::new(), "ours/published", cells);
+        }
+    }
+    out.push('\n');
+    table(out, &headings, &lines);
+    let mut scales: Vec<&str> = experiment.rows.iter().filter_map(|row| row.scale.as_deref()).collect();
+    scales.dedup();
+    for scale in scales {
+        out.push_str(&format!("ours: {scale}\n"));
+    }
+    for skip in &experiment.skips {
+        let (row, column) = (&experiment.rows[skip.row].line.title, &experiment.columns[skip.column].title);
+        out.push_str(&format!("n/a, {row}, {column}: {}\n", skip.reason));
+    }
+}
+
+/// The factors between columns or rows.
+fn factors(out: &mut String, experiment: &Experiment, result: &ExperimentResult, pairs: &[Pair]) {
+    let lines: Vec<Vec<String>> = pairs
+        .iter()
+        .filter_map(|pair| {
+            let (published, ours) = pair.factors(experiment, result)?;
+            let (from, to, within) = pair.titles(experiment);
+            Some(vec![optional(published, factor), factor(ours), format!("{from} -> {to}, {within}")])
+        })
+        .collect();
+    if !lines.is_empty() {
+        out.push_str("\nTimes faster\n\n");
+        table(out, &[("published", Right), ("ours", Right), ("", Left)], &lines);
+    }
+}
+
+fn cycles(ticks: i128) -> String {
+    let half = i128::from(TICKS_PER_CYCLE / 2) * ticks.signum();
+    signed((ticks + half) / i128::from(TICKS_PER_CYCLE))
+}
+
+/// The lines of a table of changes, with each one's part in the whole difference.
+fn explained(changes: &[Change], total: &Change, top: usize) -> Vec<Vec<String>> {
+    changes
+        .iter()
+        .take(top)
+        .map(|change| {
+            let part = match total.ticks() {
+                0 => "-".to_owned(),
+                all => format!("{:.1}%", change.ticks() as f64 / all as f64 * 100.0),
+            };
+            vec![
+                part,
+                cycles(change.ticks()),
+                number(change.before.count),
+                number(change.after.count),
+                change.name.clone(),
+            ]
+        })
+        .collect()
+}
+
+/// What explains the difference between two cells.
+fn differences(out: &mut String, experiment: &Experiment, result: &ExperimentResult, pairs: &[Pair], top: usize) {
+    for pair in pairs {
+        let Some((before, after)) = pair.measured(experiment, result) else { continue };
+        let difference = Difference::new(&before.entries, &after.entries);
+        let (from, to, within) = pair.titles(experiment);
+        let total = &difference.total;
+        let percent = change(total.before.ticks, total.after.ticks);
+        let percent = if percent.is_empty() { "no change".to_owned() } else { percent };
+        out.push_str(&format!(
+            "\n{from} -> {to}, {within}: {} cycles ({percent}); what explains it\n\n",
+            cycles(total.ticks())
+        ));
+        let mut section = |title: &str, changes: &[Change]| {
+            let headings =
+                [("share", Right), ("cycles", Right), ("count before", Right), ("count after", Right), (title, Left)];
+            table(out, &headings, &explained(changes, total, top));
+        };
+        section("cause", &difference.causes);
+        if let Some(exits) = difference.sections.iter().find(|section| section.title == "VM exits by guest function") {
+            section("VM exits of the guest's function", &exits.changes);
+        }
+    }
+}
+
+/// One experiment's results; of each difference, the `top` lines that explain most.
+pub fn report(experiment: &Experiment, result: &ExperimentResult, top: usize) -> String {
+    let mut out = format!("{}: {}\n", experiment.name, experiment.title);
+    if let Some(source) = &experiment.source {
+        paragraph(&mut out, &format!("published: {} {}", source.text, source.reference));
+    }
+    match experiment.layout {
+        Layout::List => lists(&mut out, experiment, result),
+        Layout::Table => matrix(&mut out, experiment, result),
+    }
+    let pairs = difference::factors(experiment);
+    factors(&mut out, experiment, result, &pairs);
+    if top != 0 {
+        differences(&mut out, experiment, result, &pairs, top);
+    }
+    out
+}
+
+/// What an experiment is, before it is run.
+pub fn description(experiment: &Experiment) -> String {
+    let mut out = format!("{}: {}\n\n", experiment.name, experiment.title);
+    for part in experiment.about.split("\n\n").filter(|part| !part.is_empty()) {
+        paragraph(&mut out, part);
+        out.push('\n');
+    }
+    if let Some(source) = &experiment.source {
+        paragraph(&mut out, &format!("Published: {} {}", source.text, source.reference));
+    }
+    let mut scales: Vec<String> = Vec::new();
+    let rows: Vec<Vec<String>> = experiment
+        .rows
+        .iter()
+        .map(|row| {
+            if let Some(scale) = &row.scale {
+                scales.push(format!("{}: {scale}", row.line.id));
+            }
+            let published = experiment
+                .columns
+                .iter()
+                .enumerate()
+                .filter_map(|(at, column)| Some(format!("{} {}", column.id, figure(*row.published.get(&at)?))));
+            vec![
+                row.line.id.clone(),
+                row.line.title.clone(),
+                row.metric.unit().to_owned(),
+                published.collect::<Vec<_>>().join(", "),
+            ]
+        })
+        .collect();
+    out.push_str("\nRows\n\n");
+    table(&mut out, &[("id", Left), ("title", Left), ("unit", Left), ("published", Left)], &rows);
+    for scale in scales {
+        out.push_str(&format!("{scale}\n"));
+    }
+    let columns: Vec<Vec<String>> =
+        experiment.columns.iter().map(|column| vec![column.id.clone(), column.title.clone()]).collect();
+    out.push_str("\nColumns\n\n");
+    table(&mut out, &[("id", Left), ("title", Left)], &columns);
+    out.push_str("\nCells\n\n");
+    for cell in experiment.cells() {
+        out.push_str(&format!("{}\n    {}\n", cell.id(), cell.command()));
+    }
+    for skip in &experiment.skips {
+        let (row, column) = (&experiment.rows[skip.row].line.id, &experiment.columns[skip.column].id);
+        out.push_str(&format!("{row}/{column} is left out: {}\n", skip.reason));
+    }
+    out
+}

@@ -1,0 +1,68 @@
+//! Progress on a terminal; nothing in a pipe.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use lab::Cell;
+use lab::runner::{Outcome, Watch};
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// A bar with the names of the cells that are running.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    running: Vec<String>,
+    finished_before: usize,
+}
+
+impl Progress {
+    /// The progress of so many cells.
+    pub fn new(cells: usize) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(cells as u64);
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} cells  {elapsed}  {wide_msg}");
+            // The template is constant; were it wrong, the bar would have the usual style.
+            if let Ok(style) = style {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(Duration::from_millis(250));
+            bar
+        });
+        Self { bar, running: Vec::new(), finished_before: 0 }
+    }
+
+    fn show(&self) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(self.running.join("  "));
+        }
+    }
+}
+
+impl Watch for Progress {
+    fn begun(&mut self, cell: &Cell) {
+        self.running.push(cell.full_id());
+        self.show();
+    }
+
+    fn done(&mut self, cell: &Cell, outcome: &Outcome, ran: bool) {
+        let id = cell.full_id();
+        self.running.retain(|running| *running != id);
+        self.finished_before += usize::from(!ran);
+        if let Some(bar) = &self.bar {
+            bar.inc(1);
+            if let Outcome::Failed(failure) = outcome {
+                bar.println(format!("{id} {}", failure.reason));
+            }
+        }
+        self.show();
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        if self.bar.is_some() && self.finished_before != 0 {
+            eprintln!("{} cells were finished before", self.finished_before);
+        }
+    }
+}
