@@ -88,7 +88,7 @@ fn lists(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
                 let measured = result.measured(experiment, at, column);
                 vec![
                     format!("{}:", line.title),
-                    optional(row.published.get(&column).copied(), figure),
+                    optional(row.published.get(&column).copied(), |value| value.to_string()),
                     ours(experiment, result, at, column),
                     ratio(measured),
                 ]
@@ -112,7 +112,9 @@ fn matrix(out: &mut String, experiment: &Experiment, result: &ExperimentResult) 
         let name = format!("{} ({})", row.line.title, row.metric.unit());
         let mut name = Some(name);
         if !row.published.is_empty() {
-            let cells = columns().map(|column| optional(row.published.get(&column).copied(), figure)).collect();
+            let cells = columns()
+                .map(|column| optional(row.published.get(&column).copied(), |value| value.to_string()))
+                .collect();
             push(name.take().unwrap_or_default(), "published", cells);
         }
         let cells = columns().map(|column| ours(experiment, result, at, column)).collect();
@@ -242,7 +244,7 @@ pub fn description(experiment: &Experiment) -> String {
                 .columns
                 .iter()
                 .enumerate()
-                .filter_map(|(at, column)| Some(format!("{} {}", column.id, figure(*row.published.get(&at)?))));
+                .filter_map(|(at, column)| Some(format!("{} {}", column.id, row.published.get(&at)?)));
             vec![
                 row.line.id.clone(),
                 row.line.title.clone(),

@@ -109,6 +109,8 @@ pub struct Settings {
     pub mmu_pages: Option<u32>,
     /// `hvm`: huge pages.
     pub huge_pages: Option<Switch>,
+    /// `hvm`: shadow pages that are out of step with the guest's until it flushes.
+    pub unsync: Option<Switch>,
     /// Guest memory, such as 64M.
     pub memory: Option<String>,
     /// Virtual processors.
@@ -128,6 +130,7 @@ impl Settings {
             ("vpid", self.vpid.map(Switch::word)),
             ("unrestricted-guest", self.unrestricted_guest.map(Switch::word)),
             ("huge-pages", self.huge_pages.map(Switch::word)),
+            ("unsync", self.unsync.map(Switch::word)),
         ];
         let set = words.into_iter().filter_map(|(option, word)| Some((option, word?.to_owned())));
         set.chain(self.mmu_pages.map(|pages| ("mmu-pages", pages.to_string()))).collect()
@@ -149,6 +152,7 @@ impl Settings {
             unrestricted_guest: self.unrestricted_guest.or(defaults.unrestricted_guest),
             mmu_pages: self.mmu_pages.or(defaults.mmu_pages),
             huge_pages: self.huge_pages.or(defaults.huge_pages),
+            unsync: self.unsync.or(defaults.unsync),
             memory: self.memory.clone().or_else(|| defaults.memory.clone()),
             cpus: self.cpus.or(defaults.cpus),
             timeout: self.timeout.or(defaults.timeout),

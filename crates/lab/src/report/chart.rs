@@ -48,7 +48,7 @@ pub fn svg(bars: &[Bar], unit: &str) -> String {
         let top = at as f64 * LINE;
         let number = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), figure);
         let numbers = match bar.published {
-            Some(_) => format!("{} / {}", number(bar.published), number(bar.ours)),
+            Some(published) => format!("{published} / {}", number(bar.ours)),
             None => number(bar.ours),
         };
         svg += &format!("<text x=\"0\" y=\"{}\">{}</text>", top + 16.0, escaped(&bar.label));

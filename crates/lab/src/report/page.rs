@@ -181,7 +181,7 @@ fn row(experiment: &Experiment, result: &ExperimentResult, at: usize) -> PageRow
         let measured = result.measured(experiment, at, column);
         let ratio = measured.and_then(|measured| measured.ratio);
         PageValue {
-            published: row.published.get(&column).copied().map(figure),
+            published: row.published.get(&column).map(f64::to_string),
             ours: measured.map(|measured| figure(measured.value)),
             ratio: ratio.map(|ratio| format!("{ratio:.2}")),
             far: ratio.is_some_and(|ratio| !(1.0 / FAR..=FAR).contains(&ratio)),
