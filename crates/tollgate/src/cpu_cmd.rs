@@ -6,8 +6,8 @@ use crate::table::{
 };
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use ledger::profile::{Confidence, Profile, Provenance, Sourced};
-use ledger::{Class, Family, Kind, Ticks};
+use ledger::profile::{Confidence, Prices, Profile, Provenance, Sizes, Sourced};
+use ledger::{Class, Family, Kind, Operation, Ticks};
 use serde_json::{Value, json};
 
 /// Shows the processors that can be modelled, and what everything costs on them.
@@ -37,7 +37,10 @@ struct ShowArgs {
     /// A name of `tollgate cpu list`, or a TOML file
     #[arg(value_name = "NAME")]
     name: String,
-    /// Prints JSON
+    /// Shows what a program that emulates the processor pays instead
+    #[arg(long)]
+    emulated: bool,
+    /// Prints JSON: both
     #[arg(long)]
     json: bool,
 }
@@ -55,7 +58,11 @@ pub fn run(args: &CpuArgs) -> Result<()> {
         }
         Command::Show(show) => {
             let profile = Profile::find(&show.name)?;
-            if show.json { emit(&format!("{:#}\n", document(&profile))) } else { emit(&text(&profile)) }
+            match (show.json, show.emulated) {
+                (true, _) => emit(&format!("{:#}\n", document(&profile))),
+                (false, false) => emit(&text(&profile)),
+                (false, true) => emit(&emulator_text(&profile)),
+            }
         }
     }
 }
@@ -129,7 +136,29 @@ fn text(profile: &Profile) -> String {
         out.push_str(paragraph.trim_end_matches('.'));
         out.push_str(".\n");
     }
-    let costs = |out: &mut String, title: &str, rows: Vec<(String, &Sourced<Ticks>)>| {
+    prices_text(&mut out, &profile.prices);
+    sizes_text(&mut out, &profile.sizes);
+    out
+}
+
+fn emulator_text(profile: &Profile) -> String {
+    let emulator = &profile.emulator;
+    let mut out = format!("{}, emulated by {}\n\n", profile.name, emulator.title);
+    let global = &emulator.keeps_global;
+    let what = if global.value { "kept" } else { "dropped" };
+    let row =
+        ["translations of global pages, at a MOV to CR3", what, global.from.confidence.name(), &global.from.source];
+    table(&mut out, &[("", Left), ("", Left), ("conf.", Left), ("source", Left)], &[row.map(str::to_owned).to_vec()]);
+    prices_text(&mut out, &emulator.prices);
+    sizes_text(&mut out, &emulator.sizes);
+    out
+}
+
+fn prices_text(out: &mut String, prices: &Prices) {
+    let mut costs = |title: &str, rows: Vec<(String, &Sourced<Ticks>)>| {
+        if rows.is_empty() {
+            return;
+        }
         out.push_str(&format!("\n{title}, in cycles\n\n"));
         let rows: Vec<Vec<String>> = rows
             .into_iter()
@@ -140,15 +169,20 @@ fn text(profile: &Profile) -> String {
             .collect();
         table(out, &[("cycles", Right), ("conf.", Left), ("of", Left), ("source", Left)], &rows);
     };
-    let classes =
-        Class::ALL.into_iter().zip(&profile.prices.classes).map(|(class, cost)| (class.name().to_owned(), cost));
-    costs(&mut out, "Instructions by class", classes.collect());
-    costs(&mut out, "Events", events(profile));
+    let classes = Class::ALL.into_iter().zip(&prices.classes).map(|(class, cost)| (class.name().to_owned(), cost));
+    costs("Instructions by class", classes.collect());
+    costs("Events", events(prices));
+    let operation =
+        |operation: Operation| Some((operation.title().to_owned(), prices.figure(Kind::operation(operation))?));
+    costs("What a hypervisor's software does", Operation::ALL.into_iter().filter_map(operation).collect());
+}
+
+fn sizes_text(out: &mut String, sizes: &Sizes) {
     out.push_str("\nSizes\n\n");
     table(
-        &mut out,
+        out,
         &[("entries", Right), ("ways", Right), ("conf.", Left), ("of", Left), ("source", Left)],
-        &sizes(profile)
+        &each_size(sizes)
             .into_iter()
             .map(|(name, entries, ways, from)| {
                 let ways = ways.map_or(String::new(), |ways| ways.to_string());
@@ -156,16 +190,15 @@ fn text(profile: &Profile) -> String {
             })
             .collect::<Vec<_>>(),
     );
-    out
 }
 
 /// The families, each followed by its kinds that cost something else.
-fn events(profile: &Profile) -> Vec<(String, &Sourced<Ticks>)> {
+fn events(prices: &Prices) -> Vec<(String, &Sourced<Ticks>)> {
     let mut events = Vec::new();
     for family in Family::ALL {
-        let Some(cost) = &profile.prices.families[family as usize] else { continue };
+        let Some(cost) = &prices.families[family as usize] else { continue };
         events.push((family.title().to_owned(), cost));
-        let kinds = profile.prices.kinds.range(Kind::new(family, 0)..=Kind::new(family, u32::MAX));
+        let kinds = prices.kinds.range(Kind::new(family, 0)..=Kind::new(family, u32::MAX));
         events.extend(kinds.map(|(kind, cost)| (format!("  {}", kind.describe(None)), cost)));
     }
     events
@@ -173,8 +206,7 @@ fn events(profile: &Profile) -> Vec<(String, &Sourced<Ticks>)> {
 
 type Size<'a> = (&'static str, u64, Option<u16>, &'a Provenance);
 
-fn sizes(profile: &Profile) -> Vec<Size<'_>> {
-    let sizes = &profile.sizes;
+fn each_size(sizes: &Sizes) -> Vec<Size<'_>> {
     let mut all: Vec<Size> = sizes
         .tlb
         .iter()
@@ -196,21 +228,21 @@ fn summary(profile: &Profile) -> Value {
     })
 }
 
-fn document(profile: &Profile) -> Value {
-    let sourced = |value: Value, from: &Provenance| json!({ "value": value, "source": from.source, "confidence": from.confidence.name() });
+fn sourced(value: Value, from: &Provenance) -> Value {
+    json!({ "value": value, "source": from.source, "confidence": from.confidence.name() })
+}
+
+/// Prices and sizes, for programs.
+fn costs_document(prices: &Prices, sizes: &Sizes) -> Value {
     let cost = |cost: &Sourced<Ticks>| sourced(json!(cost.value as f64 / ledger::TICKS_PER_CYCLE as f64), &cost.from);
-    let classes: serde_json::Map<String, Value> = Class::ALL
-        .into_iter()
-        .zip(&profile.prices.classes)
-        .map(|(class, c)| (class.name().to_owned(), cost(c)))
-        .collect();
+    let classes: serde_json::Map<String, Value> =
+        Class::ALL.into_iter().zip(&prices.classes).map(|(class, c)| (class.name().to_owned(), cost(c))).collect();
     let families: serde_json::Map<String, Value> = Family::ALL
         .into_iter()
-        .zip(&profile.prices.families)
+        .zip(&prices.families)
         .filter_map(|(family, c)| Some((family.name().to_owned(), cost(c.as_ref()?))))
         .collect();
-    let kinds: Vec<Value> = profile
-        .prices
+    let kinds: Vec<Value> = prices
         .kinds
         .iter()
         .map(|(kind, c)| {
@@ -221,7 +253,7 @@ fn document(profile: &Profile) -> Value {
             value
         })
         .collect();
-    let sizes: Vec<Value> = sizes(profile)
+    let sizes: Vec<Value> = each_size(sizes)
         .into_iter()
         .map(|(name, entries, ways, from)| {
             let mut value = sourced(json!(entries), from);
@@ -230,6 +262,10 @@ fn document(profile: &Profile) -> Value {
             value
         })
         .collect();
+    json!({ "classes": classes, "events": families, "kinds": kinds, "sizes": sizes })
+}
+
+fn document(profile: &Profile) -> Value {
     let cpuid: Vec<Value> = profile
         .cpuid()
         .into_iter()
@@ -241,12 +277,21 @@ fn document(profile: &Profile) -> Value {
     let mut document = summary(profile);
     document["notes"] = json!(profile.notes);
     document["physical_bits"] = sourced(json!(profile.physical_bits.value), &profile.physical_bits.from);
-    let features: Vec<_> = profile.virtualization.value.names().collect();
-    document["virtualization"] = sourced(json!(features), &profile.virtualization.from);
-    document["classes"] = Value::Object(classes);
-    document["events"] = Value::Object(families);
-    document["kinds"] = Value::Array(kinds);
-    document["sizes"] = Value::Array(sizes);
+    let virtualization = &profile.virtualization;
+    document["virtualization"] = sourced(json!(virtualization.value.names().collect::<Vec<_>>()), &virtualization.from);
+    document["virtualization"]["cr3_targets"] = json!(virtualization.value.cr3_targets);
+    let costs = |prices: &Prices, sizes: &Sizes, into: &mut Value| {
+        if let (Value::Object(costs), Value::Object(into)) = (costs_document(prices, sizes), into) {
+            into.extend(costs);
+        }
+    };
+    costs(&profile.prices, &profile.sizes, &mut document);
+    let emulator = &profile.emulator;
+    document["emulator"] = json!({
+        "title": emulator.title,
+        "keeps_global": sourced(json!(emulator.keeps_global.value), &emulator.keeps_global.from),
+    });
+    costs(&emulator.prices, &emulator.sizes, &mut document["emulator"]);
     document["cpuid"] = Value::Array(cpuid);
     document
 }
@@ -267,6 +312,11 @@ mod tests {
     }
 
     #[test]
+    fn the_costs_of_an_emulator_read_well() {
+        insta::assert_snapshot!(emulator_text(&Profile::named("core2").unwrap()));
+    }
+
+    #[test]
     fn programs_get_every_cost() {
         for name in Profile::names() {
             let profile = Profile::named(name).unwrap();
@@ -274,6 +324,9 @@ mod tests {
             assert_eq!(value["classes"].as_object().unwrap().len(), Class::COUNT);
             assert_eq!(value["events"].as_object().unwrap().len(), Family::ALL.len() - 2);
             assert_eq!(value["kinds"].as_array().unwrap().len(), profile.prices.kinds.len());
+            let emulator = &value["emulator"];
+            assert_eq!(emulator["classes"].as_object().unwrap().len(), Class::COUNT);
+            assert_eq!(emulator["events"].as_object().unwrap().len(), Family::ALL.len() - 4);
         }
     }
 }

