@@ -24,6 +24,8 @@ mod invalidate;
 pub(crate) mod io;
 mod msr;
 mod registers;
+#[cfg(test)]
+mod tag_tests;
 mod transition;
 
 #[cfg(test)]
