@@ -13,6 +13,8 @@ mod checks;
 mod controls;
 mod emulate;
 #[cfg(test)]
+mod emulate_random_tests;
+#[cfg(test)]
 mod emulate_tests;
 mod ept;
 #[cfg(test)]

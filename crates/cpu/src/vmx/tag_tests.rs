@@ -40,15 +40,15 @@ impl Guest {
             ram.write(TABLE + 8 * i as u64, PAGES[0] | 0x67);
         }
         for ept in EPT {
-            ram.write(ept, ept + 0x1000 | 7);
-            ram.write(ept + 0x1000, ept + 0x2000 | 7);
+            ram.write(ept, (ept + 0x1000) | 7);
+            ram.write(ept + 0x1000, (ept + 0x2000) | 7);
             for i in 0..8u64 {
                 ram.write(ept + 0x2000 + 8 * i, i << 21 | LARGE | ALL);
             }
             // The two megabytes of the pages, in 4 KiB.
-            ram.write(ept + 0x2000 + 8 * 2, ept + 0x3000 | 7);
+            ram.write(ept + 0x2000 + 8 * 2, (ept + 0x3000) | 7);
             for i in 0..512u64 {
-                ram.write(ept + 0x3000 + 8 * i, 0x40_0000 + (i << 12) | ALL);
+                ram.write(ept + 0x3000 + 8 * i, (0x40_0000 + (i << 12)) | ALL);
             }
         }
         let controls = Controls {
@@ -245,7 +245,7 @@ fn more_vpids_and_pointers_than_are_told_apart_do_no_harm() {
     for i in 0..600u64 {
         // Roots with the same first entry.
         let root = 0x70_0000 + (i << 12);
-        g.m.cpu.ram.write(root, EPT[0] + 0x1000 | 7);
+        g.m.cpu.ram.write(root, (EPT[0] + 0x1000) | 7);
         g.map(0, i as usize % 3, 0);
         g.host(|g| g.controls.eptp = root | 3 << 3 | 6);
         assert_eq!(g.read(0), i % 3 + 1);

@@ -1,0 +1,146 @@
+//! Emulation of random instructions against ordinary execution of the same ones.
+
+use super::{GuestView, Outcome};
+use crate::fault::vector;
+use crate::state::{Segment, TableRegister, attention, reg};
+use crate::testing::{DATA, Machine, RAM, Raised, STACK};
+
+/// A small deterministic generator.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 ^ self.0 >> 33
+    }
+}
+
+/// State that both processors start a case from, or end it with.
+#[derive(Clone, Debug, PartialEq)]
+struct State {
+    gpr: [u64; 32],
+    rip: u64,
+    flags: u64,
+    seg: [Segment; 8],
+    cpl: u8,
+    view: GuestView,
+    tables: [TableRegister; 2],
+    system: [Segment; 2],
+    dr: [u64; 8],
+    cr2: u64,
+    blocked: u32,
+}
+
+const BLOCKED: u32 = attention::STI_SHADOW | attention::SS_SHADOW;
+
+fn state(m: &Machine) -> State {
+    let cpu = &m.cpu;
+    State {
+        gpr: cpu.gpr,
+        rip: cpu.rip,
+        flags: cpu.rflags(),
+        seg: cpu.seg,
+        cpl: cpu.cpl,
+        view: GuestView::of(cpu),
+        tables: [cpu.gdtr, cpu.idtr],
+        system: [cpu.ldtr, cpu.tr],
+        dr: cpu.dr,
+        cr2: cpu.cr2,
+        blocked: cpu.attention & BLOCKED,
+    }
+}
+
+fn load(m: &mut Machine, s: &State) {
+    let cpu = &mut m.cpu;
+    (cpu.gpr, cpu.rip, cpu.seg, cpu.cpl) = (s.gpr, s.rip, s.seg, s.cpl);
+    (cpu.cr0, cpu.cr3, cpu.cr4, cpu.msr.efer) = (s.view.cr0, s.view.cr3, s.view.cr4, s.view.efer);
+    (cpu.pdpte, cpu.xcr0, cpu.dr, cpu.cr2) = (s.view.pdpte, s.view.xcr0, s.dr, s.cr2);
+    [cpu.gdtr, cpu.idtr] = s.tables;
+    [cpu.ldtr, cpu.tr] = s.system;
+    cpu.set_rflags(s.flags);
+    cpu.attention = 0;
+    cpu.pending_dr6 = 0;
+    cpu.nmi_blocked = false;
+    cpu.clock = 0;
+    cpu.tlb.flush_all();
+    cpu.mapping_changed();
+    cpu.mode_changed();
+}
+
+/// An instruction: an opcode map chosen at random, and random bytes.
+fn bytes(random: &mut Random) -> [u8; 15] {
+    let mut bytes: [u8; 15] = std::array::from_fn(|_| (random.next() >> 20) as u8);
+    let mut at = 0;
+    for (odds, prefix) in [(12, 0xf3), (12, 0x66), (24, 0xf0), (16, 0x48)] {
+        if random.next() % odds == 0 {
+            bytes[at] = prefix;
+            at += 1;
+        }
+    }
+    if random.next() % 3 == 0 {
+        bytes[at] = 0x0f;
+    }
+    bytes
+}
+
+#[test]
+fn random_instructions_do_the_same_in_emulation() {
+    let mut random = Random(0x7011_6a7e);
+    let mut kinds = [0u32; 2];
+    for make in [|| Machine::long64(0), || Machine::long64(3), || Machine::protected32(0), || Machine::real16()] {
+        let (mut plain, mut emulated) = (make(), make());
+        let start = state(&plain);
+        for _ in 0..8000 {
+            let mut from = start.clone();
+            for gpr in &mut from.gpr[..16] {
+                *gpr = match random.next() % 4 {
+                    0 => random.next(),
+                    1 => random.next() % 64,
+                    _ => DATA + random.next() % 0x4000,
+                };
+            }
+            from.gpr[usize::from(reg::RSP)] =
+                if start.rip != 0x8000 { STACK - 0x1000 + random.next() % 64 } else { 0x7000 };
+            from.flags = start.flags ^ random.next() & 0xcd5;
+            let instruction = bytes(&mut random);
+            for m in [&mut plain, &mut emulated] {
+                load(m, &from);
+                m.poke(start.rip, &instruction);
+            }
+            // A repeated instruction would go on for long.
+            plain.cpu.stop_at = 0;
+            let before = plain.cpu.ram.clone();
+            let result = plain.step();
+            let view = GuestView::of(&emulated.cpu);
+            let done = emulated.cpu.emulate(&view, None, &mut emulated.cache);
+            assert_eq!(GuestView::of(&emulated.cpu), view);
+            match (result, done.outcome) {
+                (Err(Raised { vector, code }), Outcome::Exception { vector: v, code: c, address, .. }) => {
+                    kinds[1] += 1;
+                    assert_eq!((vector, code), (v, c), "{instruction:x?}");
+                    if vector == vector::PF {
+                        assert_eq!(address, plain.cpu.fault_address, "{instruction:x?}");
+                    }
+                }
+                (Ok(_), Outcome::Completed | Outcome::Halt | Outcome::Mwait { .. }) => kinds[0] += 1,
+                (result, outcome) => panic!("{instruction:x?}: {result:?} but {outcome:?}"),
+            }
+            let expected = state(&plain);
+            let mut got = state(&emulated);
+            got.view = done.view;
+            assert_eq!(got, expected, "{instruction:x?}");
+            for write in &done.accesses.writes {
+                let mut both = [vec![0; write.len as usize], vec![0; write.len as usize]];
+                before.read_bytes(write.address, &mut both[0]);
+                emulated.cpu.ram.read_bytes(write.address, &mut both[1]);
+                assert_eq!(both[0], both[1], "{instruction:x?}");
+            }
+        }
+        let mut all = [vec![0; RAM as usize], vec![0; RAM as usize]];
+        plain.cpu.ram.read_bytes(0, &mut all[0]);
+        emulated.cpu.ram.read_bytes(0, &mut all[1]);
+        let different = all[0].iter().zip(&all[1]).position(|(a, b)| a != b);
+        assert_eq!(different, None);
+    }
+    assert!(kinds.iter().all(|n| *n > 5000), "too few of a kind: {kinds:?}");
+}
