@@ -112,6 +112,14 @@ void flush_tlb(void);
 /* The bytes of an image segment loaded for user mode. */
 phys_t text_page_of(unsigned long address);
 
+entry_t *paging_test_top(unsigned long address, phys_t *middle);
+void paging_test_map(entry_t *top, unsigned long address, entry_t entry);
+
+/* stress.c */
+extern int stress_active;
+void stress_exception(struct registers *registers);
+_Noreturn void stress(void);
+
 /* protect.c: W^X mode. */
 extern int kernexec;
 extern unsigned long toggles;

@@ -72,6 +72,8 @@ static void run_alone(void) {
         toggle(0);
     if (argument_is("workload", "toggle"))
         toggle(1);
+    if (argument_is("workload", "stress"))
+        stress();
     if (argument_is("workload", "violate")) {
         /* A write to protected data outside of open_kernel: W^X mode must not survive it. */
         *(volatile int *)&kernexec = kernexec;

@@ -338,3 +338,18 @@ int page_fault(struct mm *mm, unsigned long address, unsigned long error) {
     }
     return 1;
 }
+
+/* For the stress test: a top-level table whose tables on the way to `address` are its own down to level 2, which is told. */
+entry_t *paging_test_top(unsigned long address, phys_t *middle) {
+    entry_t *top = top_create(), *table = top;
+    for (int level = LEVELS; level > 2; level--) {
+        entry_t *entry = &table[index_of(address, level)];
+        if (!(*entry & PAGE_PRESENT))
+            *entry = page_alloc_zeroed() | PAGE_PRESENT | PAGE_WRITE | PAGE_USER;
+        table = to_virtual(ENTRY_ADDRESS(*entry));
+    }
+    *middle = to_physical(table);
+    return top;
+}
+
+void paging_test_map(entry_t *top, unsigned long address, entry_t entry) { *find_leaf(top, address, 1) = entry; }

@@ -139,6 +139,10 @@ static void debug_exception(struct registers *registers) {
 
 void exception(struct registers *registers);
 void exception(struct registers *registers) {
+    if (unlikely(stress_active)) {
+        stress_exception(registers);
+        return;
+    }
     if (registers->vector == VECTOR_PAGE_FAULT) {
         unsigned long address = read_cr2();
         if (registers->flags & FLAG_IF)
