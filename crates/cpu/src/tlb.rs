@@ -456,6 +456,7 @@ mod tests {
             stlb_1g: none,
             target_cache: 1,
             return_stack: 1,
+            keeps_global: true,
         });
         let clean = Entry::new(0x20_0000, 0x40_0000, 21, 0, 0, 0);
         tlb.insert(clean, true);

@@ -72,6 +72,8 @@ pub struct Geometry {
     pub target_cache: u16,
     /// Depth of the return stack.
     pub return_stack: u16,
+    /// Translations of global pages survive a MOV to CR3.
+    pub keeps_global: bool,
 }
 
 impl Geometry {
@@ -87,6 +89,7 @@ impl Geometry {
             stlb_1g: Sets { entries: 16, ways: 4 },
             target_cache: 4096,
             return_stack: 16,
+            keeps_global: true,
         }
     }
 }

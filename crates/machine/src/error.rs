@@ -19,7 +19,7 @@ pub enum MachineError {
     #[error(transparent)]
     Pci(#[from] crate::pci::PciError),
     /// More pages of tables than there can be.
-    #[error("--mmu-pages {0} is too much: {max} pages can be had", max = crate::tables::Tables::MOST_PAGES)]
+    #[error("--mmu-pages {0} is too much: there are {max} pages, some of which are for other things", max = crate::tables::Tables::MOST_PAGES)]
     TablePages(u32),
     /// The hypervisor.
     #[error(transparent)]

@@ -12,6 +12,7 @@ use cpu::model::{CpuidEntry, CpuidRegs};
 use cpu::ram::Region;
 use cpu::{Cpu, Model, Ram};
 use hypervisor::Hypervisor;
+use hypervisor::mmu::Mmu;
 use ledger::profile::Profile;
 use ledger::{Recorder, TICKS_PER_CYCLE, Ticks};
 use std::cell::RefCell;
@@ -206,7 +207,7 @@ impl Machine {
             ("memory", format!("{} MiB", config.memory >> 20)),
             ("tollgate", env!("CARGO_PKG_VERSION").to_owned()),
         ];
-        description.extend(config.platform.describe(config.memory >> 12));
+        description.extend(config.platform.describe());
         let elf = config.kernel.starts_with(b"\x7fELF").then_some(config.kernel);
         Ok(Self {
             vcpus,
@@ -221,14 +222,19 @@ impl Machine {
         })
     }
 
-    /// The pages for a hypervisor's tables, as many as it may use. What is configured follows what there can be.
+    /// The pages for a hypervisor's tables. A machine that could do with more than there can be has a limit.
     fn tables(config: &mut Config) -> Result<Option<Tables>, MachineError> {
         let Platform::Hvm(switches) = &mut config.platform else { return Ok(None) };
-        if let Some(pages) = switches.mmu_pages.filter(|pages| *pages > Tables::MOST_PAGES) {
-            return Err(MachineError::TablePages(pages));
+        let needed = |switches: &_| Mmu::pool_pages(switches, config.memory >> 12, config.cpus as u32);
+        let mut pages = needed(switches);
+        if pages > Tables::MOST_PAGES {
+            if let Some(pages) = switches.mmu_pages {
+                return Err(MachineError::TablePages(pages));
+            }
+            // One page for each processor, and one for all, are beside the limit.
+            switches.mmu_pages = Some(Tables::MOST_PAGES - MAX_CPUS as u32 - 1);
+            pages = needed(switches);
         }
-        let pages = switches.mmu_pages_for(config.memory >> 12).min(Tables::MOST_PAGES);
-        switches.mmu_pages = Some(pages);
         Ok(Some(Tables::new(pages)?))
     }
 

@@ -118,9 +118,8 @@ impl Platform {
         }
     }
 
-    /// The platform and its switches as names and values, for a ledger. The limit of MMU pages is that of a machine with
-    /// so many pages of memory.
-    pub fn describe(&self, guest_pages: u64) -> Vec<(&'static str, String)> {
+    /// The platform and its switches as names and values, for a ledger.
+    pub fn describe(&self) -> Vec<(&'static str, String)> {
         let on_off = |on: bool| if on { "on" } else { "off" }.to_owned();
         let mut facts = vec![("platform", self.name().to_owned())];
         if let Platform::Hvm(config) = self {
@@ -131,7 +130,7 @@ impl Platform {
                 ("irqchip", config.irqchip.to_string()),
                 ("vpid", on_off(config.vpid)),
                 ("unrestricted-guest", on_off(config.unrestricted_guest)),
-                ("mmu-pages", config.mmu_pages_for(guest_pages).to_string()),
+                ("mmu-pages", config.mmu_pages.map_or("default".to_owned(), |pages| pages.to_string())),
                 ("huge-pages", on_off(config.huge_pages)),
                 ("unsync", on_off(config.unsync)),
             ]);

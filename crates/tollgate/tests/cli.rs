@@ -264,6 +264,7 @@ fn impossible_platforms_are_refused() {
     hvm(&["--cpu", "core2", "--unrestricted-guest", "on"], "--unrestricted-guest on needs a processor with");
     hvm(&["--mmu", "shadow", "--cr0-wp", "guest-owned"], "needs two-dimensional paging");
     hvm(&["--mmu", "shadow", "--unrestricted-guest", "on"], "needs two-dimensional paging");
+    hvm(&["--mmu-pages", "65536"], "--mmu-pages 65536 is too much");
     hvm(&["--mmu-pages", "3"], "--mmu-pages 3 is too few");
     for (option, value, expected) in
         [("--mmu", "both", "shadow-nocache, shadow, legacy-tdp, tdp"), ("--vpid", "maybe", "on or off")]

@@ -132,6 +132,7 @@ impl Sizes {
             stlb_1g,
             target_cache: self.target_cache.value,
             return_stack: self.return_stack.value,
+            keeps_global: true,
         }
     }
 }
@@ -341,7 +342,7 @@ impl Profile {
 
     /// Sizes in a program that emulates the processor.
     pub fn emulated_geometry(&self) -> Geometry {
-        self.emulator.sizes.geometry()
+        Geometry { keeps_global: self.emulator.keeps_global.value, ..self.emulator.sizes.geometry() }
     }
 
     /// CPUID as guests see it: what the real processor has, limited to what the modelled one executes. Bits that depend on
