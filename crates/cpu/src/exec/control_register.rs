@@ -186,14 +186,19 @@ impl Cpu {
         Ok(())
     }
 
-    /// Reads the four PDPTEs; reserved bits in a present one are #GP, and nothing has changed then.
-    fn load_pdptes(&mut self, cr3: u64) -> Exec {
+    /// Whether a PDPTE has no reserved bit set, or is not present.
+    pub(crate) fn good_pdpte(&self, entry: u64) -> bool {
         const RESERVED: u64 = 0x1e6;
+        entry & 1 == 0 || entry & (RESERVED | self.beyond_physical()) == 0
+    }
+
+    /// Reads the four PDPTEs; reserved bits in a present one are #GP, and nothing has changed then.
+    pub(crate) fn load_pdptes(&mut self, cr3: u64) -> Exec {
         let base = cr3 & 0xffff_ffe0;
         let mut entries = [0u64; 4];
         for (i, entry) in entries.iter_mut().enumerate() {
             *entry = self.read_pdpte(base + 8 * i as u64)?;
-            if *entry & 1 != 0 && *entry & (RESERVED | self.beyond_physical()) != 0 {
+            if !self.good_pdpte(*entry) {
                 return Err(self.gp(0));
             }
         }
@@ -227,7 +232,7 @@ impl Cpu {
     }
 
     /// Bits of CR4 that exist, by CPUID.
-    fn cr4_bits(&self) -> u64 {
+    pub(crate) fn cr4_bits(&self) -> u64 {
         use Capability::*;
         const BITS: &[(Capability, u64)] = &[
             (Vme, CR4_VME | CR4_PVI),

@@ -1,7 +1,7 @@
 //! VM entry and exit: between root and non-root mode.
 
 use super::PREEMPTION_TIMER_SHIFT;
-use super::controls::{Controls, activity, entry, exit, interruptibility, interruption, pending_debug, pin};
+use super::controls::{Controls, activity, entry, exit, interruptibility, interruption, pending_debug, pin, secondary};
 use super::information::{VmExit, reason};
 use crate::fault::{Cause, Fault};
 use crate::flags;
@@ -59,9 +59,9 @@ impl Cpu {
         if self.vmx.active {
             return Err(EntryFailure::Control("the processor is in non-root mode already"));
         }
-        self.check_controls().map_err(EntryFailure::Control)?;
+        self.check_controls(&self.vmx.controls).map_err(EntryFailure::Control)?;
         self.charge_host_kind(Kind::new(Family::VmEntry, 0), 1);
-        if let Err(check) = self.check_guest_state() {
+        if let Err(check) = self.check_guest(&self.vmx.controls).and_then(|()| self.load_guest_pdptes()) {
             self.vm_exit = VmExit { reason: reason::INVALID_GUEST_STATE | reason::ENTRY_FAILURE, ..VmExit::default() };
             self.charge_host_kind(Kind::new(Family::VmExit, reason::INVALID_GUEST_STATE), 1);
             return Err(EntryFailure::GuestState(check));
@@ -73,6 +73,17 @@ impl Cpu {
         self.mode_changed();
         self.inject();
         Ok(())
+    }
+
+    /// Without EPT an entry loads the PDPTEs from memory.
+    fn load_guest_pdptes(&mut self) -> Result<(), &'static str> {
+        if !self.pae_paging() || self.vmx.controls.secondary(secondary::EPT) {
+            return Ok(());
+        }
+        self.load_pdptes(self.cr3).map_err(|_| {
+            self.fault = Cause::None;
+            "reserved bits of a PDPTE in memory"
+        })
     }
 
     /// Takes over the guest state that is not in registers.
@@ -140,13 +151,9 @@ impl Cpu {
             blocking |= if shadow & attended != 0 { bit } else { 0 };
         }
         let long = self.long_mode();
-        let left = self.vmx.timer_at.saturating_sub(self.clock) / TICKS_PER_CYCLE >> PREEMPTION_TIMER_SHIFT;
-        let mut debug = 0;
-        if self.attention & attention::DEBUG != 0 {
-            debug = self.pending_dr6 & (pending_debug::BREAKPOINTS | pending_debug::BS);
-            debug |= if debug & pending_debug::BREAKPOINTS != 0 { pending_debug::ENABLED_BREAKPOINT } else { 0 };
-        }
+        let left = (self.vmx.timer_at.saturating_sub(self.clock) / TICKS_PER_CYCLE) >> PREEMPTION_TIMER_SHIFT;
         let halted = std::mem::take(&mut self.vmx.halted);
+        let debug = self.pending_debug_exceptions(blocking, halted);
         self.vmx.timer_at = Ticks::MAX;
         self.vmx.trap_pending = false;
         let controls = &mut self.vmx.controls;
@@ -161,5 +168,22 @@ impl Cpu {
         self.attention &= !GUEST_ATTENTION;
         self.pending_dr6 = 0;
         self.single_step = false;
+    }
+
+    /// The debug exceptions that an exit leaves pending: those that it has priority over, or that MOV SS holds back.
+    fn pending_debug_exceptions(&self, blocking: u32, halted: bool) -> u64 {
+        let held = blocking & interruptibility::MOV_SS != 0 || self.vm_exit.basic() == reason::MONITOR_TRAP;
+        let mut pending = 0;
+        if held && self.attention & attention::DEBUG != 0 {
+            pending = self.pending_dr6 & (pending_debug::BREAKPOINTS | pending_debug::BS);
+            pending |= if pending & pending_debug::BREAKPOINTS != 0 { pending_debug::ENABLED_BREAKPOINT } else { 0 };
+        }
+        // What an entry in this state asks for.
+        let shadow = interruptibility::STI | interruptibility::MOV_SS;
+        if blocking & shadow != 0 || halted {
+            let traced = self.flags & flags::TF != 0;
+            pending = (pending & !pending_debug::BS) | if traced { pending_debug::BS } else { 0 };
+        }
+        pending
     }
 }

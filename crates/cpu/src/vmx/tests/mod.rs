@@ -1,5 +1,6 @@
 //! Guests of a few instructions, entered with controls of the test's choice.
 
+mod checks;
 mod events;
 mod instructions;
 
@@ -225,13 +226,4 @@ fn a_guest_runs_at_level_1_and_leaves_at_level_0() {
     assert_eq!((guest.m.cpu.level, guest.m.cpu.non_root()), (0, false));
     assert_eq!(guest.offset(), 1);
     assert_eq!(guest.m.cpu.seg[usize::from(seg::CS)].selector, 8);
-}
-
-#[test]
-fn wrong_controls_are_named_and_change_nothing() {
-    let mut guest = Guest::long().with(|c| c.pin = super::pin::VIRTUAL_NMIS);
-    assert_eq!(guest.enter(), Err(EntryFailure::Control("virtual NMIs without NMI exiting")));
-    let mut guest = Guest::long().set(|cpu| cpu.cr0 &= !CR0_NE);
-    assert_eq!(guest.enter(), Err(EntryFailure::GuestState("fixed bits of CR0")));
-    assert_eq!(guest.m.cpu.vm_exit.reason, 0x8000_0021);
 }
