@@ -59,6 +59,8 @@ impl Cpu {
         if self.vmx.active {
             return Err(EntryFailure::Control("the processor is in non-root mode already"));
         }
+        // An exit that nobody asked about any more.
+        self.attention &= !attention::VM_EXIT;
         self.check_controls(&self.vmx.controls).map_err(EntryFailure::Control)?;
         self.charge_host_kind(Kind::new(Family::VmEntry, 0), 1);
         if let Err(check) = self.check_guest(&self.vmx.controls).and_then(|()| self.load_guest_pdptes()) {
@@ -141,6 +143,18 @@ impl Cpu {
         self.transition_flush();
         self.mode_changed();
         self.attend(attention::VM_EXIT);
+    }
+
+    /// RESET and INIT end non-root mode without an exit.
+    pub(crate) fn drop_guest(&mut self) {
+        if self.vmx.active {
+            self.vmx.active = false;
+            self.level = 0;
+            self.vmx.halted = false;
+            self.vmx.timer_at = Ticks::MAX;
+            self.vmx.trap_pending = false;
+            self.transition_flush();
+        }
     }
 
     /// Gives back the guest state that is not in registers.

@@ -10,13 +10,16 @@ use crate::state::{Cpu, bits::*, seg};
 
 const VALID: u32 = interruption::VALID;
 
+type Change = fn(&mut Controls);
+type Set = fn(&mut Cpu);
+
 fn part(cpu: &mut Cpu, which: u8) -> &mut crate::state::Segment {
     &mut cpu.seg[usize::from(which)]
 }
 
 #[test]
 fn controls() {
-    let cases: &[(fn(&mut Controls), &str)] = &[
+    let cases: &[(Change, &str)] = &[
         (|c| c.pin = 1 << 7, "pin-based control that does not exist"),
         (|c| c.primary |= 1, "primary processor-based control that does not exist"),
         (|c| c.secondary = 1, "secondary processor-based control that does not exist"),
@@ -76,7 +79,7 @@ fn fails(mut guest: Guest, name: &str) {
 
 #[test]
 fn registers() {
-    let cases: &[(fn(&mut Cpu), &str)] = &[
+    let cases: &[(Set, &str)] = &[
         (|cpu| cpu.cr0 &= !CR0_NE, "fixed bits of CR0"),
         (|cpu| cpu.cr0 &= !CR0_PG, "fixed bits of CR0"),
         (|cpu| cpu.cr4 &= !CR4_VMXE, "CR4.VMXE clear"),
@@ -117,13 +120,13 @@ fn registers() {
     fails(Guest::new(Mode::Paged, 0).with(|c| c.entry |= entry::IA32E_GUEST), "IA-32e mode guest without CR4.PAE");
     let mut real = Guest::new(Mode::Real, 0);
     assert_eq!(real.enter(), Ok(()), "unrestricted guest");
-    let restricted: fn(&mut Controls) = |c| c.secondary &= !secondary::UNRESTRICTED_GUEST;
+    let restricted: Change = |c| c.secondary &= !secondary::UNRESTRICTED_GUEST;
     fails(Guest::new(Mode::Real, 0).with(restricted), "fixed bits of CR0");
 }
 
 #[test]
 fn state_that_no_register_holds() {
-    let cases: &[(fn(&mut Controls), &str)] = &[
+    let cases: &[(Change, &str)] = &[
         (|c| c.activity = activity::SHUTDOWN, "activity state"),
         (|c| c.interruptibility = 1 << 2, "reserved bits of the interruptibility state"),
         (|c| c.interruptibility = 3, "blocking by STI and MOV SS"),
@@ -175,12 +178,12 @@ fn state_that_no_register_holds() {
 
 #[test]
 fn pdptes() {
-    let pae: fn(&mut Cpu) = |cpu| cpu.cr4 |= CR4_PAE;
+    let pae: Set = |cpu| cpu.cr4 |= CR4_PAE;
     // What is a page directory for 4 MiB pages has reserved bits as PDPTEs.
     fails(Guest::new(Mode::Paged, 0).set(pae), "reserved bits of a PDPTE in memory");
     let mut guest = Guest::new(Mode::Paged, 0).set(pae);
     for i in 0..4u64 {
-        guest.m.cpu.ram.write::<u64>(super::DIRECTORY + 8 * i, 0x5000 * (i & 1) | (i & 1));
+        guest.m.cpu.ram.write::<u64>(super::DIRECTORY + 8 * i, 0x5001 * (i & 1));
     }
     assert_eq!(guest.enter(), Ok(()));
     assert_eq!(guest.m.cpu.pdpte, [0, 0x5001, 0, 0x5001]);
