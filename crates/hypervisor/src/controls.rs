@@ -2,10 +2,12 @@
 
 use crate::config::Config;
 use crate::events::vector;
+use crate::paravirt::page;
 use crate::registers::Ownership;
 use cpu::Cpu;
 use cpu::capability::Capability;
 use cpu::vmx::{Controls, IoBitmap, MsrBitmap, pin, primary, secondary};
+use ledger::profile::Virtualization;
 use std::rc::Rc;
 
 /// The port that I/O delays are made with.
@@ -20,12 +22,17 @@ const READ_THROUGH: &[u32] = &[0x10];
 #[derive(Clone, Debug)]
 pub struct Shared {
     io: Option<Rc<IoBitmap>>,
-    msr: Rc<MsrBitmap>,
+    msr: Option<Rc<MsrBitmap>>,
+    secondary: bool,
+    /// CR3-target values of the processor that may be used.
+    pub cr3_targets: usize,
+    /// EPT has accessed and dirty flags.
+    pub ept_flags: bool,
 }
 
 impl Shared {
-    /// Those of a configuration.
-    pub fn new(config: &Config) -> Self {
+    /// Those of a configuration on a processor.
+    pub fn new(config: &Config, processor: &Virtualization) -> Self {
         // Without the paravirtual interface all ports exit, which takes no bitmap.
         let io = config.paravirt.then(|| {
             let mut bitmap = [0xff; 8192];
@@ -40,7 +47,14 @@ impl Shared {
         for index in READ_THROUGH {
             clear(&mut msr, *index, false);
         }
-        Self { io, msr: Rc::new(msr) }
+        Self {
+            io,
+            msr: processor.msr_bitmap.then(|| Rc::new(msr)),
+            // They came with EPT and VPID.
+            secondary: processor.ept || processor.vpid,
+            ept_flags: processor.ept_ad,
+            cr3_targets: usize::from(processor.cr3_targets).min(page::ENTRIES),
+        }
     }
 }
 
@@ -62,8 +76,8 @@ pub fn fixed(config: &Config, shared: &Shared, ownership: &Ownership, cpu: &Cpu)
         | primary::MOV_DR
         | primary::CR8_LOAD
         | primary::CR8_STORE
-        | primary::TSC_OFFSETTING
-        | primary::MSR_BITMAPS;
+        | primary::TSC_OFFSETTING;
+    first |= if shared.msr.is_some() { primary::MSR_BITMAPS } else { 0 };
     first |= if shared.io.is_some() { primary::IO_BITMAPS } else { primary::UNCONDITIONAL_IO };
     if !tdp {
         first |= primary::CR3_LOAD | primary::CR3_STORE | primary::INVLPG;
@@ -75,10 +89,9 @@ pub fn fixed(config: &Config, shared: &Shared, ownership: &Ownership, cpu: &Cpu)
         (secondary::RDTSCP, has(Capability::Rdtscp)),
         (secondary::INVPCID, has(Capability::Invpcid)),
         (secondary::XSAVES, has(Capability::Xsaves)),
-        // Processors without EPT have not got it either.
-        (secondary::WBINVD, tdp || config.vpid),
+        (secondary::WBINVD, true),
     ];
-    let second = second.iter().filter(|(_, on)| *on).fold(0, |all, (bit, _)| all | bit);
+    let second = second.iter().filter(|(_, on)| *on && shared.secondary).fold(0, |all, (bit, _)| all | bit);
     if second != 0 {
         first |= primary::SECONDARY;
     }
@@ -95,7 +108,7 @@ pub fn fixed(config: &Config, shared: &Shared, ownership: &Ownership, cpu: &Cpu)
         cr0_mask: !ownership.cr0,
         cr4_mask: !ownership.cr4,
         io_bitmap: shared.io.clone(),
-        msr_bitmap: Some(shared.msr.clone()),
+        msr_bitmap: shared.msr.clone(),
         // Tag 0 is the hypervisor's own.
         vpid: if config.vpid { (cpu.index % 0xffff) as u16 + 1 } else { 0 },
         ..Controls::default()

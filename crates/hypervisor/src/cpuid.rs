@@ -1,8 +1,9 @@
 //! What CPUID says to the guest: the processor's own answer, less what is not virtualized, with the hypervisor's leaves.
 
-use crate::config::{Config, MmuMode};
+use crate::config::Config;
 use crate::paravirt::{CPUID_FEATURES, CPUID_SIGNATURE, SIGNATURE, feature, page};
 use crate::registers::Visible;
+use crate::vm::Hypervisor;
 use cpu::Cpu;
 use cpu::model::CpuidRegs;
 use cpu::state::bits::*;
@@ -35,25 +36,20 @@ fn set(word: &mut u32, bit: u32, on: bool) {
 }
 
 /// Features of the paravirtual interface under a configuration.
-pub fn paravirt_features(config: &Config) -> u32 {
+fn paravirt_features(config: &Config, caches_cr3: bool) -> u32 {
     use feature::*;
     if !config.paravirt {
         return 0;
     }
-    let cache = if offers_cr3_cache(config) { CR3_CACHE } else { 0 };
+    let cache = if caches_cr3 { CR3_CACHE } else { 0 };
     HYPERCALL_PAGE | STATE_PAGE | IO_DELAY | PIC_SHORT | TLB_FLUSH | cache
 }
 
-/// Whether guests get a CR3 cache: with two-dimensional paging loads do not exit, and without kept shadow pages there is
-/// nothing to cache.
-pub fn offers_cr3_cache(config: &Config) -> bool {
-    config.paravirt && config.mmu == MmuMode::Shadow
-}
-
 /// The guest's CPUID.
-pub fn cpuid(config: &Config, visible: &Visible, cpu: &mut Cpu, leaf: u32, subleaf: u32) -> CpuidRegs {
+pub(crate) fn cpuid(vm: &Hypervisor, visible: &Visible, cpu: &mut Cpu, leaf: u32, subleaf: u32) -> CpuidRegs {
+    let config = &vm.config;
     if HYPERVISOR_LEAVES.contains(&leaf) {
-        return hypervisor_leaf(config, leaf);
+        return hypervisor_leaf(config, vm.caches_cr3(), leaf);
     }
     let mut regs = cpu.cpuid(leaf, subleaf);
     let shadow = !config.mmu.is_tdp();
@@ -80,11 +76,11 @@ pub fn cpuid(config: &Config, visible: &Visible, cpu: &mut Cpu, leaf: u32, suble
     regs
 }
 
-fn hypervisor_leaf(config: &Config, leaf: u32) -> CpuidRegs {
+fn hypervisor_leaf(config: &Config, caches_cr3: bool, leaf: u32) -> CpuidRegs {
     match leaf {
         CPUID_SIGNATURE => CpuidRegs { eax: CPUID_FEATURES, ebx: SIGNATURE[0], ecx: SIGNATURE[1], edx: SIGNATURE[2] },
         CPUID_FEATURES if config.paravirt => {
-            CpuidRegs { eax: paravirt_features(config), ebx: page::API_VERSION, ecx: page::SIZE, edx: 0 }
+            CpuidRegs { eax: paravirt_features(config, caches_cr3), ebx: page::API_VERSION, ecx: page::SIZE, edx: 0 }
         }
         _ => CpuidRegs::default(),
     }

@@ -89,7 +89,8 @@ impl Ownership {
 
     /// CR4 while the guest runs.
     pub fn real_cr4(&self, visible: &Visible) -> u64 {
-        let mut cr4 = visible.cr4;
+        // VMX operation fixes the bit; the guest does not see it.
+        let mut cr4 = visible.cr4 | CR4_VMXE;
         if self.shadow {
             // The shadow tables of a guest that is not in long mode are PAE tables, or none at all.
             cr4 |= CR4_PAE;
@@ -135,7 +136,7 @@ mod tests {
         let ownership = Ownership::of(&config);
         let visible = Visible { cr0: CR0_PE | CR0_CD | CR0_NW, efer: EFER_LME, ..Visible::default() };
         assert_eq!(ownership.real_cr0(&visible), CR0_PE | CR0_PG | CR0_WP | CR0_NE | CR0_ET);
-        assert_eq!(ownership.real_cr4(&visible), CR4_PAE);
+        assert_eq!(ownership.real_cr4(&visible), CR4_PAE | CR4_VMXE);
         assert_eq!(ownership.real_efer(&visible), EFER_NXE);
         assert_eq!(ownership.cr4 & CR4_PGE, 0);
     }
@@ -146,7 +147,7 @@ mod tests {
         let ownership = Ownership::of(&config);
         let visible = Visible { cr0: CR0_ET | CR0_NE, cr4: CR4_SMEP, efer: EFER_LME, ..Visible::default() };
         assert_eq!(ownership.real_cr0(&visible), visible.cr0);
-        assert_eq!((ownership.real_cr4(&visible), ownership.real_efer(&visible)), (visible.cr4, visible.efer));
+        assert_eq!((ownership.real_cr4(&visible), ownership.real_efer(&visible)), (visible.cr4 | CR4_VMXE, visible.efer));
         assert_eq!(ownership.cr0, CR0_TS | CR0_WP);
     }
 }

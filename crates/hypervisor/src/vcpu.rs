@@ -2,24 +2,62 @@
 
 use crate::controls;
 use crate::events::Events;
+use crate::exits;
 use crate::failure::{Failure, Place};
 use crate::paravirt::Paravirt;
 use crate::registers::Visible;
 use crate::vm::Hypervisor;
+use cpu::state::attention;
+use cpu::vmx::{VmExit, interruptibility};
 use cpu::{BlockCache, Cpu, Exit};
-use ledger::Ticks;
+use ledger::{Operation, Ticks};
 
 /// A virtual CPU: what the hypervisor keeps for one besides the processor's own state.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Vcpu {
     /// The guest's control registers as it sees them.
     pub(crate) visible: Visible,
     /// What is to be injected.
     pub(crate) events: Events,
+    /// Its roots and role.
+    pub(crate) mmu: Option<crate::mmu::VcpuMmu>,
     /// Its part of the paravirtual interface.
     pub(crate) paravirt: Paravirt,
+    /// Added to the processor's time-stamp counter.
+    pub(crate) tsc_offset: u64,
+    /// The guest's cached translations must go before it runs again.
+    pub(crate) flush: bool,
+    /// The guest has its debug registers, until the next exit.
+    pub(crate) debug_registers: bool,
+    /// Another virtual CPU wants this one to leave the guest.
+    pub(crate) kicked: bool,
+    /// Announcements of freed page directories that this one has followed.
+    pub(crate) followed: u64,
     /// [`Vcpu::visible`] is what the guest has: false before the first entry and after the board has reset the processor.
     adopted: bool,
+}
+
+/// What follows a handled exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Back into the guest.
+    Resume,
+    /// The board is to know.
+    Board(Exit),
+}
+
+/// Everything at hand while the hypervisor works for one virtual CPU.
+pub(crate) struct Context<'a> {
+    /// The virtual CPU.
+    pub vcpu: &'a mut Vcpu,
+    /// Its machine.
+    pub vm: &'a mut Hypervisor,
+    /// The processor that it runs on.
+    pub cpu: &'a mut Cpu,
+    /// Decoded code.
+    pub cache: &'a mut BlockCache,
+    /// The exit that is handled.
+    pub exit: VmExit,
 }
 
 impl Vcpu {
@@ -47,28 +85,161 @@ impl Vcpu {
         cache: &mut BlockCache,
         deadline: Ticks,
     ) -> Result<Exit, Failure> {
-        if !self.adopted {
-            self.visible = Visible::of(cpu);
-            self.events = Events::default();
-            self.paravirt = Paravirt::default();
-            *cpu.controls_mut() = controls::fixed(&vm.config, &vm.shared, &vm.ownership, cpu);
-            self.adopted = true;
+        let mut context = Context { vcpu: self, vm, cpu, cache, exit: VmExit::default() };
+        let held = context.arrive()?;
+        let exit = context.run(deadline);
+        context.cpu.attend(held);
+        exit
+    }
+}
+
+impl Context<'_> {
+    /// Takes what the board has set since the last run. Returns the attention that must wait until the next one.
+    fn arrive(&mut self) -> Result<u32, Failure> {
+        if !self.vcpu.adopted {
+            self.adopt()?;
         }
-        if let Err(failure) = cpu.vm_reentry() {
-            return Err(Failure::Entry { failure, place: Place { rip: cpu.rip, bytes: [0; 15], length: 0 } });
+        self.follow_others()?;
+        let events = &mut self.vcpu.events;
+        let root = !self.cpu.non_root();
+        let asserted = self.cpu.attention & attention::INTR != 0;
+        // The hypervisor knows already, or is about to look: no exit is needed for it to notice.
+        if !asserted || root || events.waiting {
+            events.waiting = asserted;
+            self.cpu.attention &= !attention::INTR;
         }
-        match cpu.run(cache, deadline) {
-            Exit::Vm => {
-                let exit = cpu.vm_exit;
-                let reason = exit.basic();
-                Err(Failure::Unhandled {
-                    reason,
-                    name: ledger::operation::exit_reason_name(reason).unwrap_or("unknown"),
-                    qualification: exit.qualification,
-                    place: Place { rip: cpu.rip, bytes: [0; 15], length: 0 },
-                })
+        if self.vcpu.kicked {
+            events.waiting |= asserted;
+            self.cpu.attend(attention::INTR);
+        }
+        if self.cpu.attention & attention::NMI == 0 {
+            return Ok(0);
+        }
+        if events.nmi {
+            self.cpu.attention &= !attention::NMI;
+            return Ok(attention::NMI);
+        }
+        if root {
+            events.nmi = true;
+            self.cpu.attention &= !attention::NMI;
+        }
+        Ok(0)
+    }
+
+    /// What other virtual CPUs have asked of this one: the interrupt that they would send makes the guest exit first.
+    fn follow_others(&mut self) -> Result<(), Failure> {
+        let behind = self.vcpu.followed != self.vm.announced.count;
+        let flush = self.with_mmu(|mmu, vcpu, _| mmu.take_flush(vcpu))?;
+        self.vcpu.flush |= flush;
+        self.vcpu.kicked = self.cpu.non_root() && (flush || behind);
+        Ok(())
+    }
+
+    /// Takes over the processor's state as the guest's.
+    fn adopt(&mut self) -> Result<(), Failure> {
+        let cpu = &mut *self.cpu;
+        if cpu.non_root() {
+            // A reset leaves non-root mode without an exit.
+            cpu.vmx.active = false;
+            cpu.level = 0;
+            cpu.charged_space = None;
+            cpu.attention &= !attention::VM_EXIT;
+            cpu.mode_changed();
+        }
+        self.vcpu.visible = Visible::of(cpu);
+        self.vcpu.events = Events::default();
+        *cpu.controls_mut() = controls::fixed(&self.vm.config, &self.vm.shared, &self.vm.ownership, cpu);
+        self.vcpu.flush = true;
+        self.vcpu.adopted = true;
+        self.unregister()?;
+        self.reset_mmu()
+    }
+
+    fn run(&mut self, deadline: Ticks) -> Result<Exit, Failure> {
+        loop {
+            if !self.cpu.non_root() {
+                if let Some(exit) = self.due(deadline) {
+                    return Ok(exit);
+                }
+                if self.must_emulate() {
+                    if let Step::Board(exit) = self.emulate_next()? {
+                        return Ok(exit);
+                    }
+                    continue;
+                }
+                self.enter()?;
             }
-            exit => Ok(exit),
+            match self.cpu.run(self.cache, deadline) {
+                Exit::Vm => {
+                    self.exit = self.cpu.vm_exit;
+                    self.left()?;
+                    if let Step::Board(exit) = exits::handle(self)? {
+                        return Ok(exit);
+                    }
+                }
+                exit => return Ok(exit),
+            }
         }
+    }
+
+    /// What must go to the board before the guest is entered.
+    fn due(&mut self, deadline: Ticks) -> Option<Exit> {
+        if std::mem::take(&mut self.vcpu.events.shutdown) {
+            self.vcpu.events.next = None;
+            return Some(Exit::Shutdown);
+        }
+        if self.cpu.attention & attention::BUS != 0 {
+            self.cpu.attention &= !attention::BUS;
+            return Some(Exit::Bus);
+        }
+        if self.cpu.attention & attention::CODE != 0 {
+            self.cpu.drop_written_code(self.cache);
+        }
+        (self.cpu.clock >= deadline).then_some(Exit::Deadline)
+    }
+
+    /// After an exit: what the guest has done to its own bits, and events whose delivery was interrupted.
+    fn left(&mut self) -> Result<(), Failure> {
+        let exit = self.exit;
+        self.charge(Operation::RunLoop, 1);
+        self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
+        self.follow_cached_root()?;
+        let length = exit.instruction_length;
+        if let Some(event) = crate::events::Event::interrupted(exit.vectoring, exit.vectoring_error, length) {
+            self.vcpu.events.next = Some(event);
+            if event.kind() == cpu::vmx::interruption::NMI {
+                // It will be injected again: it blocks then.
+                self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
+            }
+        }
+        Ok(())
+    }
+
+    /// Charges steps of the hypervisor's software.
+    pub fn charge(&mut self, operation: Operation, count: u64) {
+        if count != 0 {
+            self.cpu.charge_host(operation, count);
+        }
+    }
+
+    /// Where the guest is, for a failure.
+    pub fn place(&mut self) -> Place {
+        let mut place = Place { rip: self.cpu.rip, bytes: [0; 15], length: 0 };
+        let linear = self.cpu.code_linear();
+        for (i, byte) in place.bytes.iter_mut().enumerate() {
+            let Some(read) = self.peek(linear.wrapping_add(i as u64)) else { break };
+            *byte = read;
+            place.length = i + 1;
+        }
+        place
+    }
+
+    /// A byte of the guest at a linear address, whatever its permissions.
+    fn peek(&mut self, linear: u64) -> Option<u8> {
+        let real = self.vcpu.visible.swap(self.cpu);
+        let address = self.cpu.look_up(linear);
+        real.swap(self.cpu);
+        let mut byte = [0];
+        (self.cpu.ram.read_bytes(self.host_address(address?)?, &mut byte)).then_some(byte[0])
     }
 }

@@ -193,7 +193,7 @@ impl Machine {
             cpu
         });
         let hypervisor = match &config.platform {
-            Platform::Hvm(switches) => Some(Hypervisor::new(switches.clone(), &processor_ram)?),
+            Platform::Hvm(switches) => Some(Hypervisor::new(switches.clone(), &processor_ram, &config.profile)?),
             Platform::Bare | Platform::Emulated => None,
         };
         let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), hypervisor);

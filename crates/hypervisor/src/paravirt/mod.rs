@@ -2,6 +2,7 @@
 //! for). Everything that guest and hypervisor share is named by guest-physical address, and nothing that the guest can write
 //! is believed: a guest that lies harms itself.
 
+mod access;
 pub mod cr3_cache;
 pub mod hypercall;
 pub mod page;

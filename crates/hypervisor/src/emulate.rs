@@ -1,0 +1,167 @@
+//! Instructions that the hypervisor carries out for the guest, and what that costs it.
+//!
+//! One mechanism does them all ([`Cpu::emulate`](cpu::Cpu::emulate)), but only what KVM decodes and emulates is charged as
+//! emulation; where an exit tells the operands, the handler charges what it does instead.
+
+use crate::devices::{self, Access};
+use crate::events::{Event, vector};
+use crate::failure::Failure;
+use crate::registers::Visible;
+use crate::vcpu::{Context, Step};
+use cpu::flags;
+use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome, interruptibility};
+use ledger::Operation;
+
+impl Visible {
+    fn view(&self, xcr0: u64) -> GuestView {
+        GuestView { cr0: self.cr0, cr3: self.cr3, cr4: self.cr4, efer: self.efer, pdpte: self.pdpte, xcr0 }
+    }
+
+    fn of_view(view: &GuestView) -> Self {
+        Self { cr0: view.cr0, cr3: view.cr3, cr4: view.cr4, efer: view.efer, pdpte: view.pdpte }
+    }
+}
+
+impl Context<'_> {
+    /// Carries out the instruction at RIP and follows what it wrote; its price is the caller's. Whether it was completed:
+    /// otherwise its exception will be injected. Changes of control registers are the caller's to follow.
+    pub fn execute_for_guest(&mut self) -> Result<(Step, bool), Failure> {
+        let emulation = self.in_software(None);
+        self.finish(&emulation)
+    }
+
+    /// Emulates the instruction at RIP, priced as such.
+    pub fn emulate(&mut self) -> Result<Step, Failure> {
+        self.emulate_with(None)
+    }
+
+    /// Emulates the delivery of an event.
+    pub fn emulate_event(&mut self, event: Event) -> Result<Step, Failure> {
+        self.emulate_with(Some(event))
+    }
+
+    fn emulate_with(&mut self, event: Option<Event>) -> Result<Step, Failure> {
+        let before = self.vcpu.visible;
+        let emulation = self.in_software(event);
+        self.charge_emulation(&emulation);
+        let (step, completed) = self.finish(&emulation)?;
+        if completed {
+            self.control_registers_changed(before, None)?;
+            self.follow_flushes(&emulation.accesses.flushes)?;
+        }
+        Ok(step)
+    }
+
+    /// Carries out an instruction that invalidates translations. What it invalidated.
+    pub fn execute_invalidation(&mut self) -> Result<(Step, Vec<Flush>), Failure> {
+        let emulation = self.in_software(None);
+        let (step, _) = self.finish(&emulation)?;
+        Ok((step, emulation.accesses.flushes))
+    }
+
+    /// Invalidates what an instruction did.
+    pub fn follow_flushes(&mut self, flushes: &[Flush]) -> Result<(), Failure> {
+        flushes.iter().try_for_each(|flush| match *flush {
+            Flush::Page(linear) | Flush::PageOf { linear, .. } => self.invalidate_page(linear),
+            Flush::Pcid(pcid) => self.invalidate_pcid(Some(pcid)),
+            Flush::All | Flush::NonGlobal => self.flush_guest(),
+        })
+    }
+
+    fn in_software(&mut self, event: Option<Event>) -> Emulation {
+        let memory = self.vm.memory.clone();
+        let cpu = &mut *self.cpu;
+        let view = self.vcpu.visible.view(cpu.xcr0);
+        // The guest's time-stamp counter is ahead of the processor's by its offset.
+        let offset = cpu.msr.tsc_offset;
+        cpu.msr.tsc_offset = offset.wrapping_add(self.vcpu.tsc_offset);
+        let emulation = match event {
+            None => cpu.emulate(&view, Some(&memory), self.cache),
+            Some(event) => {
+                let fields = (event.information, event.error, event.length);
+                cpu.emulate_event(&view, Some(&memory), self.cache, fields)
+            }
+        };
+        self.vcpu.tsc_offset = cpu.msr.tsc_offset.wrapping_sub(offset);
+        cpu.msr.tsc_offset = offset;
+        emulation
+    }
+
+    /// Takes over the result.
+    fn finish(&mut self, emulation: &Emulation) -> Result<(Step, bool), Failure> {
+        for write in &emulation.accesses.writes {
+            self.page_written(write.address, write.len);
+        }
+        let completed = !matches!(emulation.outcome, Outcome::Exception { .. } | Outcome::Shutdown);
+        if completed {
+            self.vcpu.visible = Visible::of_view(&emulation.view);
+            self.cpu.xcr0 = emulation.view.xcr0;
+            if emulation.trap != 0 {
+                self.raise_debug(emulation.trap);
+            }
+        }
+        let step = match emulation.outcome {
+            Outcome::Completed | Outcome::Mwait { .. } => Step::Resume,
+            Outcome::Exception { vector: vector::PF, code, address, .. } => {
+                self.raise_page_fault(address, code.unwrap_or(0));
+                Step::Resume
+            }
+            Outcome::Exception { vector: vector::DB, dr6, .. } => {
+                self.raise_debug(dr6);
+                Step::Resume
+            }
+            Outcome::Exception { vector, code, .. } => {
+                self.raise(vector, code);
+                Step::Resume
+            }
+            Outcome::Halt => self.halt(),
+            Outcome::Shutdown => Step::Board(cpu::Exit::Shutdown),
+        };
+        Ok((step, completed))
+    }
+
+    /// The price of decoding, walking and accessing.
+    fn charge_emulation(&mut self, emulation: &Emulation) {
+        // RIP, RFLAGS, and the rights of CS are read; RIP and RFLAGS written.
+        self.charge(Operation::Vmread, 3);
+        self.charge(Operation::Vmwrite, 2);
+        self.charge(Operation::Emulate, 1);
+        self.charge(Operation::GuestWalk, u64::from(emulation.accesses.references));
+        for device in &emulation.accesses.devices {
+            let access = match *device {
+                DeviceAccess::Port { port, .. } => Access::Port(port),
+                DeviceAccess::Memory { address, .. } => Access::Memory(address),
+                DeviceAccess::Msr { .. } | DeviceAccess::TaskPriority { .. } => Access::ApicRegister,
+            };
+            self.charge_device(access);
+        }
+    }
+
+    /// The price of an access to a device.
+    pub fn charge_device(&mut self, access: Access) {
+        self.charge(devices::operation(self.vm.config.irqchip, access), 1);
+    }
+
+    /// What is next in code that the processor cannot run itself: an event, or one instruction.
+    pub fn emulate_next(&mut self) -> Result<Step, Failure> {
+        let blocking = self.cpu.controls().interruptibility;
+        let shadow = blocking & (interruptibility::STI | interruptibility::MOV_SS) != 0;
+        let nmi_open = !shadow && blocking & interruptibility::NMI == 0;
+        let open = !shadow && self.cpu.flags & flags::IF != 0;
+        let event = match self.vcpu.events.next.take() {
+            None if self.vcpu.events.nmi && nmi_open => {
+                self.vcpu.events.nmi = false;
+                Some(Event::nmi())
+            }
+            None if self.vcpu.events.waiting && open => self.acknowledge(),
+            next => next,
+        };
+        match event {
+            Some(event) => {
+                self.charge(Operation::Inject, 1);
+                self.emulate_event(event)
+            }
+            None => self.emulate(),
+        }
+    }
+}

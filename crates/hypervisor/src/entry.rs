@@ -1,0 +1,116 @@
+//! Before the guest is entered: what is injected, which windows are asked for, and what the registers hold.
+
+use crate::events::{Event, vector};
+use crate::failure::Failure;
+use crate::vcpu::Context;
+use cpu::flags;
+use cpu::state::attention;
+use cpu::state::bits::CR0_PE;
+use cpu::vmx::{EntryFailure, entry, interruptibility, primary};
+use ledger::Operation;
+
+impl Context<'_> {
+    /// Puts the guest's root, events and registers in place and enters.
+    pub fn enter(&mut self) -> Result<(), Failure> {
+        let root = self.load_root()?;
+        self.inject();
+        self.program();
+        self.program_root(root);
+        match self.cpu.vm_reentry() {
+            Ok(()) => Ok(()),
+            Err(EntryFailure::GuestState(_)) if !self.vm.config.unrestricted_guest => {
+                // Segments that only real mode leaves behind, on the way to protected mode.
+                self.emulate_next().map(|_| ())
+            }
+            Err(failure) => Err(Failure::Entry { failure, place: self.place() }),
+        }
+    }
+
+    /// Chooses what is injected, and asks for windows for what cannot be yet.
+    fn inject(&mut self) {
+        let blocking = self.cpu.controls().interruptibility;
+        let shadow = blocking & (interruptibility::STI | interruptibility::MOV_SS) != 0;
+        let nmi_shut = shadow || blocking & interruptibility::NMI != 0;
+        let open = !shadow && self.cpu.flags & flags::IF != 0;
+        let event = if let Some(event) = self.vcpu.events.next.take() {
+            Some(event)
+        } else if self.vcpu.events.nmi && !nmi_shut {
+            self.vcpu.events.nmi = false;
+            Some(Event::nmi())
+        } else if self.vcpu.events.waiting && open {
+            self.acknowledge()
+        } else {
+            None
+        };
+        if event.is_some() {
+            self.charge(Operation::Inject, 1);
+        }
+        let controls = self.cpu.controls_mut();
+        (controls.entry_interruption, controls.entry_error_code, controls.entry_instruction_length) =
+            event.map_or((0, 0, 0), |event| (event.information, event.error, event.length));
+        let windows =
+            [(primary::INTERRUPT_WINDOW, self.vcpu.events.waiting), (primary::NMI_WINDOW, self.vcpu.events.nmi)];
+        let wanted = windows.iter().filter(|(_, wanted)| *wanted).fold(0, |all, (bit, _)| all | bit);
+        let asked = controls.primary & (primary::INTERRUPT_WINDOW | primary::NMI_WINDOW);
+        controls.primary = controls.primary & !asked | wanted;
+        self.charge(Operation::InterruptWindow, u64::from((asked ^ wanted).count_ones()));
+    }
+
+    /// Takes the interrupt that the board asserts, if it still does.
+    pub fn acknowledge(&mut self) -> Option<Event> {
+        self.vcpu.events.waiting = false;
+        let who = self.cpu.ident();
+        let vector = self.cpu.bus.clone().borrow_mut().acknowledge(who);
+        // The board looks at its lines again before it believes that the next one is asserted.
+        self.cpu.attend(attention::BUS);
+        if vector.is_some() && self.vm.config.irqchip == crate::config::Irqchip::User {
+            self.charge(Operation::DeviceUser, 1);
+        }
+        vector.map(Event::external)
+    }
+
+    /// Puts an exception into the guest at the next entry. #PF takes its address to CR2 now.
+    pub fn raise(&mut self, vector: u8, code: Option<u32>) {
+        self.vcpu.events.raise(vector, code);
+    }
+
+    /// #PF.
+    pub fn raise_page_fault(&mut self, address: u64, code: u32) {
+        self.cpu.cr2 = address;
+        self.raise(vector::PF, Some(code));
+    }
+
+    /// #DB that sets these bits of DR6.
+    pub fn raise_debug(&mut self, dr6: u64) {
+        const GENERAL_DETECT_ENABLE: u64 = 1 << 13;
+        self.cpu.dr[6] = self.cpu.dr[6] & !0xf | dr6;
+        self.cpu.dr[7] &= !GENERAL_DETECT_ENABLE;
+        self.raise(vector::DB, None);
+    }
+
+    /// Whether the processor cannot run what comes next itself: real mode, and with two-dimensional paging also unpaged
+    /// protected mode, where it lacks unrestricted guests.
+    pub fn must_emulate(&self) -> bool {
+        let visible = &self.vcpu.visible;
+        let config = &self.vm.config;
+        !config.unrestricted_guest && (visible.cr0 & CR0_PE == 0 || config.mmu.is_tdp() && !visible.paging())
+    }
+
+    /// Writes registers and controls.
+    fn program(&mut self) {
+        let visible = self.vcpu.visible;
+        let ownership = &self.vm.ownership;
+        let cpu = &mut *self.cpu;
+        cpu.cr0 = ownership.real_cr0(&visible);
+        cpu.cr4 = ownership.real_cr4(&visible);
+        cpu.msr.efer = ownership.real_efer(&visible);
+        let controls = cpu.controls_mut();
+        controls.cr0_shadow = visible.cr0;
+        controls.cr4_shadow = visible.cr4;
+        controls.entry = if visible.long() { entry::IA32E_GUEST } else { 0 };
+        controls.tsc_offset = self.vcpu.tsc_offset;
+        // Debug registers that the guest was given stay its own for one run.
+        let exiting = if std::mem::take(&mut self.vcpu.debug_registers) { 0 } else { primary::MOV_DR };
+        controls.primary = controls.primary & !primary::MOV_DR | exiting;
+    }
+}

@@ -1,0 +1,85 @@
+//! Accesses to control registers, and what a change of one leads to.
+
+use crate::devices::Access;
+use crate::events::vector;
+use crate::failure::Failure;
+use crate::registers::Visible;
+use crate::vcpu::{Context, Step};
+use cpu::state::bits::CR4_PCIDE;
+use ledger::Operation;
+
+/// No flush: bit 63 of what is moved to CR3 while CR4.PCIDE is set.
+const CR3_NO_FLUSH: u64 = 1 << 63;
+
+/// Exit for an access to a control register (SDM vol. 3, table 27-3).
+pub(super) fn access(context: &mut Context) -> Result<Step, Failure> {
+    let qualification = context.qualification();
+    context.charge(Operation::ControlRegister, 1);
+    let number = qualification & 0xf;
+    let to = qualification >> 4 & 3 == 0;
+    let before = context.vcpu.visible;
+    let register = (qualification >> 8 & 0xf) as usize;
+    let given = context.cpu.gpr[register];
+    let given = if context.cpu.long64 { given } else { given & 0xffff_ffff };
+    if number == 8 {
+        context.charge_device(Access::ApicRegister);
+    }
+    if to && number == 4 && !offered(context, given) {
+        context.raise(vector::GP, Some(0));
+        return Ok(Step::Resume);
+    }
+    if !to || number != 3 {
+        return context.emulate_register_access(before, None);
+    }
+    // A root that was the guest's to load when it looked, and is not any more.
+    let meant = context.vcpu.paravirt.cr3.retired(given).filter(|_| context.vcpu.paravirt.state.is_some());
+    let value = meant.unwrap_or(given);
+    let kept = std::mem::replace(&mut context.cpu.gpr[register], value);
+    let step = context.emulate_register_access(before, Some(value));
+    context.cpu.gpr[register] = kept;
+    step
+}
+
+impl Context<'_> {
+    /// Executes the access with the guest's registers and follows what it changed. `cr3`: what is moved to CR3.
+    fn emulate_register_access(&mut self, before: Visible, cr3: Option<u64>) -> Result<Step, Failure> {
+        self.charge(Operation::Vmread, 3);
+        self.charge(Operation::Vmwrite, 1);
+        let (step, completed) = self.execute_for_guest()?;
+        if completed {
+            self.control_registers_changed(before, cr3)?;
+        }
+        Ok(step)
+    }
+
+    /// Follows changes of the guest's control registers since `before`. `cr3`: it was written with this value, if only with
+    /// the one it had.
+    pub fn control_registers_changed(&mut self, before: Visible, cr3: Option<u64>) -> Result<(), Failure> {
+        let now = self.vcpu.visible;
+        if before.cr0 != now.cr0 {
+            // The register and its shadow.
+            self.charge(Operation::Vmwrite, 2);
+            self.mmu_cr0_changed(before.cr0)?;
+        }
+        if before.cr4 != now.cr4 {
+            self.charge(Operation::Vmwrite, 2);
+            self.mmu_cr4_changed(before.cr4)?;
+            if (before.cr4 ^ now.cr4) & CR4_PCIDE != 0 {
+                self.size_cr3_cache()?;
+            }
+        }
+        if before.efer != now.efer {
+            self.mmu_efer_changed(before.efer)?;
+        }
+        if let Some(value) = cr3.or((before.cr3 != now.cr3).then_some(now.cr3)) {
+            let no_flush = now.cr4 & CR4_PCIDE != 0 && value & CR3_NO_FLUSH != 0;
+            self.mmu_new_cr3(!no_flush)?;
+        }
+        Ok(())
+    }
+}
+
+/// #GP for a bit of CR4 that CPUID does not offer although the processor has it.
+fn offered(context: &mut Context, value: u64) -> bool {
+    value & crate::cpuid::hidden_cr4(&context.vm.config) == 0
+}

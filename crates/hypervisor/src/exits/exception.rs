@@ -1,0 +1,46 @@
+//! Exceptions that exit, and NMIs.
+
+use crate::events::vector;
+use crate::failure::Failure;
+use crate::vcpu::{Context, Step};
+use cpu::state::attention;
+use cpu::vmx::{interruptibility, interruption};
+use ledger::Operation;
+
+/// Exit for an exception or an NMI.
+pub(super) fn exception_or_nmi(context: &mut Context) -> Result<Step, Failure> {
+    context.charge(Operation::Vmread, 1);
+    let exit = context.exit;
+    let information = exit.interruption;
+    if information & interruption::TYPE == interruption::NMI {
+        context.vcpu.events.nmi = true;
+        context.cpu.attention &= !attention::NMI;
+        return Ok(Step::Resume);
+    }
+    // IRET had unblocked NMIs before it faulted: it will be executed again.
+    if information & interruption::NMI_UNBLOCKED != 0 && exit.vectoring & interruption::VALID == 0 {
+        context.cpu.controls_mut().interruptibility |= interruptibility::NMI;
+    }
+    let code = (information & interruption::ERROR_CODE != 0).then_some(exit.interruption_error);
+    if code.is_some() {
+        context.charge(Operation::Vmread, 1);
+    }
+    match (information & interruption::VECTOR) as u8 {
+        vector::PF => {
+            let address = context.qualification();
+            return context.shadow_fault(address, exit.interruption_error);
+        }
+        vector::DB => {
+            let bits = context.qualification();
+            context.raise_debug(bits);
+        }
+        vector::UD => {
+            // It might be one that is to be emulated: the instruction is decoded before the guest gets its exception.
+            context.charge(Operation::Vmread, 3);
+            context.charge(Operation::Emulate, 1);
+            context.raise(vector::UD, None);
+        }
+        vector => context.raise(vector, code),
+    }
+    Ok(Step::Resume)
+}

@@ -1,0 +1,36 @@
+//! Waiting: HLT, MWAIT and MONITOR, PAUSE.
+
+use crate::failure::Failure;
+use crate::vcpu::{Context, Step};
+use cpu::Exit;
+use cpu::vmx::interruptibility;
+
+/// HLT.
+pub(super) fn hlt(context: &mut Context) -> Result<Step, Failure> {
+    context.skip();
+    Ok(context.halt())
+}
+
+impl Context<'_> {
+    /// The virtual CPU stands still until the board wakes it, unless something that only the hypervisor knows is due.
+    pub fn halt(&mut self) -> Step {
+        let blocked = self.cpu.controls().interruptibility & interruptibility::NMI != 0;
+        let due = self.vcpu.events.next.is_some() || self.vcpu.events.nmi && !blocked;
+        if due { Step::Resume } else { Step::Board(Exit::Halt) }
+    }
+}
+
+/// MWAIT, which CPUID does not offer, does nothing, as on a processor that is woken at once.
+pub(super) fn mwait(context: &mut Context) -> Result<Step, Failure> {
+    Ok(context.skip())
+}
+
+/// MONITOR likewise.
+pub(super) fn monitor(context: &mut Context) -> Result<Step, Failure> {
+    Ok(context.skip())
+}
+
+/// PAUSE in a loop: others may run, which the board sees to by their clocks.
+pub(super) fn pause(context: &mut Context) -> Result<Step, Failure> {
+    Ok(context.skip())
+}

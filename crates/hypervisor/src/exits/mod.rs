@@ -1,0 +1,138 @@
+//! Exits, by reason: a table of handlers.
+
+mod control_register;
+mod cpuid;
+mod ept;
+mod exception;
+mod halt;
+mod interrupt;
+mod io;
+mod misc;
+mod msr;
+mod task;
+
+use crate::failure::Failure;
+use crate::vcpu::{Context, Step};
+use cpu::flags;
+use cpu::vmx::{interruptibility, reason};
+use ledger::Operation;
+use ledger::operation::exit_reason_name;
+
+/// What handles an exit.
+type Handler = fn(&mut Context) -> Result<Step, Failure>;
+
+const HANDLERS: &[(u32, Handler)] = &[
+    (reason::EXCEPTION_NMI, exception::exception_or_nmi),
+    (reason::EXTERNAL_INTERRUPT, interrupt::external),
+    (reason::TRIPLE_FAULT, misc::triple_fault),
+    (reason::INTERRUPT_WINDOW, interrupt::window),
+    (reason::NMI_WINDOW, interrupt::nmi_window),
+    (reason::TASK_SWITCH, task::switch),
+    (reason::CPUID, cpuid::cpuid),
+    (reason::GETSEC, misc::undefined),
+    (reason::HLT, halt::hlt),
+    (reason::INVD, misc::cache_flush),
+    (reason::INVLPG, misc::invlpg),
+    (reason::RDPMC, misc::rdpmc),
+    (reason::VMCALL, misc::vmcall),
+    (reason::VMCLEAR, misc::undefined),
+    (reason::VMLAUNCH, misc::undefined),
+    (reason::VMPTRLD, misc::undefined),
+    (reason::VMPTRST, misc::undefined),
+    (reason::VMREAD, misc::undefined),
+    (reason::VMRESUME, misc::undefined),
+    (reason::VMWRITE, misc::undefined),
+    (reason::VMXOFF, misc::undefined),
+    (reason::VMXON, misc::undefined),
+    (reason::CONTROL_REGISTER, control_register::access),
+    (reason::MOV_DR, misc::debug_register),
+    (reason::IO, io::access),
+    (reason::RDMSR, msr::read),
+    (reason::WRMSR, msr::write),
+    (reason::MWAIT, halt::mwait),
+    (reason::MONITOR, halt::monitor),
+    (reason::PAUSE, halt::pause),
+    (reason::EPT_VIOLATION, ept::violation),
+    (reason::EPT_MISCONFIGURATION, ept::misconfiguration),
+    (reason::INVEPT, misc::undefined),
+    (reason::INVVPID, misc::undefined),
+    (reason::WBINVD, misc::cache_flush),
+    (reason::XSETBV, misc::xsetbv),
+    (reason::INVPCID, misc::invpcid),
+];
+
+/// One more than the largest reason in [`HANDLERS`].
+const REASONS: usize = 64;
+
+/// [`HANDLERS`] by reason.
+const TABLE: [Option<Handler>; REASONS] = {
+    let mut table = [None; REASONS];
+    let mut i = 0;
+    while i < HANDLERS.len() {
+        table[HANDLERS[i].0 as usize] = Some(HANDLERS[i].1);
+        i += 1;
+    }
+    table
+};
+
+/// Handles the exit that the context holds.
+pub(crate) fn handle(context: &mut Context) -> Result<Step, Failure> {
+    let reason = context.exit.basic();
+    match TABLE.get(reason as usize).copied().flatten() {
+        Some(handler) => handler(context),
+        None => Err(context.unhandled()),
+    }
+}
+
+/// DR6.BS.
+const SINGLE_STEP: u64 = 1 << 14;
+
+impl Context<'_> {
+    /// The failure of an exit that nothing handles.
+    pub fn unhandled(&mut self) -> Failure {
+        let reason = self.exit.basic();
+        Failure::Unhandled {
+            reason,
+            name: exit_reason_name(reason).unwrap_or("unknown"),
+            qualification: self.exit.qualification,
+            place: self.place(),
+        }
+    }
+
+    /// Goes on after the instruction that exited.
+    pub fn skip(&mut self) -> Step {
+        // RIP, length and interruptibility are read, RIP is written.
+        self.charge(Operation::Vmread, 3);
+        self.charge(Operation::Vmwrite, 1);
+        let next = self.cpu.rip.wrapping_add(u64::from(self.exit.instruction_length));
+        self.cpu.rip = if self.cpu.long64 { next } else { next & 0xffff_ffff };
+        self.completed();
+        Step::Resume
+    }
+
+    /// An instruction has been completed in the guest's place: shadows of the one before end, and a single step traps.
+    pub fn completed(&mut self) {
+        self.cpu.controls_mut().interruptibility &= !(interruptibility::STI | interruptibility::MOV_SS);
+        self.cpu.flags &= !flags::RF;
+        if self.cpu.flags & flags::TF != 0 {
+            self.raise_debug(SINGLE_STEP);
+        }
+    }
+
+    /// Reads the exit qualification.
+    pub fn qualification(&mut self) -> u64 {
+        self.charge(Operation::Vmread, 1);
+        self.exit.qualification
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_one_handler() {
+        assert!(HANDLERS.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        assert!(HANDLERS.iter().all(|entry| exit_reason_name(entry.0).is_some()));
+    }
+}

@@ -1,0 +1,67 @@
+//! RDMSR and WRMSR.
+
+use crate::devices::Access;
+use crate::events::vector;
+use crate::failure::Failure;
+use crate::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE};
+use crate::vcpu::{Context, Step};
+use cpu::state::reg;
+use ledger::Operation;
+
+/// Registers of the local APIC and its deadline timer.
+fn of_apic(index: u32) -> bool {
+    matches!(index, 0x1b | 0x6e0 | 0x800..=0x8ff)
+}
+
+fn index(context: &Context) -> u32 {
+    context.cpu.gpr[usize::from(reg::RCX)] as u32
+}
+
+/// Exit for RDMSR.
+pub(super) fn read(context: &mut Context) -> Result<Step, Failure> {
+    context.charge(Operation::Msr, 1);
+    let index = index(context);
+    let own = match index {
+        MSR_HYPERCALL_PAGE if context.vm.config.paravirt => context.vcpu.paravirt.hypercall_page,
+        MSR_STATE_PAGE if context.vm.config.paravirt => context.vcpu.paravirt.state_msr(),
+        _ => return by_processor(context, index),
+    };
+    context.cpu.set::<u32>(reg::RAX, own as u32);
+    context.cpu.set::<u32>(reg::RDX, (own >> 32) as u32);
+    Ok(context.skip())
+}
+
+/// Exit for WRMSR.
+pub(super) fn write(context: &mut Context) -> Result<Step, Failure> {
+    context.charge(Operation::Msr, 1);
+    let index = index(context);
+    if !context.vm.config.paravirt || !matches!(index, MSR_HYPERCALL_PAGE | MSR_STATE_PAGE) {
+        return by_processor(context, index);
+    }
+    let (low, high) = (context.cpu.gpr[usize::from(reg::RAX)], context.cpu.gpr[usize::from(reg::RDX)]);
+    let value = high << 32 | low & 0xffff_ffff;
+    let good = match index {
+        MSR_HYPERCALL_PAGE => context.write_hypercall_page(value),
+        _ => context.write_state_page(value)?,
+    };
+    if good {
+        return Ok(context.skip());
+    }
+    context.raise(vector::GP, Some(0));
+    Ok(Step::Resume)
+}
+
+/// Registers that the processor model or the board holds: they are the guest's own.
+fn by_processor(context: &mut Context, index: u32) -> Result<Step, Failure> {
+    if of_apic(index) {
+        context.charge_device(Access::ApicRegister);
+    }
+    context.charge(Operation::Vmread, 3);
+    context.charge(Operation::Vmwrite, 1);
+    let before = context.vcpu.visible;
+    let (step, completed) = context.execute_for_guest()?;
+    if completed {
+        context.control_registers_changed(before, None)?;
+    }
+    Ok(step)
+}

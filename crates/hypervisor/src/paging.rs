@@ -1,0 +1,213 @@
+//! Between the virtual CPU and its MMU: roots and flushes before an entry, faults after an exit, and what the guest does to
+//! its paging in between.
+
+use crate::failure::Failure;
+use crate::mmu::{Fault, Guest, MmuError, Resolution, Root, VcpuMmu};
+use crate::vcpu::{Context, Step};
+use cpu::ram::PAGE;
+use cpu::state::bits::*;
+use cpu::vmx::{Invept, Invvpid};
+use ledger::Operation;
+
+/// Memory type write-back, in an EPT pointer.
+const WRITE_BACK: u64 = 6;
+/// Accessed and dirty flags, in an EPT pointer.
+const EPT_FLAGS: u64 = 1 << 6;
+/// Table entries that the exit qualification of an EPT violation says were there (bits 3 to 5: what they allow).
+const PRESENT: u64 = 7 << 3;
+
+impl Context<'_> {
+    /// The guest's registers as the MMU wants them.
+    fn guest(&self) -> Guest {
+        let (visible, cpu) = (&self.vcpu.visible, &*self.cpu);
+        Guest {
+            cr0: visible.cr0,
+            cr3: visible.cr3,
+            cr4: visible.cr4,
+            efer: visible.efer,
+            pdpte: visible.pdpte,
+            rflags: cpu.rflags(),
+            cpl: cpu.cpl,
+            pkru: cpu.pkru,
+            pkrs: cpu.msr.pkrs as u32,
+        }
+    }
+
+    /// Does something with the MMU, and charges what it did.
+    pub fn with_mmu<T>(
+        &mut self,
+        work: impl FnOnce(&mut crate::mmu::Mmu, &mut VcpuMmu, &Guest) -> T,
+    ) -> Result<T, Failure> {
+        let guest = self.guest();
+        if self.vcpu.mmu.is_none() {
+            self.vcpu.mmu = Some(self.vm.mmu.add_vcpu().map_err(|error| self.mmu_failure(error))?);
+        }
+        let result = match &mut self.vcpu.mmu {
+            Some(mmu) => work(&mut self.vm.mmu, mmu, &guest),
+            None => return Err(self.mmu_failure(MmuError::Limit("mmu-pages"))),
+        };
+        self.settle();
+        Ok(result)
+    }
+
+    fn mmu_failure(&mut self, error: MmuError) -> Failure {
+        Failure::Limit { limit: error.to_string(), place: self.place() }
+    }
+
+    /// Charges what the MMU did, and tells decoded code of flags that it set in guest tables.
+    fn settle(&mut self) {
+        let cpu = &mut *self.cpu;
+        self.vm.mmu.tolls.drain(|operation, count| cpu.charge_host(operation, count));
+        let written = self.vm.mmu.take_written();
+        if !written.is_empty() {
+            for (address, len) in written {
+                cpu.code_written(address, len);
+            }
+            cpu.drop_written_code(self.cache);
+        }
+    }
+
+    /// Host-physical address of a guest-physical one.
+    pub fn host_address(&self, address: u64) -> Option<u64> {
+        self.vm.mmu.slots().translate(address).filter(|host| self.cpu.ram.visible_page(*host).is_some())
+    }
+
+    /// Finds or makes the guest's root, and flushes what must not be used any more.
+    pub fn load_root(&mut self) -> Result<Root, Failure> {
+        if self.vcpu.followed != self.vm.announced.count {
+            self.follow_announcements()?;
+        }
+        let loaded = self.with_mmu(|mmu, vcpu, guest| mmu.prepare(vcpu, guest))?;
+        let root = loaded.map_err(|error| self.mmu_failure(error))?;
+        self.publish_roots()?;
+        let asked = self.with_mmu(|mmu, vcpu, _| mmu.take_flush(vcpu))?;
+        if asked | std::mem::take(&mut self.vcpu.flush) {
+            self.flush_processor(root);
+        }
+        Ok(root)
+    }
+
+    /// Flushes the guest's translations, as KVM does it on this processor: without tags the entry does.
+    fn flush_processor(&mut self, root: Root) {
+        self.charge(Operation::TlbFlush, 1);
+        if self.vm.config.mmu.is_tdp() {
+            self.charge(Operation::Invept, 1);
+            let pointer = self.ept_pointer(root);
+            self.cpu.invept(Invept::Single(pointer));
+        }
+        if self.vm.config.vpid {
+            self.charge(Operation::Invvpid, 1);
+            let vpid = self.cpu.controls().vpid;
+            self.cpu.invvpid(Invvpid::Single(vpid));
+        }
+    }
+
+    fn ept_pointer(&self, root: Root) -> u64 {
+        let flags = if self.vm.shared.ept_flags { EPT_FLAGS } else { 0 };
+        root.hpa | u64::from(root.levels - 1) << 3 | WRITE_BACK | flags
+    }
+
+    /// Puts the root where the processor looks for it.
+    pub fn program_root(&mut self, root: Root) {
+        let visible = self.vcpu.visible;
+        if self.vm.config.mmu.is_tdp() {
+            let pointer = self.ept_pointer(root);
+            self.cpu.cr3 = visible.cr3;
+            self.cpu.pdpte = visible.pdpte;
+            self.cpu.controls_mut().eptp = pointer;
+            return;
+        }
+        let pcid = if visible.cr4 & CR4_PCIDE != 0 && visible.long() { visible.cr3 & (PAGE - 1) } else { 0 };
+        self.cpu.cr3 = root.hpa | pcid;
+        if root.levels == 3 {
+            let ram = self.cpu.ram.clone();
+            self.cpu.pdpte = std::array::from_fn(|i| ram.read(root.hpa + 8 * i as u64).unwrap_or(0));
+        }
+        self.cpu.charged_space = Some(visible.space());
+        self.program_targets();
+    }
+
+    /// Follows a page fault of a guest with shadow tables.
+    pub fn shadow_fault(&mut self, linear: u64, code: u32) -> Result<Step, Failure> {
+        self.fault(Fault::Page { linear, code })
+    }
+
+    /// Follows an EPT violation.
+    pub fn ept_fault(&mut self, gpa: u64, qualification: u64) -> Result<Step, Failure> {
+        let (write, present) = (qualification & 2 != 0, qualification & PRESENT != 0);
+        self.fault(Fault::Violation { gpa, write, present })
+    }
+
+    /// Follows an EPT misconfiguration.
+    pub fn ept_misconfiguration(&mut self, gpa: u64) -> Result<Step, Failure> {
+        self.fault(Fault::Misconfiguration { gpa })
+    }
+
+    fn fault(&mut self, fault: Fault) -> Result<Step, Failure> {
+        match self.with_mmu(|mmu, vcpu, guest| mmu.fault(vcpu, guest, fault))? {
+            Resolution::Fixed => Ok(Step::Resume),
+            Resolution::Inject(fault) => {
+                self.raise_page_fault(fault.linear, fault.code);
+                Ok(Step::Resume)
+            }
+            // What cannot be mapped may be what an event was to be pushed to.
+            Resolution::Emulate { .. } => match self.vcpu.events.next.take() {
+                Some(event) => self.emulate_event(event),
+                None => self.emulate(),
+            },
+            Resolution::Limit(name) => Err(self.mmu_failure(MmuError::Limit(name))),
+        }
+    }
+
+    /// The guest's memory was written for it.
+    pub fn page_written(&mut self, address: u64, len: u64) {
+        self.vm.mmu.page_written(address, len);
+        self.settle();
+    }
+
+    /// Unloads the roots and works out the role anew.
+    pub fn reset_mmu(&mut self) -> Result<(), Failure> {
+        self.with_mmu(|mmu, vcpu, guest| mmu.reset_context(vcpu, guest))
+    }
+
+    /// The guest has changed CR0.
+    pub fn mmu_cr0_changed(&mut self, before: u64) -> Result<(), Failure> {
+        self.with_mmu(|mmu, vcpu, guest| mmu.cr0_changed(vcpu, guest, before))
+    }
+
+    /// The guest has changed CR4.
+    pub fn mmu_cr4_changed(&mut self, before: u64) -> Result<(), Failure> {
+        self.with_mmu(|mmu, vcpu, guest| mmu.cr4_changed(vcpu, guest, before))
+    }
+
+    /// The guest has changed EFER.
+    pub fn mmu_efer_changed(&mut self, before: u64) -> Result<(), Failure> {
+        self.with_mmu(|mmu, vcpu, guest| mmu.efer_changed(vcpu, guest, before))
+    }
+
+    /// The guest has loaded CR3.
+    pub fn mmu_new_cr3(&mut self, flush: bool) -> Result<(), Failure> {
+        self.with_mmu(|mmu, vcpu, guest| mmu.new_cr3(vcpu, guest, flush))
+    }
+
+    /// The guest flushes its whole TLB.
+    pub fn flush_guest(&mut self) -> Result<(), Failure> {
+        self.with_mmu(|mmu, vcpu, _| mmu.flush_guest(vcpu))
+    }
+
+    /// The guest invalidates what belongs to a PCID, or everything.
+    pub fn invalidate_pcid(&mut self, pcid: Option<u16>) -> Result<(), Failure> {
+        self.with_mmu(|mmu, vcpu, guest| mmu.invpcid(vcpu, guest, pcid))
+    }
+
+    /// The guest invalidates the translation of a page.
+    pub fn invalidate_page(&mut self, linear: u64) -> Result<(), Failure> {
+        self.with_mmu(|mmu, vcpu, _| mmu.invlpg(vcpu, linear))?;
+        if self.vm.config.vpid {
+            self.charge(Operation::Invvpid, 1);
+            let vpid = self.cpu.controls().vpid;
+            self.cpu.invvpid(Invvpid::Address { vpid, linear });
+        }
+        Ok(())
+    }
+}

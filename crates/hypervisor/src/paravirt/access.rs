@@ -1,0 +1,219 @@
+//! What the guest does with the interface, and what the hypervisor does with the guest's memory for it.
+
+use super::cr3_cache::Pair;
+use super::hypercall::{self, EINVAL, ENOSYS, EPERM, OK};
+use super::page::{ENTRIES, GuestMemory, Registration, StatePage};
+use super::rom::hypercall_code;
+use crate::failure::Failure;
+use crate::vcpu::Context;
+use cpu::Cpu;
+use cpu::ram::PAGE;
+use cpu::state::bits::CR4_PCIDE;
+use cpu::state::reg;
+use ledger::Operation;
+
+/// Bit of the MSRs that enables what the address is for.
+const ENABLE: u64 = 1;
+/// INT3, which fills the rest of the hypercall page.
+const BREAKPOINT: u8 = 0xcc;
+
+/// Guest memory through the machine's slots.
+struct Memory<'a, 'b> {
+    context: &'a mut Context<'b>,
+    written: Vec<u64>,
+}
+
+impl GuestMemory for Memory<'_, '_> {
+    fn read32(&self, address: u64) -> Option<u32> {
+        let host = self.context.host_address(address)?;
+        self.context.cpu.ram.read(host)
+    }
+
+    fn write32(&mut self, address: u64, value: u32) {
+        write_guest(self.context, address, &value.to_le_bytes());
+        self.written.push(address);
+    }
+}
+
+/// Writes guest memory as a device would: decoded code and shadowed tables in it are seen to.
+fn write_guest(context: &mut Context, address: u64, bytes: &[u8]) {
+    let Some(host) = context.host_address(address) else { return };
+    let cpu: &mut Cpu = context.cpu;
+    cpu.code_written(host, bytes.len() as u64);
+    cpu.ram.write_bytes(host, bytes);
+}
+
+impl<'b> Context<'b> {
+    /// Works on guest memory, and follows up on tables that were there.
+    fn with_memory<T>(&mut self, work: impl FnOnce(&mut Memory<'_, 'b>) -> T) -> T {
+        let mut memory = Memory { context: self, written: Vec::new() };
+        let result = work(&mut memory);
+        let written = std::mem::take(&mut memory.written);
+        for address in written {
+            self.page_written(address, 4);
+        }
+        self.cpu.drop_written_code(self.cache);
+        result
+    }
+
+    /// The page that an MSR value names, if it is RAM that the guest may see. `None` in the value's place: disabled.
+    fn named_page(&self, value: u64) -> Option<Option<u64>> {
+        if value == 0 {
+            return Some(None);
+        }
+        let address = value & !(PAGE - 1);
+        let good = value & (PAGE - 1) == ENABLE && self.host_address(address).is_some();
+        good.then_some(Some(address))
+    }
+
+    /// WRMSR of the hypercall page: it is filled with code for this processor. `false`: #GP.
+    pub fn write_hypercall_page(&mut self, value: u64) -> bool {
+        let Some(page) = self.named_page(value) else { return false };
+        if let Some(address) = page {
+            let mut code = [BREAKPOINT; PAGE as usize];
+            let call = hypercall_code(self.cpu.capabilities.amd);
+            code[..call.len()].copy_from_slice(&call);
+            write_guest(self, address, &code);
+            self.page_written(address, PAGE);
+            self.cpu.drop_written_code(self.cache);
+        }
+        self.vcpu.paravirt.hypercall_page = value;
+        true
+    }
+
+    /// WRMSR of the state page. `false`: #GP. A page of another version is refused: the register reads as 0 then.
+    pub fn write_state_page(&mut self, value: u64) -> Result<bool, Failure> {
+        let Some(page) = self.named_page(value) else { return Ok(false) };
+        self.unregister()?;
+        let Some(address) = page else { return Ok(true) };
+        self.charge(Operation::ProfileMove, 1);
+        let slots = if self.vm.caches_cr3() { self.vm.shared.cr3_targets as u32 } else { 0 };
+        let registration = self.with_memory(|memory| StatePage::register(memory, address, slots));
+        if let Registration::Accepted(page) = registration {
+            self.vcpu.paravirt.state = Some(page);
+            self.size_cr3_cache()?;
+        }
+        Ok(true)
+    }
+
+    /// Gives up the state page.
+    pub fn unregister(&mut self) -> Result<(), Failure> {
+        if let Some(old) = self.vcpu.paravirt.state.take() {
+            self.with_memory(|memory| old.retire(memory));
+        }
+        self.size_cr3_cache()
+    }
+
+    /// Lets the MMU pin as many roots as the guest can know of: none without a state page, nor with PCIDs, which are part of
+    /// the value that is loaded.
+    pub fn size_cr3_cache(&mut self) -> Result<(), Failure> {
+        if !self.vm.caches_cr3() {
+            return Ok(());
+        }
+        let usable = self.vcpu.paravirt.state.is_some() && self.vcpu.visible.cr4 & CR4_PCIDE == 0;
+        let entries = if usable { self.vm.shared.cr3_targets } else { 0 };
+        self.with_mmu(|mmu, vcpu, _| mmu.set_cr3_cache(vcpu, entries))?;
+        self.publish_roots()
+    }
+
+    /// Tells the guest of changes of the roots that are pinned for it.
+    pub fn publish_roots(&mut self) -> Result<(), Failure> {
+        if !self.vm.caches_cr3() {
+            return Ok(());
+        }
+        let roots = self.with_mmu(|mmu, vcpu, _| vcpu.take_cr3_cache_changed().then(|| mmu.cr3_cache(vcpu)))?;
+        let Some(roots) = roots else { return Ok(()) };
+        for index in 0..ENTRIES {
+            let root = roots.get(index).copied().flatten();
+            let pair = root.map(|(guest, host)| Pair { guest, host });
+            if !self.vcpu.paravirt.cr3.update(index, pair) {
+                continue;
+            }
+            let Some(state) = self.vcpu.paravirt.state else { continue };
+            let (guest, host) = root.unwrap_or((0, 0));
+            self.charge(Operation::ProfileMove, 1);
+            self.with_memory(|memory| state.publish(memory, index, guest, host));
+        }
+        Ok(())
+    }
+
+    /// The CR3-target values for the next entry.
+    pub fn program_targets(&mut self) {
+        let controls = self.cpu.controls_mut();
+        controls.cr3_target_count = 0;
+        for (index, pair) in self.vcpu.paravirt.cr3.pairs().enumerate() {
+            controls.cr3_targets[index] = pair.host;
+            controls.target_spaces[index] = Some(pair.guest & 0x000f_ffff_ffff_f000);
+            controls.cr3_target_count += 1;
+        }
+    }
+
+    /// After an exit: the guest may have loaded a cached root by itself.
+    pub fn follow_cached_root(&mut self) -> Result<(), Failure> {
+        if self.vcpu.paravirt.cr3.pairs().next().is_none() {
+            return Ok(());
+        }
+        self.charge(Operation::Vmread, 1);
+        let loaded = self.cpu.cr3;
+        if !self.vcpu.paravirt.cr3.has_host(loaded) {
+            return Ok(());
+        }
+        if let Some(adopted) = self.with_mmu(|mmu, vcpu, _| mmu.adopt_cr3(vcpu, loaded))? {
+            self.vcpu.visible.cr3 = adopted.cr3;
+            self.vcpu.visible.pdpte = adopted.pdpte;
+        }
+        Ok(())
+    }
+
+    /// VMCALL.
+    pub fn hypercall(&mut self) -> Result<(), Failure> {
+        self.charge(Operation::Hypercall, 1);
+        let argument = |context: &Context, number: u8| {
+            let value = context.cpu.gpr[usize::from(number)];
+            if context.cpu.long64 { value } else { value & 0xffff_ffff }
+        };
+        let number = argument(self, reg::RAX);
+        let first = argument(self, reg::RBX);
+        let result = match number {
+            _ if self.cpu.cpl != 0 => EPERM,
+            hypercall::FREE_PGD if self.vm.config.paravirt => self.free_pgd(first)?,
+            hypercall::FLUSH_TLB if self.vm.config.paravirt => {
+                self.flush_guest()?;
+                OK
+            }
+            _ => ENOSYS,
+        };
+        if self.cpu.long64 {
+            self.cpu.set::<u64>(reg::RAX, result as u64);
+        } else {
+            self.cpu.set::<u32>(reg::RAX, result as u32);
+        }
+        Ok(())
+    }
+
+    /// The guest is about to free a page directory.
+    fn free_pgd(&mut self, address: u64) -> Result<i64, Failure> {
+        if self.host_address(address).is_none() {
+            return Ok(EINVAL);
+        }
+        self.vm.announced.announce(address);
+        self.follow_announcements()?;
+        Ok(OK)
+    }
+
+    /// Lets go of roots of page directories that any virtual CPU has announced.
+    pub fn follow_announcements(&mut self) -> Result<(), Failure> {
+        let announced = self.vm.announced;
+        let missed = announced.count - std::mem::replace(&mut self.vcpu.followed, announced.count);
+        let remembered = announced.latest.len() as u64;
+        if missed > remembered {
+            // More than is remembered: none of its roots can be trusted.
+            self.with_mmu(|mmu, vcpu, _| mmu.unload(vcpu))?;
+        }
+        for back in 1..=missed.min(remembered) {
+            let address = announced.latest[((announced.count - back) % remembered) as usize];
+            self.with_mmu(|mmu, vcpu, _| mmu.page_directory_freed(vcpu, address))?;
+        }
+        self.publish_roots()
+    }
+}
