@@ -149,7 +149,9 @@ void timer_sleep(unsigned long count);
 uint64_t microseconds(uint64_t cycles);
 
 /* paravirt.c */
-extern int paravirt;
+/* What the hypervisor offers and the command line wants; 0 without. */
+enum { PARAVIRT_IO_DELAY = 8, PARAVIRT_PIC_SHORT = 16, PARAVIRT_FLUSH = 32 };
+extern unsigned paravirt;
 void paravirt_start(void);
 void paravirt_write_cr3(unsigned long value);
 void paravirt_table_freed(phys_t top);

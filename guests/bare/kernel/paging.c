@@ -79,7 +79,7 @@ static void load_top(entry_t *top) {
 }
 
 void flush_tlb(void) {
-    if (paravirt)
+    if (paravirt & PARAVIRT_FLUSH)
         paravirt_write_cr3(loaded_top);
     else
         write_cr3(read_cr3());

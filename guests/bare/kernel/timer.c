@@ -17,7 +17,7 @@ static struct wait_queue sleepers;
 
 /* The pause that old buses need after a port access. */
 static void io_delay(void) {
-    if (!paravirt)
+    if (!(paravirt & PARAVIRT_IO_DELAY))
         outb(DELAY_PORT, 0);
 }
 static void outb_delayed(uint16_t port, uint8_t value) {
@@ -54,7 +54,7 @@ static void pic_write_mask(unsigned irq) {
 
 static void mask_and_acknowledge(unsigned irq) {
     interrupt_mask |= (uint16_t)(1 << irq);
-    if (!paravirt)
+    if (!(paravirt & PARAVIRT_PIC_SHORT))
         inb(irq >= 8 ? PIC_SLAVE_MASK : PIC_MASTER_MASK); /* the original reads, and doubts that it must */
     pic_write_mask(irq);
     if (irq >= 8) {
