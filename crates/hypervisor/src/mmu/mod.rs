@@ -28,6 +28,8 @@ mod shadow;
 mod slots;
 mod spte;
 mod tdp;
+#[cfg(test)]
+mod tests;
 mod tolls;
 mod unsync;
 mod writes;

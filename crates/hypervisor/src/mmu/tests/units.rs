@@ -1,0 +1,1 @@
+//! Single properties of the MMUs.
