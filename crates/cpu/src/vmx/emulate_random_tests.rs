@@ -72,12 +72,12 @@ fn bytes(random: &mut Random) -> [u8; 15] {
     let mut bytes: [u8; 15] = std::array::from_fn(|_| (random.next() >> 20) as u8);
     let mut at = 0;
     for (odds, prefix) in [(12, 0xf3), (12, 0x66), (24, 0xf0), (16, 0x48)] {
-        if random.next() % odds == 0 {
+        if random.next().is_multiple_of(odds) {
             bytes[at] = prefix;
             at += 1;
         }
     }
-    if random.next() % 3 == 0 {
+    if random.next().is_multiple_of(3) {
         bytes[at] = 0x0f;
     }
     bytes
