@@ -59,7 +59,11 @@
 #define THREAD_SIZE 8192
 #define IRQ_VECTOR 0x20
 
-#ifndef __ASSEMBLER__
+#ifdef __ASSEMBLER__
+/* A function of assembly code, up to its END: reports find it by its symbol's type and size. */
+#define FUNCTION(name) .type name, @function; name:
+#define END(name) .size name, . - name
+#else
 #include <stddef.h>
 #include <stdint.h>
 

@@ -77,7 +77,7 @@
 /* Stubs 16 bytes apart, so that C can compute their addresses. Vectors without an error code push a zero in its place. */
     .align 16
     .globl exception_stubs
-exception_stubs:
+FUNCTION(exception_stubs)
     .set vector, 0
     .rept 32
     .align 16
@@ -89,9 +89,10 @@ exception_stubs:
     jmp exception_common
     .set vector, vector + 1
     .endr
+END(exception_stubs)
 
     .globl interrupt_stubs
-interrupt_stubs:
+FUNCTION(interrupt_stubs)
     .set vector, IRQ_VECTOR
     .rept 16
     .align 16
@@ -100,8 +101,9 @@ interrupt_stubs:
     jmp interrupt_common
     .set vector, vector + 1
     .endr
+END(interrupt_stubs)
 
-exception_common:
+FUNCTION(exception_common)
     save_registers
 #ifdef __x86_64__
     movq %rsp, %rdi
@@ -113,8 +115,9 @@ exception_common:
     addl $4, %esp
     jmp return_from_interrupt
 #endif
+END(exception_common)
 
-interrupt_common:
+FUNCTION(interrupt_common)
     save_registers
 #ifdef __x86_64__
     movq %rsp, %rdi
@@ -124,9 +127,10 @@ interrupt_common:
     call interrupt
     addl $4, %esp
 #endif
+END(interrupt_common)
 
 /* To user mode by way of work_pending if there is work, to the kernel at once. */
-return_from_interrupt:
+FUNCTION(return_from_interrupt)
     cli
 #ifdef __x86_64__
     testb $3, FRAME_CS(%rsp)
@@ -137,8 +141,9 @@ return_from_interrupt:
     jz restore_all
     call user_work
 #endif
+END(return_from_interrupt)
 
-restore_all:
+FUNCTION(restore_all)
     restore_registers
 #ifdef __x86_64__
     addq $16, %rsp
@@ -147,9 +152,10 @@ restore_all:
     addl $8, %esp
     iretl
 #endif
+END(restore_all)
 
 /* Interrupts are off. The frame begins above the return address. Only work needs C. */
-user_work:
+FUNCTION(user_work)
 #ifdef __x86_64__
     cmpl $0, work_pending
     jne 1f
@@ -169,10 +175,11 @@ user_work:
     addl $4, %esp
     ret
 #endif
+END(user_work)
 
 /* A new task runs for the first time here, on a stack with its parent's frame. */
     .globl return_from_fork
-return_from_fork:
+FUNCTION(return_from_fork)
 #ifdef __x86_64__
     movq %rax, %rdi
     call sched_finish
@@ -182,11 +189,12 @@ return_from_fork:
     addl $4, %esp
 #endif
     jmp return_from_interrupt
+END(return_from_fork)
 
 #ifdef __x86_64__
 /* SYSCALL: RIP in RCX, RFLAGS in R11, interrupts and TF off by FMASK. One processor: the user's stack pointer waits in memory. */
     .globl system_call_entry
-system_call_entry:
+FUNCTION(system_call_entry)
     movq %rsp, user_stack_pointer
     movq kernel_stack_top, %rsp
     pushq $USER_DATA
@@ -212,6 +220,7 @@ system_call_entry:
     sysretq
 1:  call user_work
     jmp restore_all                     /* signals may have changed any register */
+END(system_call_entry)
 
     .bss
     .globl kernel_stack_top
@@ -222,7 +231,7 @@ kernel_stack_top:   .skip 8
 /* SYSENTER: ESP points to the word with the kernel's stack pointer. The caller's stack pointer is in EBP, with the EBP, EDX and
    ECX of the program on it, and it continues at sysenter_return. */
     .globl system_call_entry
-system_call_entry:
+FUNCTION(system_call_entry)
     movl (%esp), %esp
     sti
     pushl $USER_DATA
@@ -254,11 +263,12 @@ system_call_entry:
     sysexit
 1:  call user_work
     jmp restore_all
+END(system_call_entry)
 #endif
 
 /* struct task *switch_to(from, to): saves what C expects to find again, continues on the other stack, returns `from` there. */
     .globl switch_to
-switch_to:
+FUNCTION(switch_to)
 #ifdef __x86_64__
     pushq %rbx
     pushq %rbp
@@ -299,4 +309,5 @@ switch_to:
     popl %ebx
     ret
 #endif
+END(switch_to)
     .section .note.GNU-stack, "", @progbits

@@ -23,7 +23,7 @@
     .section .boot, "awx"
     .code32
     .globl start
-start:
+FUNCTION(start)
     cli
     cld
     movl $boot_stack_top, %esp
@@ -99,11 +99,12 @@ start:
     call *%eax
 #endif
     ud2
+END(start)
 
 #ifndef __x86_64__
 /* Clears and sets CR0.WP EAX times with paging off. The boot tables must be loaded: they map this code to its own address. */
     .globl toggle_unpaged
-toggle_unpaged:
+FUNCTION(toggle_unpaged)
     movl %eax, %ecx
     movl %cr0, %eax
     andl $~CR0_PG, %eax
@@ -116,6 +117,7 @@ toggle_unpaged:
     orl $CR0_PG, %eax
     movl %eax, %cr0
     ret
+END(toggle_unpaged)
 #endif
 
     .align 8

@@ -5,7 +5,7 @@
     .text
     .globl system_call_4, user_signal_return
 #ifdef __x86_64__
-system_call_4:
+FUNCTION(system_call_4)
     movl %edi, %eax
     movq %rsi, %rdi
     movq %rdx, %rsi
@@ -13,13 +13,15 @@ system_call_4:
     movq %r8, %r10
     syscall
     ret
-user_signal_return:
+END(system_call_4)
+FUNCTION(user_signal_return)
     movl $SYS_SIGRETURN, %eax
     syscall
     ud2
+END(user_signal_return)
 #else
 /* The kernel leaves at sysenter_return, with what it finds on the stack to be taken back. */
-system_call_4:
+FUNCTION(system_call_4)
     pushl %ebx
     pushl %esi
     movl 12(%esp), %eax
@@ -31,21 +33,25 @@ system_call_4:
     popl %esi
     popl %ebx
     ret
-enter:
+END(system_call_4)
+FUNCTION(enter)
     pushl %ecx
     pushl %edx
     pushl %ebp
     movl %esp, %ebp
     sysenter
+END(enter)
     .globl sysenter_return
-sysenter_return:
+FUNCTION(sysenter_return)
     popl %ebp
     popl %edx
     popl %ecx
     ret
-user_signal_return:
+END(sysenter_return)
+FUNCTION(user_signal_return)
     movl $SYS_SIGRETURN, %eax
     call enter
     ud2
+END(user_signal_return)
 #endif
     .section .note.GNU-stack, "", @progbits
