@@ -352,9 +352,10 @@ impl Cpu {
         }
         self.front.drop_range(walked.entry.linear, walked.entry.shift);
         self.fetch.drop_range(walked.entry.linear, walked.entry.shift);
-        let displaced = self.tlb.insert(walked.entry, code);
+        let entry = self.tlb.kept(walked.entry, linear);
+        let displaced = self.tlb.insert(entry, code);
         self.displaced(displaced, code);
-        Ok((physical(&walked.entry, linear), walked.entry))
+        Ok((physical(&entry, linear), entry))
     }
 
     fn displaced(&mut self, displaced: Option<Entry>, code: bool) {

@@ -262,6 +262,10 @@ pub struct Tlb {
     flushes: Flushes,
     /// Page sizes that were ever inserted, in the order of [`SHIFTS`].
     used: [bool; 4],
+    keeps_global: bool,
+    keeps_large: bool,
+    /// First and last address of large pages that pieces were kept of since everything was flushed.
+    in_pieces: Option<(u64, u64)>,
 }
 
 /// The first-level array for a kind of access and a page size. Without one for 1 GiB pages, those for 2 MiB hold them.
@@ -287,12 +291,15 @@ impl Tlb {
             second: [Array::new(size.stlb), Array::new(size.stlb_1g)],
             flushes: Flushes::new(),
             used: [false; 4],
+            keeps_global: size.keeps_global,
+            keeps_large: size.keeps_large,
+            in_pieces: None,
         }
     }
 
     /// Looks up a translation. From the second level it moves into the first, and the last value is what it displaced there.
     pub fn lookup(&mut self, linear: u64, code: bool, pcid: u16) -> Option<(Entry, Level, Option<Entry>)> {
-        let Self { data, code: instruction, second, flushes, used } = self;
+        let Self { data, code: instruction, second, flushes, used, .. } = self;
         for (number, shift) in SHIFTS.into_iter().enumerate() {
             if !used[number] {
                 continue;
@@ -316,9 +323,27 @@ impl Tlb {
         None
     }
 
+    /// What is kept of a translation that was found for `linear`: all of it, or what the emulator that is modelled keeps.
+    pub fn kept(&mut self, mut entry: Entry, linear: u64) -> Entry {
+        if !self.keeps_global {
+            entry.perms &= !perm::GLOBAL;
+        }
+        if !self.keeps_large && entry.shift > 12 {
+            let (first, last) = (entry.linear, entry.linear | ((1 << entry.shift) - 1));
+            self.in_pieces = Some(match self.in_pieces {
+                Some((lowest, highest)) => (lowest.min(first), highest.max(last)),
+                None => (first, last),
+            });
+            entry.physical += (linear - first) & !0xfff;
+            entry.linear = linear & !0xfff;
+            entry.shift = 12;
+        }
+        entry
+    }
+
     /// Inserts the result of a walk at both levels and returns what it displaced at the first.
     pub fn insert(&mut self, mut entry: Entry, code: bool) -> Option<Entry> {
-        let Self { data, code: instruction, second, flushes, used } = self;
+        let Self { data, code: instruction, second, flushes, used, .. } = self;
         entry.stamp = flushes.now;
         entry.context = flushes.current;
         if let Some(number) = SHIFTS.into_iter().position(|shift| shift == entry.shift) {
@@ -336,6 +361,7 @@ impl Tlb {
     /// Everything of every VPID.
     pub fn flush_everything(&mut self) {
         self.flushes.everything();
+        self.in_pieces = None;
     }
 
     /// Everything of the current VPID, global entries included.
@@ -363,13 +389,21 @@ impl Tlb {
     /// INVLPG: the page of `linear` under `pcid`, and globally.
     pub fn flush_page(&mut self, linear: u64, pcid: u16) {
         let vpid = self.flushes.current.vpid;
-        self.arrays().for_each(|a| a.remove(vpid, linear, Some(pcid), true));
+        self.remove(vpid, linear, Some(pcid), true);
     }
 
     /// INVPCID type 0: the page of `linear` under `pcid`, not globally.
     pub fn flush_page_non_global(&mut self, linear: u64, pcid: u16) {
         let vpid = self.flushes.current.vpid;
-        self.arrays().for_each(|a| a.remove(vpid, linear, Some(pcid), false));
+        self.remove(vpid, linear, Some(pcid), false);
+    }
+
+    /// Drops a page, or everything if it may be kept in pieces that nothing leads to.
+    fn remove(&mut self, vpid: u8, linear: u64, pcid: Option<u16>, globals: bool) {
+        match self.in_pieces {
+            Some((first, last)) if (first..=last).contains(&linear) => self.flush_everything(),
+            _ => self.arrays().for_each(|a| a.remove(vpid, linear, pcid, globals)),
+        }
     }
 
     /// The VPID and EPT pointer in force.
@@ -433,7 +467,7 @@ impl Tlb {
     /// INVVPID of the page of one linear address, under whatever PCID and EPT pointer.
     pub fn flush_page_of_vpid(&mut self, vpid: u16, linear: u64) {
         if let Some(number) = self.flushes.vpids.iter().position(|of| of.vpid == vpid) {
-            self.arrays().for_each(|a| a.remove(number as u8, linear, None, true));
+            self.remove(number as u8, linear, None, true);
         }
     }
 }
@@ -457,6 +491,7 @@ mod tests {
             target_cache: 1,
             return_stack: 1,
             keeps_global: true,
+            keeps_large: true,
         });
         let clean = Entry::new(0x20_0000, 0x40_0000, 21, 0, 0, 0);
         tlb.insert(clean, true);
@@ -467,5 +502,26 @@ mod tests {
         }
         tlb.flush_page(0x20_0000, 0);
         assert!(tlb.lookup(0x20_1234, true, 0).is_none() && tlb.lookup(0x20_1234, false, 0).is_none());
+    }
+
+    #[test]
+    fn an_emulator_keeps_pieces_and_no_global_pages() {
+        let mut tlb = Tlb::new(&Geometry { keeps_global: false, keeps_large: false, ..Geometry::generic() });
+        let page = Entry::new(0xffff_8000_0020_0000, 0x40_0000, 21, perm::GLOBAL, 0, 0);
+        let linear = page.linear + 0x1_2345;
+        let piece = tlb.kept(page, linear);
+        assert_eq!((piece.linear, piece.physical, piece.shift), (page.linear + 0x1_2000, 0x41_2000, 12));
+        tlb.insert(piece, false);
+        assert!(tlb.lookup(linear, false, 0).is_some());
+        assert!(tlb.lookup(page.linear, false, 0).is_none());
+        tlb.flush_pcid(0);
+        assert!(tlb.lookup(linear, false, 0).is_none(), "it is not global");
+        tlb.insert(piece, false);
+        let small = Entry::new(0x1000, 0x5000, 12, 0, 0, 0);
+        tlb.insert(small, false);
+        tlb.flush_page(0x2000, 0);
+        assert!(tlb.lookup(linear, false, 0).is_some() && tlb.lookup(0x1000, false, 0).is_some());
+        tlb.flush_page(page.linear, 0);
+        assert!(tlb.lookup(linear, false, 0).is_none(), "any address of a large page leads to all pieces");
     }
 }

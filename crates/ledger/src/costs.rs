@@ -72,8 +72,10 @@ pub struct Geometry {
     pub target_cache: u16,
     /// Depth of the return stack.
     pub return_stack: u16,
-    /// Translations of global pages survive a MOV to CR3.
+    /// Translations of global pages survive a MOV to CR3. Software that emulates a processor may drop them.
     pub keeps_global: bool,
+    /// Large pages are kept as such. Software that emulates a processor may keep pieces of 4 KiB.
+    pub keeps_large: bool,
 }
 
 impl Geometry {
@@ -90,6 +92,7 @@ impl Geometry {
             target_cache: 4096,
             return_stack: 16,
             keeps_global: true,
+            keeps_large: true,
         }
     }
 }

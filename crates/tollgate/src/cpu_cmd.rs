@@ -144,11 +144,15 @@ fn text(profile: &Profile) -> String {
 fn emulator_text(profile: &Profile) -> String {
     let emulator = &profile.emulator;
     let mut out = format!("{}, emulated by {}\n\n", profile.name, emulator.title);
-    let global = &emulator.keeps_global;
-    let what = if global.value { "kept" } else { "dropped" };
-    let row =
-        ["translations of global pages, at a MOV to CR3", what, global.from.confidence.name(), &global.from.source];
-    table(&mut out, &[("", Left), ("", Left), ("conf.", Left), ("source", Left)], &[row.map(str::to_owned).to_vec()]);
+    let fact = |name: &str, fact: &Sourced<bool>, [yes, no]: [&str; 2]| {
+        let value = if fact.value { yes } else { no };
+        [name, value, fact.from.confidence.name(), &fact.from.source].map(str::to_owned).to_vec()
+    };
+    let facts = [
+        fact("global pages at a MOV to CR3", &emulator.keeps_global, ["kept", "dropped"]),
+        fact("large pages", &emulator.keeps_large, ["kept as such", "kept in pieces"]),
+    ];
+    table(&mut out, &[("", Left), ("", Left), ("conf.", Left), ("source", Left)], &facts);
     prices_text(&mut out, &emulator.prices);
     sizes_text(&mut out, &emulator.sizes);
     out
@@ -287,9 +291,11 @@ fn document(profile: &Profile) -> Value {
     };
     costs(&profile.prices, &profile.sizes, &mut document);
     let emulator = &profile.emulator;
+    let fact = |fact: &Sourced<bool>| sourced(json!(fact.value), &fact.from);
     document["emulator"] = json!({
         "title": emulator.title,
-        "keeps_global": sourced(json!(emulator.keeps_global.value), &emulator.keeps_global.from),
+        "keeps_global": fact(&emulator.keeps_global),
+        "keeps_large": fact(&emulator.keeps_large),
     });
     costs(&emulator.prices, &emulator.sizes, &mut document["emulator"]);
     document["cpuid"] = Value::Array(cpuid);

@@ -60,7 +60,6 @@ impl Cpu {
         }
         match what {
             Flush::All => self.tlb.flush_all(),
-            Flush::NonGlobal | Flush::Pcid(_) if !self.model.geometry.keeps_global => self.tlb.flush_all(),
             Flush::NonGlobal => self.tlb.flush_non_global(),
             Flush::Pcid(pcid) => self.tlb.flush_pcid(pcid),
             Flush::Page(linear) => {
@@ -121,27 +120,5 @@ impl Cpu {
             self.mapping_changed();
         }
         self.vmx.left_under = under;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ram::Ram;
-    use crate::testing;
-    use crate::tlb::{Entry, perm};
-    use std::sync::Arc;
-
-    #[test]
-    fn global_translations_survive_a_load_of_cr3_where_they_are_kept() {
-        for keeps_global in [true, false] {
-            let mut cpu = testing::cpu(Ram::anonymous(4096));
-            Arc::make_mut(&mut cpu.model).geometry.keeps_global = keeps_global;
-            cpu.tlb.insert(Entry::new(0x1000, 0, 12, perm::GLOBAL, 0, 0), false);
-            cpu.tlb.insert(Entry::new(0x2000, 0, 12, 0, 0, 0), false);
-            cpu.flush_tlb(Flush::NonGlobal);
-            assert_eq!(cpu.tlb.lookup(0x1000, false, 0).is_some(), keeps_global);
-            assert!(cpu.tlb.lookup(0x2000, false, 0).is_none());
-        }
     }
 }

@@ -133,6 +133,7 @@ impl Sizes {
             target_cache: self.target_cache.value,
             return_stack: self.return_stack.value,
             keeps_global: true,
+            keeps_large: true,
         }
     }
 }
@@ -148,6 +149,8 @@ pub struct Emulator {
     pub sizes: Sizes,
     /// Whether translations of global pages survive a MOV to CR3.
     pub keeps_global: Sourced<bool>,
+    /// Whether large pages are kept as such, and not in pieces of 4 KiB.
+    pub keeps_large: Sourced<bool>,
 }
 
 /// What the processor's virtualization can do. The names are Intel's; AMD's nested paging and address-space identifiers are the
@@ -342,7 +345,11 @@ impl Profile {
 
     /// Sizes in a program that emulates the processor.
     pub fn emulated_geometry(&self) -> Geometry {
-        Geometry { keeps_global: self.emulator.keeps_global.value, ..self.emulator.sizes.geometry() }
+        Geometry {
+            keeps_global: self.emulator.keeps_global.value,
+            keeps_large: self.emulator.keeps_large.value,
+            ..self.emulator.sizes.geometry()
+        }
     }
 
     /// CPUID as guests see it: what the real processor has, limited to what the modelled one executes. Bits that depend on

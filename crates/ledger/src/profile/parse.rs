@@ -311,16 +311,20 @@ fn families(at: &At, charged: fn(Family) -> bool) -> Result<Vec<Option<Sourced<T
 }
 
 fn emulator(at: &At) -> Result<Emulator, ProfileError> {
-    at.only(&["title", "keeps_global", "class", "event", "event_by_parameter", "tlb", "predictor"])?;
+    at.only(&["title", "keeps_global", "keeps_large", "class", "event", "event_by_parameter", "tlb", "predictor"])?;
     // What it emulates has no hypervisor of its own.
     let charged = |family: Family| !by_class_or_operation(family) && !family.is_hypervisor();
-    let global = at.table("keeps_global")?;
-    global.only(&["value", "source", "confidence"])?;
+    let keeps = |key: &str| {
+        let at = at.table(key)?;
+        at.only(&["value", "source", "confidence"])?;
+        Ok(Sourced { value: at.boolean("value")?, from: at.from()? })
+    };
     Ok(Emulator {
         title: at.text("title")?,
         prices: prices(at, BTreeMap::new(), charged)?,
         sizes: sizes(at)?,
-        keeps_global: Sourced { value: global.boolean("value")?, from: global.from()? },
+        keeps_global: keeps("keeps_global")?,
+        keeps_large: keeps("keeps_large")?,
     })
 }
 
