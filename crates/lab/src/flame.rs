@@ -79,3 +79,36 @@ pub fn svg(stacks: &[String]) -> Option<String> {
     flamegraph::from_lines(&mut options, stacks.iter().map(String::as_str), &mut svg).ok()?;
     String::from_utf8(svg).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::ledger;
+
+    #[test]
+    fn stacks_say_who_and_why() {
+        assert_eq!(
+            stacks(&ledger(4), Some("work")),
+            [
+                "guest;ring 0;do_work;TLB misses 420",
+                "guest;ring 0;do_work;instructions 2000",
+                "guest;ring 0;load_cr3;MOV CR3 7200",
+                "guest;ring 3;[user code];instructions 1200",
+                "hypervisor;ring 0;load_cr3;VM entry 2400",
+                "hypervisor;ring 0;load_cr3;VM exit CR_ACCESS 3600",
+                "hypervisor;ring 0;load_cr3;hypervisor: own table entries read 160",
+                "hypervisor;ring 0;load_cr3;hypervisor: run loop 1600",
+            ]
+        );
+        assert!(stacks(&ledger(0), None)[0].starts_with("machine;"));
+    }
+
+    #[test]
+    fn the_same_stacks_give_the_same_drawing() {
+        let stacks = stacks(&ledger(4), None);
+        let drawing = svg(&stacks).unwrap();
+        assert_eq!(svg(&stacks).unwrap(), drawing);
+        assert!(drawing.contains("load_cr3"));
+        assert_eq!(svg(&[]), None);
+    }
+}

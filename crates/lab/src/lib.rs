@@ -17,4 +17,7 @@ pub mod results;
 pub mod runner;
 pub mod text;
 
+#[cfg(test)]
+mod testing;
+
 pub use experiment::{Cell, Experiment, ExperimentError};

@@ -1,11 +1,13 @@
 //! What came out: the value of each cell beside the published one, and everything on its ledger by name.
 
-use crate::experiment::Measure;
+use crate::experiment::{Measure, TimeUnit};
+use crate::format::number;
 use crate::measure::{self, MeasureError};
 use crate::runner::{self, Failure, Outcome};
+use crate::text::figure;
 use crate::{Cell, Experiment};
 use ledger::summary::{By, Cause, Selection};
-use ledger::{Amount, Class, Family, Ledger};
+use ledger::{Amount, Class, Family, Kind, Ledger};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -108,7 +110,11 @@ impl Entries {
             list.iter().map(|(name, tally)| (format!("{prefix}{name}"), *tally)).collect::<Vec<_>>()
         };
         let mut all: Tallies = named("VM exit ", &self.exits).into_iter().collect();
-        all.extend(named("hypervisor: ", &self.operations));
+        let entry = |name: &str| name == Kind::new(Family::VmEntry, 0).describe(None);
+        all.extend(self.operations.iter().map(|(name, tally)| {
+            let name = if entry(name) { name.clone() } else { format!("hypervisor: {name}") };
+            (name, *tally)
+        }));
         all.extend(named("", &self.events));
         let mut instructions = Tally::default();
         for tally in self.instructions.values() {
@@ -136,6 +142,17 @@ pub struct Measured {
     pub tsc_hz: u64,
     /// What was charged.
     pub entries: Entries,
+}
+
+impl Measured {
+    /// The value for a reader: counts are whole.
+    pub fn figure(&self) -> String {
+        let time = TimeUnit::from_symbol(&self.unit).is_some();
+        match !time && self.value.fract() == 0.0 && self.value.abs() < 1e15 {
+            true => number(self.value as u64),
+            false => figure(self.value),
+        }
+    }
 }
 
 /// A cell's outcome.
@@ -230,3 +247,6 @@ pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
     };
     (result, failure)
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,7 +53,7 @@ fn paragraph(out: &mut String, text: &str) {
 }
 
 /// What a cell that has no value shows in its place.
-fn absent(experiment: &Experiment, result: &ExperimentResult, row: usize, column: usize) -> &'static str {
+pub fn absent(experiment: &Experiment, result: &ExperimentResult, row: usize, column: usize) -> &'static str {
     match (experiment.skipped(row, column), result.cell(experiment, row, column)) {
         (Some(_), _) => "n/a",
         (None, Some(_)) => "failed",
@@ -64,7 +64,7 @@ fn absent(experiment: &Experiment, result: &ExperimentResult, row: usize, column
 /// Ours in a cell, or why there is nothing.
 fn ours(experiment: &Experiment, result: &ExperimentResult, row: usize, column: usize) -> String {
     match result.measured(experiment, row, column) {
-        Some(measured) => figure(measured.value),
+        Some(measured) => measured.figure(),
         None => absent(experiment, result, row, column).to_owned(),
     }
 }
@@ -192,14 +192,15 @@ fn differences(out: &mut String, experiment: &Experiment, result: &ExperimentRes
             "\n{from} -> {to}, {within}: {} cycles ({percent}); what explains it\n\n",
             cycles(total.ticks())
         ));
-        let mut section = |title: &str, changes: &[Change]| {
+        let section = |out: &mut String, title: &str, changes: &[Change]| {
             let headings =
                 [("share", Right), ("cycles", Right), ("count before", Right), ("count after", Right), (title, Left)];
             table(out, &headings, &explained(changes, total, top));
         };
-        section("cause", &difference.causes);
+        section(out, "cause", &difference.causes);
         if let Some(exits) = difference.sections.iter().find(|section| section.title == "VM exits by guest function") {
-            section("VM exits of the guest's function", &exits.changes);
+            out.push('\n');
+            section(out, "VM exits of the guest's function", &exits.changes);
         }
     }
 }
@@ -271,4 +272,34 @@ pub fn description(experiment: &Experiment) -> String {
         out.push_str(&format!("{row}/{column} is left out: {}\n", skip.reason));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn the_report_reads_well() {
+        let (experiment, result) = testing::results(4);
+        insta::assert_snapshot!(report(&experiment, &result, 5));
+    }
+
+    #[test]
+    fn a_list_reads_well() {
+        let (mut experiment, result) = testing::results(4);
+        experiment.layout = Layout::List;
+        insta::assert_snapshot!(report(&experiment, &result, 0));
+    }
+
+    #[test]
+    fn the_description_reads_well() {
+        insta::assert_snapshot!(description(&testing::experiment()));
+    }
+
+    #[test]
+    fn figures_have_the_decimals_they_need() {
+        let figures = [12345.6, 123.45, 61.184, 1.0, 0.9, 0.25, 0.01234, 0.0].map(figure);
+        assert_eq!(figures, ["12346", "123.5", "61.18", "1.00", "0.900", "0.250", "0.0123", "0.00"]);
+    }
 }

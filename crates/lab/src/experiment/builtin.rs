@@ -5,6 +5,8 @@ use super::ExperimentError;
 const BUILT_IN: &[(&str, &str)] = &[
     ("pv-cr3", include_str!("../../../../experiments/pv-cr3.toml")),
     ("cr0-wp", include_str!("../../../../experiments/cr0-wp.toml")),
+    ("cr0-wp-linux", include_str!("../../../../experiments/cr0-wp-linux.toml")),
+    ("mmu-linux", include_str!("../../../../experiments/mmu-linux.toml")),
     ("processors", include_str!("../../../../experiments/processors.toml")),
 ];
 

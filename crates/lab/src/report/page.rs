@@ -4,8 +4,8 @@ use super::ReportError;
 use super::chart::{self, Bar};
 use crate::difference::{self, Change, Difference, Pair};
 use crate::format::{change, number, signed, whole_cycles};
-use crate::results::{CellResult, Entries, ExperimentResult};
-use crate::text::{factor, figure};
+use crate::results::{CellResult, Entries, ExperimentResult, Measured};
+use crate::text::{absent, factor};
 use crate::{Experiment, flame};
 use ledger::TICKS_PER_CYCLE;
 use minijinja::value::Serde;
@@ -44,11 +44,10 @@ struct PageRow {
 #[derive(Serialize)]
 struct PageValue {
     published: Option<String>,
-    ours: Option<String>,
+    ours: String,
     ratio: Option<String>,
     /// Whether ours is beyond a factor of 1.5 from the published figure.
     far: bool,
-    absent: &'static str,
 }
 
 #[derive(Serialize)]
@@ -169,7 +168,7 @@ fn cell(experiment: &Experiment, cell: &CellResult) -> PageCell {
         ),
         command: cell.command.clone(),
         failure: cell.failure.clone(),
-        value: cell.measured.as_ref().map(|measured| format!("{} {}", figure(measured.value), measured.unit)),
+        value: cell.measured.as_ref().map(|measured| format!("{} {}", measured.figure(), measured.unit)),
         lists: cell.measured.as_ref().map(|measured| entries(&measured.entries)).unwrap_or_default(),
         flame: flame::svg(&cell.stacks),
     }
@@ -182,10 +181,9 @@ fn row(experiment: &Experiment, result: &ExperimentResult, at: usize) -> PageRow
         let ratio = measured.and_then(|measured| measured.ratio);
         PageValue {
             published: row.published.get(&column).map(f64::to_string),
-            ours: measured.map(|measured| figure(measured.value)),
+            ours: measured.map_or_else(|| absent(experiment, result, at, column).to_owned(), Measured::figure),
             ratio: ratio.map(|ratio| format!("{ratio:.2}")),
             far: ratio.is_some_and(|ratio| !(1.0 / FAR..=FAR).contains(&ratio)),
-            absent: if experiment.skipped(at, column).is_some() { "n/a" } else { "–" },
         }
     };
     let bars: Vec<Bar> = experiment
@@ -241,4 +239,41 @@ pub fn html(experiments: &[Experiment], results: &[ExperimentResult]) -> Result<
     let pages: Vec<Page> = shown.map(|(experiment, result)| page(experiment, result)).collect();
     let template = environment.get_template("report.html")?;
     Ok(template.render(context! { pages => Value::from(Serde(pages)), version => env!("CARGO_PKG_VERSION") })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    /// The page without the drawings of flame graphs, which are another library's.
+    fn without_flames(page: &str) -> String {
+        let mut out = String::new();
+        let mut rest = page;
+        while let Some((before, after)) = rest.split_once("srcdoc=\"") {
+            out += before;
+            out += "srcdoc=\"(flame graph)\"";
+            rest = after.split_once('"').map_or("", |(_, rest)| rest);
+        }
+        out + rest
+    }
+
+    #[test]
+    fn the_page_is_as_it_should_be() {
+        let (experiment, result) = testing::results(4);
+        let page = html(&[experiment], &[result]).unwrap();
+        insta::assert_snapshot!(without_flames(&page));
+    }
+
+    #[test]
+    fn the_page_needs_nothing_else() {
+        let (experiment, result) = testing::results(4);
+        let page = html(&[experiment], &[result]).unwrap();
+        assert_eq!(page.matches("<iframe").count(), 4);
+        let drawn = page.replace("http://www.w3.org/", "").replace("https://www.w3.org/", "");
+        for outside in ["src=\"", "href=\"http", "@import", "url(http", "<link"] {
+            assert!(!without_flames(&drawn).contains(outside), "{outside}");
+        }
+        assert!(page.contains("A sample &lt;of&gt; tolls") && page.contains("name=\"viewport\""));
+    }
 }
