@@ -8,10 +8,11 @@ TARGET ?= decode
 TIME ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo guests guests-linux test lint bench kvm-unit-tests fuzz clean tools-build tools-linux
+.PHONY: help build demo demo-linux guests guests-linux test lint bench kvm-unit-tests fuzz clean tools-build tools-linux
 
 help:
-	@echo 'make demo            boot the distribution kernel, run hackbench and ssdd, print who crossed which boundary'
+	@echo 'make demo            two experiments on bare-metal guests: ours beside the published tables, and a report'
+	@echo 'make demo-linux      boot the distribution kernel, run hackbench and ssdd, print who crossed which boundary'
 	@echo 'make build           the tollgate program, optimized'
 	@echo 'make guests          bare-metal guests (target/guests) and the Linux guest (guests/linux/out)'
 	@echo 'make test            unit tests, bare-metal guests, and Linux boots where packages can be had'
@@ -38,8 +39,12 @@ guests-linux: tools-linux
 	@guests/linux/build
 	@guests/linux/build --kernexec || echo 'the guest image with the kernexec module is not made (see above); the others are' >&2
 
-demo: tools-linux build
+demo: tools-build build
+	@$(MAKE) --no-print-directory -s -C guests/bare
 	@scripts/demo
+
+demo-linux: tools-linux build
+	@scripts/demo-linux
 
 test: tools-build build
 	$(MAKE) --no-print-directory -C guests/bare
