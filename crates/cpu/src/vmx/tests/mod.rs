@@ -3,6 +3,7 @@
 mod checks;
 mod events;
 mod instructions;
+mod random;
 
 use super::{Controls, EntryFailure, VmExit, entry, primary, secondary};
 use crate::Exit;

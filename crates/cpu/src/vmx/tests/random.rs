@@ -1,0 +1,240 @@
+//! Random code: a guest that may do everything computes what it would without a hypervisor, and an exit changes nothing.
+
+use super::super::{activity, entry, exit, pin, primary, reason, secondary};
+use super::{Guest, LONG, Mode};
+use crate::Exit;
+use crate::flags;
+use crate::state::{Cpu, reg};
+use crate::testing::{CODE, DATA, STACK};
+use std::rc::Rc;
+
+/// Cycles after which code that goes on and on is left alone.
+const CYCLES: u64 = 2000;
+
+/// A small generator (xorshift), so that failures repeat.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// Two-byte opcodes and groups that concern the system, to be met more often than chance has it.
+const SYSTEM: &[&[u8]] = &[
+    &[0x0f, 0x00],
+    &[0x0f, 0x01],
+    &[0x0f, 0x06],
+    &[0x0f, 0x20],
+    &[0x0f, 0x21],
+    &[0x0f, 0x23],
+    &[0x0f, 0x30],
+    &[0x0f, 0x31],
+    &[0x0f, 0x32],
+    &[0x0f, 0x33],
+    &[0x0f, 0xa2],
+    &[0x0f, 0xc7],
+    &[0x66, 0x0f, 0x38, 0x82],
+    &[0x0f, 0x01, 0xc1],
+    &[0x0f, 0x01, 0xd0],
+    &[0x0f, 0x01, 0xd1],
+    &[0x0f, 0x01, 0xf9],
+    &[0x0f, 0x09],
+    &[0x0f, 0x08],
+    &[0x6c],
+    &[0x6e],
+    &[0xf3, 0x6f],
+    &[0x8e],
+    &[0x9c],
+    &[0x9d],
+    &[0xcc],
+    &[0xcd],
+    &[0xcf],
+    &[0x48, 0xcf],
+    &[0xe4],
+    &[0xef],
+    &[0xf1],
+    &[0xf3, 0x90],
+    &[0xf4],
+    &[0xfa],
+    &[0xfb],
+    &[0xff],
+    &[0xea],
+];
+
+fn code(random: &mut Random) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while bytes.len() < 24 {
+        if random.below(3) == 0 {
+            bytes.extend_from_slice(SYSTEM[random.below(SYSTEM.len() as u64) as usize]);
+        }
+        bytes.push(random.next() as u8);
+    }
+    bytes.extend_from_slice(&[0xf4; 16]);
+    bytes
+}
+
+/// A register: often one that points somewhere.
+fn value(random: &mut Random) -> u64 {
+    match random.below(4) {
+        0 => random.next(),
+        1 => DATA + 0x1_0000 + random.below(0x1000),
+        2 => STACK - 8 * random.below(16),
+        _ => random.below(256),
+    }
+}
+
+fn guest(seed: u64) -> Guest {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let (mode, cpl) = match random.below(5) {
+        0 | 1 => (Mode::Long, 0),
+        2 => (Mode::Long, 3),
+        3 => (Mode::Paged, 0),
+        _ => (Mode::Paged, 3),
+    };
+    let mut guest = Guest::new(mode, cpl);
+    for class in &mut std::sync::Arc::make_mut(&mut guest.m.cpu.model).costs.class {
+        *class = ledger::TICKS_PER_CYCLE as u32;
+    }
+    for number in 0..16 {
+        if number != usize::from(reg::RSP) {
+            let wide = value(&mut random);
+            guest.m.cpu.gpr[number] = if mode == Mode::Long { wide } else { wide & 0xffff_ffff };
+        }
+    }
+    let arbitrary = random.next();
+    guest.m.cpu.set_rflags((arbitrary & (flags::ARITH | flags::IF | flags::DF)) | 2);
+    let bytes = code(&mut random);
+    guest.m.poke(CODE, &bytes);
+    guest
+}
+
+/// Runs until something other than a device access stops it.
+fn run(guest: &mut Guest) -> Exit {
+    let deadline = guest.m.cpu.clock + CYCLES * ledger::TICKS_PER_CYCLE;
+    loop {
+        match guest.m.cpu.run(&mut guest.m.cache, deadline) {
+            Exit::Bus => {}
+            other => return other,
+        }
+    }
+}
+
+/// Everything but memory.
+fn registers(cpu: &Cpu) -> String {
+    format!(
+        "{:x?} rip {:x} flags {:x} seg {:x?} cr {:x} {:x} {:x} {:x} dr {:x?} tables {:x?} {:x?} {:x?} {:x?} msr {:x?} cpl {}",
+        &cpu.gpr[..16],
+        cpu.rip,
+        cpu.rflags() & !flags::RF,
+        &cpu.seg[..6],
+        cpu.cr0,
+        cpu.cr2,
+        cpu.cr3,
+        cpu.cr4,
+        cpu.dr,
+        cpu.gdtr,
+        cpu.idtr,
+        cpu.ldtr,
+        cpu.tr,
+        cpu.msr,
+        cpu.cpl,
+    )
+}
+
+#[test]
+fn a_guest_that_may_do_everything_computes_the_same() {
+    let mut compared = 0;
+    for seed in 0..200 {
+        let mut bare = guest(seed);
+        let mut inside = guest(seed).with(|c| {
+            c.primary |= primary::MSR_BITMAPS;
+            c.msr_bitmap = Some(Rc::new([0; 4096]));
+            c.secondary |= secondary::RDTSCP | secondary::INVPCID | secondary::XSAVES;
+        });
+        inside.enter().expect("valid");
+        // The entry took its time.
+        inside.m.cpu.clock = bare.m.cpu.clock;
+        let expected = run(&mut bare);
+        let found = run(&mut inside);
+        match (expected, found) {
+            // What a guest never may.
+            (_, Exit::Vm) if inside.m.cpu.vm_exit.reason != reason::TRIPLE_FAULT => continue,
+            (Exit::Shutdown, Exit::Vm) => {}
+            _ => assert_eq!(expected, found, "seed {seed}"),
+        }
+        assert_eq!(registers(&bare.m.cpu), registers(&inside.m.cpu), "seed {seed}");
+        let (a, b) = (bare.m.peek::<0x2000>(DATA + 0x1_0000), inside.m.peek::<0x2000>(DATA + 0x1_0000));
+        assert_eq!(a, b, "seed {seed}: memory");
+        compared += 1;
+    }
+    assert!(compared > 120, "{compared}");
+}
+
+#[test]
+fn an_exit_changes_nothing_and_leaves_a_state_that_can_be_entered() {
+    let mut reasons = std::collections::BTreeSet::new();
+    for seed in 0..400 {
+        let mut g = guest(seed + 100_000).with(|c| {
+            c.pin = pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS | pin::PREEMPTION_TIMER;
+            c.exit = exit::SAVE_PREEMPTION_TIMER;
+            c.preemption_timer = 200;
+            c.primary |= primary::ALL & !(primary::INTERRUPT_WINDOW | primary::NMI_WINDOW | primary::IO_BITMAPS);
+            c.primary &= !(primary::MSR_BITMAPS | primary::MONITOR_TRAP);
+            c.secondary = secondary::ALL
+                & !(secondary::EPT | secondary::UNRESTRICTED_GUEST | secondary::VPID | secondary::PAUSE_LOOP);
+            c.exception_bitmap = seed as u32 | 1 << 8;
+            c.cr0_mask = u64::MAX;
+            c.cr4_mask = u64::MAX;
+        });
+        g.controls.cr0_shadow = g.m.cpu.cr0;
+        g.controls.cr4_shadow = g.m.cpu.cr4;
+        // One instruction at a time, by the monitor trap flag, until something else exits.
+        g.controls.primary |= primary::MONITOR_TRAP;
+        g.enter().expect("valid");
+        for _ in 0..20 {
+            let before = registers(&g.m.cpu);
+            assert_eq!(g.m.run(LONG), Exit::Vm, "seed {seed}");
+            let last = g.m.cpu.vm_exit;
+            reasons.insert(last.basic());
+            match last.basic() {
+                reason::MONITOR_TRAP => {}
+                reason::TRIPLE_FAULT => break,
+                // Exceptions may come after progress (strings), and deliver what came before.
+                reason::EXCEPTION_NMI | reason::TASK_SWITCH => break,
+                other => {
+                    assert_eq!(registers(&g.m.cpu), before, "seed {seed}: reason {other}");
+                    assert!(last.instruction_length > 0, "seed {seed}: reason {other}");
+                    assert_eq!(g.m.cpu.controls().activity, activity::ACTIVE);
+                    break;
+                }
+            }
+            let long = g.m.cpu.controls().entry & entry::IA32E_GUEST != 0;
+            assert_eq!(long, g.m.cpu.long_mode());
+            assert_eq!(g.m.cpu.vm_reentry(), Ok(()), "seed {seed}");
+        }
+    }
+    let wanted = [
+        reason::CPUID,
+        reason::HLT,
+        reason::RDTSC,
+        reason::VMCALL,
+        reason::CONTROL_REGISTER,
+        reason::MOV_DR,
+        reason::IO,
+        reason::RDMSR,
+        reason::PAUSE,
+        reason::MONITOR_TRAP,
+        reason::EXCEPTION_NMI,
+    ];
+    for reason in wanted {
+        assert!(reasons.contains(&reason), "no exit for reason {reason}: {reasons:?}");
+    }
+}
