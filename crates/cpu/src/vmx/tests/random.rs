@@ -226,7 +226,6 @@ fn an_exit_changes_nothing_and_leaves_a_state_that_can_be_entered() {
         reason::HLT,
         reason::RDTSC,
         reason::VMCALL,
-        reason::CONTROL_REGISTER,
         reason::MOV_DR,
         reason::IO,
         reason::RDMSR,
