@@ -2,27 +2,39 @@
 
 use crate::events::{Event, vector};
 use crate::failure::Failure;
-use crate::vcpu::Context;
+use crate::vcpu::{Context, Step};
 use cpu::flags;
 use cpu::state::attention;
 use cpu::state::bits::CR0_PE;
-use cpu::vmx::{EntryFailure, entry, interruptibility, primary};
+use cpu::vmx::{EntryFailure, entry, interruptibility, interruption, primary};
 use ledger::Operation;
 
 impl Context<'_> {
-    /// Puts the guest's root, events and registers in place and enters.
-    pub fn enter(&mut self) -> Result<(), Failure> {
+    /// Puts the guest's root, events and registers in place and enters. Where the processor cannot run what comes next, it is
+    /// emulated instead: the step that this came to.
+    pub fn enter(&mut self) -> Result<Option<Step>, Failure> {
         let root = self.load_root()?;
         self.inject();
         self.program();
         self.program_root(root);
         match self.cpu.vm_reentry() {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(None),
             Err(EntryFailure::GuestState(_)) if !self.vm.config.unrestricted_guest => {
                 // Segments that only real mode leaves behind, on the way to protected mode.
-                self.emulate_next().map(|_| ())
+                self.take_back();
+                self.emulate_next().map(Some)
             }
             Err(failure) => Err(Failure::Entry { failure, place: self.place() }),
+        }
+    }
+
+    /// An entry has failed: what it was to inject waits again.
+    fn take_back(&mut self) {
+        let controls = self.cpu.controls_mut();
+        let information = std::mem::take(&mut controls.entry_interruption);
+        if information & interruption::VALID != 0 {
+            let (error, length) = (controls.entry_error_code, controls.entry_instruction_length);
+            self.vcpu.events.next = Some(Event { information, error, length });
         }
     }
 

@@ -167,7 +167,11 @@ impl Context<'_> {
                     }
                     continue;
                 }
-                self.enter()?;
+                match self.enter()? {
+                    None => {}
+                    Some(Step::Resume) => continue,
+                    Some(Step::Board(exit)) => return Ok(exit),
+                }
             }
             match self.cpu.run(self.cache, deadline) {
                 Exit::Vm => {

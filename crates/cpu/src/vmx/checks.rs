@@ -4,6 +4,7 @@ use super::controls::{
     Controls, activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary, secondary,
 };
 use super::ept::valid_pointer;
+use crate::capability::Capability;
 use crate::exec::descriptor::system_type;
 use crate::flags;
 use crate::state::{Cpu, Segment, bits::*, rights, seg};
@@ -170,7 +171,9 @@ impl Cpu {
     fn check_flags(&self, c: &Controls) -> Check {
         let long = c.entry & entry::IA32E_GUEST != 0;
         let in_64_bit_mode = long && self.seg[usize::from(seg::CS)].rights & rights::L != 0;
-        let good = if in_64_bit_mode { self.canonical(self.rip) } else { self.rip >> 32 == 0 };
+        // The bits above the linear address, not its highest one as well, must be alike: code may run over the edge.
+        let bits = if self.capabilities.has(Capability::La57) { 57 } else { 48 };
+        let good = if in_64_bit_mode { matches!(self.rip as i64 >> bits, 0 | -1) } else { self.rip >> 32 == 0 };
         require(good, "RIP")?;
         require(!self.v8086() || (!long && self.protected()), "RFLAGS.VM")?;
         let info = c.entry_interruption;
