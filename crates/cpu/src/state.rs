@@ -510,6 +510,7 @@ impl Cpu {
 
     /// RESET, or INIT, which leaves the x87, vector and most model-specific state alone (SDM vol. 3, 9.1).
     pub fn reset(&mut self, init: bool) {
+        self.abandon_guest();
         self.gpr = [0; 32];
         self.gpr[reg::RDX as usize] = 0x600;
         self.rip = 0xfff0;

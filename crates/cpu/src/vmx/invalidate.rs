@@ -1,5 +1,6 @@
 //! What is invalidated in the TLB, and by whom.
 
+use super::NonRoot;
 use super::controls::secondary;
 use crate::state::Cpu;
 
@@ -87,6 +88,16 @@ impl Cpu {
             Invvpid::All => self.tlb.flush_vpids(),
             Invvpid::RetainGlobals(vpid) => self.tlb.flush_vpid(vpid, false),
         }
+        self.mapping_changed();
+    }
+
+    /// Ends non-root mode without an exit, as RESET and INIT do here: the guest's processor is the one that is reset. Who calls
+    /// it on its own lets [`Cpu::mode_changed`] follow.
+    pub fn abandon_guest(&mut self) {
+        *self.vmx = NonRoot::default();
+        self.level = 0;
+        self.charged_space = None;
+        self.tlb.enter(0, None);
         self.mapping_changed();
     }
 

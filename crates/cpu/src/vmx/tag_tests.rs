@@ -385,3 +385,14 @@ fn looks_from_outside_use_what_the_guest_sees() {
         g.m.cpu.cr3 = view.cr3;
     });
 }
+
+#[test]
+fn a_reset_ends_non_root_mode() {
+    let mut g = Guest::new(1);
+    assert_eq!(g.read(0), 1);
+    g.m.cpu.reset(true);
+    assert!(!g.m.cpu.non_root() && !g.m.cpu.vmx.ept && g.m.cpu.level == 0);
+    // Physical addresses are the machine's own again.
+    g.back(0, 0, 2, ALL);
+    assert_eq!(g.m.cpu.read_linear::<u64>(PAGES[0], SEG_FLAT), Ok(1));
+}
