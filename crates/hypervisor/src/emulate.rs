@@ -13,7 +13,8 @@ use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome, interruptibil
 use ledger::Operation;
 
 impl Visible {
-    fn view(&self, xcr0: u64) -> GuestView {
+    /// With XCR0, as [`Cpu::emulate`](cpu::Cpu::emulate) takes it.
+    pub fn view(&self, xcr0: u64) -> GuestView {
         GuestView { cr0: self.cr0, cr3: self.cr3, cr4: self.cr4, efer: self.efer, pdpte: self.pdpte, xcr0 }
     }
 

@@ -89,6 +89,7 @@ impl Vcpu {
         let held = context.arrive()?;
         let exit = context.run(deadline);
         context.cpu.attend(held);
+        context.show();
         exit
     }
 }
@@ -138,14 +139,6 @@ impl Context<'_> {
     /// Takes over the processor's state as the guest's.
     fn adopt(&mut self) -> Result<(), Failure> {
         let cpu = &mut *self.cpu;
-        if cpu.non_root() {
-            // A reset leaves non-root mode without an exit.
-            cpu.vmx.active = false;
-            cpu.level = 0;
-            cpu.charged_space = None;
-            cpu.attention &= !attention::VM_EXIT;
-            cpu.mode_changed();
-        }
         self.vcpu.visible = Visible::of(cpu);
         self.vcpu.events = Events::default();
         *cpu.controls_mut() = controls::fixed(&self.vm.config, &self.vm.shared, &self.vm.ownership, cpu);
@@ -153,6 +146,14 @@ impl Context<'_> {
         self.vcpu.adopted = true;
         self.unregister()?;
         self.reset_mmu()
+    }
+
+    /// Leaves the guest's view of its registers where a look at its memory from outside finds it.
+    fn show(&mut self) {
+        if self.cpu.non_root() {
+            self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
+        }
+        self.cpu.vmx.visible = Some(self.vcpu.visible.view(self.cpu.xcr0));
     }
 
     fn run(&mut self, deadline: Ticks) -> Result<Exit, Failure> {
@@ -240,9 +241,7 @@ impl Context<'_> {
 
     /// A byte of the guest at a linear address, whatever its permissions.
     fn peek(&mut self, linear: u64) -> Option<u8> {
-        let real = self.vcpu.visible.swap(self.cpu);
-        let address = self.cpu.look_up(linear);
-        real.swap(self.cpu);
+        let address = self.cpu.look_up_in(&self.vcpu.visible.view(self.cpu.xcr0), linear);
         let mut byte = [0];
         (self.cpu.ram.read_bytes(self.host_address(address?)?, &mut byte)).then_some(byte[0])
     }

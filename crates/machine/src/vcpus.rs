@@ -150,8 +150,9 @@ impl Vcpus {
     pub fn show_guest(&mut self) {
         for Vcpu { cpu, guest, .. } in &mut self.all {
             if let Some(guest) = guest {
-                guest.visible(cpu).swap(cpu);
-                cpu.vmx.active = false;
+                let visible = guest.visible(cpu);
+                cpu.abandon_guest();
+                visible.swap(cpu);
                 cpu.mode_changed();
                 guest.replaced();
             }
