@@ -147,7 +147,10 @@ mod tests {
         let ownership = Ownership::of(&config);
         let visible = Visible { cr0: CR0_ET | CR0_NE, cr4: CR4_SMEP, efer: EFER_LME, ..Visible::default() };
         assert_eq!(ownership.real_cr0(&visible), visible.cr0);
-        assert_eq!((ownership.real_cr4(&visible), ownership.real_efer(&visible)), (visible.cr4 | CR4_VMXE, visible.efer));
+        assert_eq!(
+            (ownership.real_cr4(&visible), ownership.real_efer(&visible)),
+            (visible.cr4 | CR4_VMXE, visible.efer)
+        );
         assert_eq!(ownership.cr0, CR0_TS | CR0_WP);
     }
 }

@@ -139,8 +139,7 @@ fn a_check_names_what_grew() {
     files.guest("two.elf", &[PRINT, PRINT, PRINT, RESET].concat());
     let (status, printed, _) = files.lab(&["check", "baseline.json"]);
     assert_eq!(status, 1, "{printed}");
-    let named =
-        |line: &str| line.starts_with("prints/out/two  count") && line.ends_with("events: OUT 0x3f8 COM1");
+    let named = |line: &str| line.starts_with("prints/out/two  count") && line.ends_with("events: OUT 0x3f8 COM1");
     assert!(printed.lines().any(named), "{printed}");
     assert!(!printed.contains("prints/out/one"), "{printed}");
     let (status, ..) = files.lab(&["check", "baseline.json", "--limit-counts", "1000%", "--limit-cycles", "1000%"]);

@@ -4,6 +4,7 @@ mod checks;
 mod events;
 mod instructions;
 mod random;
+mod state;
 
 use super::{Controls, EntryFailure, VmExit, entry, primary, secondary};
 use crate::Exit;
