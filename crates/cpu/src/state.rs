@@ -531,7 +531,6 @@ impl Cpu {
         self.tr = Segment { base: 0, limit: 0xffff, rights: 0x8b, selector: 0 };
         self.msr.efer = 0;
         self.nmi_blocked = false;
-        self.drop_guest();
         self.ram.disarm_monitor(self.index);
         self.attention = 0;
         self.cpl = 0;

@@ -145,18 +145,6 @@ impl Cpu {
         self.attend(attention::VM_EXIT);
     }
 
-    /// RESET and INIT end non-root mode without an exit.
-    pub(crate) fn drop_guest(&mut self) {
-        if self.vmx.active {
-            self.vmx.active = false;
-            self.level = 0;
-            self.vmx.halted = false;
-            self.vmx.timer_at = Ticks::MAX;
-            self.vmx.trap_pending = false;
-            self.transition_flush();
-        }
-    }
-
     /// Gives back the guest state that is not in registers.
     fn save_guest_state(&mut self) {
         let shadow = self.attention | self.vmx.shadow;
