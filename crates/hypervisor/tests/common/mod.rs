@@ -1,0 +1,380 @@
+//! Guests to run on bare hardware and under the hypervisor: a processor of a profile, memory, and a board with one device of
+//! each kind.
+
+#![allow(dead_code)]
+
+use cpu::bus::{Bus, Ident};
+use cpu::model::{CpuidEntry, CpuidRegs, Model};
+use cpu::state::{Segment, TableRegister, attention, bits::*, reg, rights, seg};
+use cpu::testing::{assemble, set_flat_segments, set_long_mode};
+use cpu::{BlockCache, Cpu, Exit, Ram};
+use hypervisor::config::{Config, Cr0Wp, MmuMode};
+use hypervisor::mmu::Mmu;
+use hypervisor::{Failure, Hypervisor, Vcpu};
+use iced_x86::IcedError;
+use iced_x86::code_asm::CodeAssembler;
+use ledger::{Family, Kind, Operation, Profile, Recorder};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Bytes of guest memory.
+pub const RAM: u64 = 16 << 20;
+/// Where the hypervisor's tables are.
+pub const POOL: u64 = 0xd000_0000;
+/// A register of a device: reads count up.
+pub const DEVICE: u64 = 0xfe00_0000;
+/// A port that counts too.
+pub const PORT: u16 = 0x500;
+/// Where code is.
+pub const CODE: u64 = 0x10_0000;
+/// Where results go.
+pub const DATA: u64 = 0x20_0000;
+/// The first of the pages that guests make page tables of.
+pub const TABLES: u64 = 0x30_0000;
+/// The interrupt descriptor table.
+pub const IDT: u64 = 0x9000;
+/// The global descriptor table: null, code, data, 64-bit code.
+pub const GDT: u64 = 0xa000;
+/// Stubs of exception handlers.
+pub const STUBS: u64 = 0xb000;
+/// Where the handlers log: a count, then vector, error code, CR2 for each.
+pub const LOG: u64 = 0xe000;
+/// Initial stack pointer.
+pub const STACK: u64 = 0x80_0000;
+
+const PML4: u64 = 0x1000;
+const PDPT: u64 = 0x2000;
+const PD: u64 = 0x3000;
+
+/// A board with counters for devices, and interrupts that tests ask for.
+#[derive(Default)]
+pub struct TestBus {
+    pub count: u64,
+    pub written: Vec<(u64, u64)>,
+    pub interrupts: VecDeque<u8>,
+    pub cr8: u8,
+}
+
+impl Bus for TestBus {
+    fn read(&mut self, _: Ident, address: u64, size: u8) -> u64 {
+        if address & !0xfff != DEVICE {
+            return u64::MAX >> (64 - 8 * u32::from(size));
+        }
+        self.count += 1;
+        self.count
+    }
+    fn write(&mut self, _: Ident, address: u64, _: u8, value: u64) {
+        self.written.push((address, value));
+    }
+    fn device(&self, _: u64) -> u32 {
+        0
+    }
+    fn port_in(&mut self, _: Ident, _: u16, _: u8) -> u32 {
+        self.count += 1;
+        self.count as u32
+    }
+    fn port_out(&mut self, _: Ident, port: u16, _: u8, value: u32) {
+        self.written.push((u64::from(port), u64::from(value)));
+    }
+    fn msr_read(&mut self, _: Ident, index: u32) -> Option<u64> {
+        (index == 0x1b).then_some(0xfee0_0900)
+    }
+    fn msr_write(&mut self, _: Ident, index: u32, _: u64) -> bool {
+        index == 0x1b
+    }
+    fn acknowledge(&mut self, _: Ident) -> Option<u8> {
+        self.interrupts.pop_front()
+    }
+    fn cr8(&mut self, _: Ident) -> u8 {
+        self.cr8
+    }
+    fn set_cr8(&mut self, _: Ident, value: u8) {
+        self.cr8 = value;
+    }
+}
+
+fn model(profile: &Profile) -> Model {
+    let cpuid = profile.cpuid();
+    let entry = |l: &ledger::profile::CpuidLeaf| CpuidEntry {
+        leaf: l.leaf,
+        subleaf: l.subleaf,
+        regs: CpuidRegs { eax: l.eax, ebx: l.ebx, ecx: l.ecx, edx: l.edx },
+    };
+    Model {
+        costs: profile.costs(),
+        geometry: profile.geometry(),
+        cpuid: cpuid.iter().map(entry).collect(),
+        tsc_hz: profile.tsc_hz.value,
+        arch_capabilities: 0,
+        physical_bits: profile.physical_bits.value,
+    }
+}
+
+/// A guest on its platform.
+pub struct Guest {
+    pub cpu: Cpu,
+    pub cache: BlockCache,
+    pub hypervisor: Option<Hypervisor>,
+    pub vcpu: Vcpu,
+    pub bus: Rc<RefCell<TestBus>>,
+    pub recorder: Rc<RefCell<Recorder>>,
+}
+
+/// How a guest starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// 64-bit mode, memory mapped to itself with 2 MiB user pages.
+    Long,
+    /// 32-bit protected mode without paging.
+    Protected,
+    /// Real mode, at CODE - 0xf0000 so that it is in the first megabyte.
+    Real,
+}
+
+/// Every configuration that makes sense, on a processor that has everything.
+pub fn configurations() -> Vec<Config> {
+    let mut all = Vec::new();
+    for &mmu in MmuMode::ALL {
+        for vpid in [false, true] {
+            let base = Config { mmu, vpid, unrestricted_guest: mmu.is_tdp(), ..Config::default() };
+            all.push(base.clone());
+            all.push(Config { huge_pages: false, unsync: false, ..base.clone() });
+            all.push(Config { paravirt: true, cr0_wp: Cr0Wp::Unload, ..base.clone() });
+            if mmu.is_tdp() {
+                all.push(Config { cr0_wp: Cr0Wp::GuestOwned, ..base.clone() });
+                all.push(Config { unrestricted_guest: false, ..base });
+            }
+        }
+    }
+    all
+}
+
+impl Guest {
+    /// A guest in `mode` on the processor of a profile, under a hypervisor if there is a configuration.
+    pub fn new(profile: &str, config: Option<Config>, mode: Mode) -> Self {
+        let profile = Profile::named(profile).unwrap();
+        let guest_pages = RAM >> 12;
+        let pages = config.as_ref().map_or(16, |config| Mmu::pool_pages(config, guest_pages, 1));
+        let ram = Ram::with_hidden(RAM, POOL, u64::from(pages) << 12);
+        let bus = Rc::new(RefCell::new(TestBus::default()));
+        let recorder = Rc::new(RefCell::new(Recorder::default()));
+        let mut cpu = Cpu::new(0, Arc::new(model(&profile)), ram.clone(), bus.clone(), recorder.clone());
+        let hypervisor = config.map(|config| Hypervisor::new(config, &ram, &profile).unwrap());
+        cpu.gpr = [0; 32];
+        match mode {
+            Mode::Long => {
+                ram.write(PML4, PDPT | 7);
+                ram.write(PDPT, PD | 7);
+                // The device's gigabyte is mapped to itself as well, by one table more.
+                ram.write(PDPT + 8 * 3, (PD + 0x1000) | 7);
+                ram.write(PD + 0x1000 + 8 * 0x1f0, DEVICE | 0x87);
+                for i in 0..RAM >> 21 {
+                    ram.write(PD + 8 * i, i << 21 | 0x87);
+                }
+                set_long_mode(&mut cpu, PML4, 0, true);
+                cpu.cr4 &= !CR4_OSXSAVE;
+                cpu.xcr0 = 1;
+            }
+            Mode::Protected => {
+                cpu.cr0 = CR0_PE | CR0_ET | CR0_NE;
+                set_flat_segments(&mut cpu, 0, rights::DB);
+            }
+            Mode::Real => {
+                cpu.cr0 = CR0_ET;
+                for i in 0..6 {
+                    cpu.seg[i] = Segment::real(0, i == usize::from(seg::CS));
+                }
+            }
+        }
+        cpu.tr = Segment { base: 0xd000, limit: 0x67, rights: 0x8b, selector: 0x20 };
+        cpu.ldtr = Segment { rights: rights::UNUSABLE, ..Segment::default() };
+        cpu.rip = if mode == Mode::Real { 0x8000 } else { CODE };
+        cpu.gpr[usize::from(reg::RSP)] = if mode == Mode::Real { 0x7000 } else { STACK };
+        cpu.mode_changed();
+        cpu.mapping_changed();
+        let mut guest = Self { cpu, cache: BlockCache::new(), hypervisor, vcpu: Vcpu::new(), bus, recorder };
+        if mode != Mode::Real {
+            guest.tables(if mode == Mode::Long { 64 } else { 32 });
+        }
+        guest
+    }
+
+    fn poke(&mut self, address: u64, bytes: &[u8]) {
+        assert!(self.cpu.ram.write_bytes(address, bytes));
+    }
+
+    /// Descriptor tables. Exceptions are logged, and go on at the address in RBP if it is not 0
+    /// (outside 64-bit mode: EBP bytes further); interrupts from 0x20 on count
+    /// in R15 (EDI outside 64-bit mode).
+    fn tables(&mut self, bits: u32) {
+        use iced_x86::code_asm::*;
+        let descriptors = [0u64, 0x00cf_9b00_0000_ffff, 0x00cf_9300_0000_ffff, 0x00af_9b00_0000_ffff];
+        for (i, descriptor) in descriptors.iter().enumerate() {
+            self.cpu.ram.write(GDT + 8 * i as u64, *descriptor);
+        }
+        let long = bits == 64;
+        let size = if long { 16 } else { 8 };
+        self.cpu.gdtr = TableRegister { base: GDT, limit: 31 };
+        self.cpu.idtr = TableRegister { base: IDT, limit: 256 * size - 1 };
+        // Code, data: what the flat segments that tests start with stand for.
+        let code = if long { 0x18u16 } else { 0x08 };
+        self.cpu.seg[usize::from(seg::CS)].selector = code;
+        for vector in 0..256u64 {
+            let stub = STUBS + vector * 32;
+            let coded = matches!(vector, 8 | 10..=14 | 17);
+            let bytes = assemble(bits, stub, |a| {
+                if vector >= 32 {
+                    if long {
+                        a.inc(r15)?
+                    } else {
+                        a.inc(edi)?
+                    }
+                    return if long { a.iretq() } else { a.iretd() };
+                }
+                if !coded {
+                    a.push(0)?;
+                }
+                a.push(vector as i32)?;
+                a.jmp(STUBS + 0x2100)
+            });
+            self.poke(stub, &bytes);
+            let low = stub & 0xffff | u64::from(code) << 16 | 0x8e00 << 32 | (stub >> 16) << 48;
+            self.cpu.ram.write(IDT + vector * u64::from(size), low);
+            if long {
+                self.cpu.ram.write(IDT + vector * 16 + 8, 0u64);
+            }
+        }
+        let common = if long {
+            assemble(64, STUBS + 0x2100, |a| {
+                let mut fatal = a.create_label();
+                a.push(rax)?;
+                a.push(rbx)?;
+                a.mov(rbx, qword_ptr(LOG))?;
+                a.inc(qword_ptr(LOG))?;
+                a.and(rbx, 63)?;
+                a.shl(rbx, 5)?;
+                a.mov(rax, qword_ptr(rsp + 16))?;
+                a.mov(qword_ptr(rbx + (LOG + 32) as i32), rax)?;
+                a.mov(rax, qword_ptr(rsp + 24))?;
+                a.mov(qword_ptr(rbx + (LOG + 40) as i32), rax)?;
+                a.mov(rax, cr2)?;
+                a.mov(qword_ptr(rbx + (LOG + 48) as i32), rax)?;
+                a.test(rbp, rbp)?;
+                a.jz(fatal)?;
+                a.mov(qword_ptr(rsp + 32), rbp)?;
+                a.pop(rbx)?;
+                a.pop(rax)?;
+                a.add(rsp, 16)?;
+                a.iretq()?;
+                a.set_label(&mut fatal)?;
+                a.cli()?;
+                a.hlt()
+            })
+        } else {
+            assemble(32, STUBS + 0x2100, |a| {
+                let mut fatal = a.create_label();
+                a.push(eax)?;
+                a.push(ebx)?;
+                a.mov(ebx, dword_ptr(LOG as u32))?;
+                a.inc(dword_ptr(LOG as u32))?;
+                a.and(ebx, 63)?;
+                a.shl(ebx, 5)?;
+                a.mov(eax, dword_ptr(esp + 8))?;
+                a.mov(dword_ptr(ebx + (LOG + 32) as i32), eax)?;
+                a.mov(eax, dword_ptr(esp + 12))?;
+                a.mov(dword_ptr(ebx + (LOG + 40) as i32), eax)?;
+                a.mov(eax, cr2)?;
+                a.mov(dword_ptr(ebx + (LOG + 48) as i32), eax)?;
+                a.test(ebp, ebp)?;
+                a.jz(fatal)?;
+                a.add(dword_ptr(esp + 16), ebp)?;
+                a.pop(ebx)?;
+                a.pop(eax)?;
+                a.add(esp, 8)?;
+                a.iretd()?;
+                a.set_label(&mut fatal)?;
+                a.cli()?;
+                a.hlt()
+            })
+        };
+        self.poke(STUBS + 0x2100, &common);
+    }
+
+    /// Assembles code to where RIP is.
+    pub fn code(&mut self, bits: u32, write: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) {
+        let rip = self.cpu.rip;
+        let bytes = assemble(bits, rip, write);
+        self.poke(rip, &bytes);
+    }
+
+    /// Runs for at most so many ticks.
+    pub fn run(&mut self, ticks: u64) -> Result<Exit, Failure> {
+        let deadline = self.cpu.clock + ticks;
+        if self.bus.borrow().interrupts.is_empty() {
+            self.cpu.attention &= !attention::INTR;
+        } else {
+            self.cpu.attend(attention::INTR);
+        }
+        match &mut self.hypervisor {
+            Some(vm) => self.vcpu.run(vm, &mut self.cpu, &mut self.cache, deadline),
+            None => Ok(self.cpu.run(&mut self.cache, deadline)),
+        }
+    }
+
+    /// Runs until the guest halts for good, which it must within a while.
+    pub fn finish(&mut self) {
+        let end = self.cpu.clock + 4_000_000_000;
+        loop {
+            let exit = self.run(1_000_000).unwrap_or_else(|failure| panic!("{failure}"));
+            match exit {
+                Exit::Halt if self.cpu.flags & cpu::flags::IF == 0 => return,
+                Exit::Halt if self.bus.borrow().interrupts.is_empty() => panic!("nothing wakes the guest"),
+                Exit::Shutdown => panic!("triple fault at {:#x}", self.cpu.rip),
+                _ => assert!(self.cpu.clock < end, "the guest does not end; it is at {:#x}", self.cpu.rip),
+            }
+        }
+    }
+
+    /// A quadword of guest memory.
+    pub fn word(&self, address: u64) -> u64 {
+        self.cpu.ram.read(address).unwrap()
+    }
+
+    /// What a guest has computed: its registers, its results, its exceptions.
+    pub fn outcome(&self) -> (Vec<u64>, Vec<u64>, Vec<u64>, Vec<(u64, u64)>) {
+        let words = |from: u64, count: u64| (0..count).map(|i| self.word(from + 8 * i)).collect::<Vec<_>>();
+        let written = self.bus.borrow().written.clone();
+        (self.cpu.gpr[..16].to_vec(), words(DATA, 64), words(LOG, 64), written)
+    }
+
+    fn charged(&self, kind: impl Fn(&Kind) -> bool) -> u64 {
+        let recorder = self.recorder.borrow();
+        recorder.events().filter(|event| kind(&event.3)).map(|event| event.4.count).sum()
+    }
+
+    /// Exits for a reason so far.
+    pub fn exits(&self, reason: u32) -> u64 {
+        self.charged(|kind| *kind == Kind::new(Family::VmExit, reason))
+    }
+
+    /// Operations of a kind so far.
+    pub fn operations(&self, operation: Operation) -> u64 {
+        self.charged(|kind| *kind == Kind::operation(operation))
+    }
+}
+
+/// Runs a guest on bare hardware and under every configuration: all must compute the same.
+pub fn everywhere(mode: Mode, prepare: impl Fn(&mut Guest)) {
+    let run = |config: Option<Config>| {
+        let mut guest = Guest::new("icx", config, mode);
+        prepare(&mut guest);
+        guest.finish();
+        guest.outcome()
+    };
+    let bare = run(None);
+    for config in configurations() {
+        assert_eq!(run(Some(config.clone())), bare, "under {config:?}");
+    }
+}
