@@ -90,7 +90,7 @@ fn registers() {
         (|cpu| cpu.msr.sysenter_eip = 1 << 60, "IA32_SYSENTER_EIP not canonical"),
         (|cpu| cpu.msr.efer &= !EFER_LMA, "IA-32e mode guest against EFER.LMA"),
         (|cpu| cpu.msr.efer &= !EFER_LME, "EFER.LMA against EFER.LME"),
-        (|cpu| cpu.rip = 1 << 50, "RIP"),
+        (|cpu| cpu.rip = 1 << 60, "RIP"),
         (|cpu| cpu.gdtr.base = 1 << 60, "base of GDTR or IDTR"),
         (|cpu| part(cpu, seg::CS).base = 1 << 32, "base of CS"),
         (|cpu| part(cpu, seg::CS).rights &= !1, "type of CS"),
