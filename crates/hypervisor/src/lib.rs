@@ -15,6 +15,7 @@ pub mod mmu;
 mod paging;
 pub mod paravirt;
 pub mod registers;
+mod summary;
 pub mod vcpu;
 pub mod vm;
 

@@ -27,6 +27,14 @@ impl Machine {
         all
     }
 
+    /// Whether the hypervisor, if there is one, has kept its tables in order and lost no page of them. What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        match &self.vcpus.hypervisor {
+            Some(vm) => vm.check(self.vcpus.all.iter().filter_map(|vcpu| vcpu.guest.as_ref())),
+            None => Ok(()),
+        }
+    }
+
     /// The ledger, after [`Machine::run`].
     pub fn ledger(&self, symbols: &Symbols) -> Ledger {
         let recorder = self.recorder.borrow();
@@ -35,9 +43,12 @@ impl Machine {
             Platform::Emulated => Header::priced(&self.profile, &self.profile.emulated_costs(), clocks),
             Platform::Bare | Platform::Hvm(_) => Header::new(&self.profile, clocks),
         };
-        for (key, value) in &self.description {
-            header.metadata.insert((*key).to_owned(), value.clone());
+        let mut facts = self.description.clone();
+        if let Some(vm) = &self.vcpus.hypervisor {
+            facts.extend(vm.summary());
+            facts.push(("mmu check", self.check().err().unwrap_or_else(|| "clean".to_owned())));
         }
+        header.metadata = facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         let kinds = recorder.events().map(|(_, _, _, kind, _)| kind);
         header.names = kinds.filter_map(|kind| Some((kind, name(kind)?))).collect();
         Ledger::new(header, &recorder, symbols)

@@ -259,6 +259,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         });
         eprintln!("{report}");
     }
+    machine.check().map_err(|what| anyhow!("the hypervisor's tables are not in order: {what}"))?;
     Ok(ExitCode::from(status))
 }
 
