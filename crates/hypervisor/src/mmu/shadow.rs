@@ -181,6 +181,10 @@ impl Mmu {
             self.flush_all();
         }
         let child = self.get_page(gfn, role)?;
+        // An entry that was absent needs no flush: what lies below may not be older than the guest's tables are now.
+        if self.pool.page(child).unsync_below != [0; 8] {
+            self.sync_below(child);
+        }
         self.link(at, child);
         Some(child)
     }
