@@ -1,0 +1,155 @@
+//! Which exits there are, what is charged, and that runs repeat.
+
+mod common;
+
+use common::*;
+use cpu::vmx::reason;
+use hypervisor::config::{Config, Cr0Wp, Irqchip, MmuMode};
+use iced_x86::code_asm::*;
+use ledger::Operation;
+
+fn config(mmu: MmuMode) -> Config {
+    Config { mmu, unrestricted_guest: mmu.is_tdp(), ..Config::default() }
+}
+
+/// Toggles CR0.WP 50 times, and uses what it protects.
+fn toggles(config: Config) -> Guest {
+    let mut guest = Guest::new("icx", Some(config), Mode::Long);
+    guest.code(64, |a| {
+        a.mov(ecx, 50)?;
+        a.mov(rbx, DATA)?;
+        let mut again = a.create_label();
+        a.set_label(&mut again)?;
+        a.mov(rax, cr0)?;
+        a.xor(rax, 1 << 16)?;
+        a.mov(cr0, rax)?;
+        a.inc(qword_ptr(rbx))?;
+        a.dec(ecx)?;
+        a.jnz(again)?;
+        a.cli()?;
+        a.hlt()
+    });
+    guest.finish();
+    assert_eq!(guest.word(DATA), 50);
+    guest
+}
+
+#[test]
+fn write_protection_under_each_policy() {
+    // MMU, policy, exits for control registers, roots loaded anew.
+    let table = [
+        (MmuMode::Tdp, Cr0Wp::Unload, 50, true),
+        (MmuMode::Tdp, Cr0Wp::InPlace, 50, false),
+        (MmuMode::Tdp, Cr0Wp::GuestOwned, 0, false),
+        (MmuMode::LegacyTdp, Cr0Wp::Unload, 50, true),
+        (MmuMode::LegacyTdp, Cr0Wp::InPlace, 50, false),
+        (MmuMode::LegacyTdp, Cr0Wp::GuestOwned, 0, false),
+        (MmuMode::Shadow, Cr0Wp::Unload, 50, true),
+        (MmuMode::Shadow, Cr0Wp::InPlace, 50, true),
+    ];
+    for (mmu, cr0_wp, exits, reloaded) in table {
+        let guest = toggles(Config { cr0_wp, ..config(mmu) });
+        assert_eq!(guest.exits(reason::CONTROL_REGISTER), exits, "{mmu} {cr0_wp}");
+        assert_eq!(guest.operations(Operation::RootLoad) >= 50, reloaded, "{mmu} {cr0_wp}");
+    }
+}
+
+#[test]
+fn address_spaces_exit_with_shadow_tables_only() {
+    for mmu in [MmuMode::Tdp, MmuMode::LegacyTdp, MmuMode::Shadow, MmuMode::ShadowNocache] {
+        let mut guest = Guest::new("icx", Some(config(mmu)), Mode::Long);
+        guest.code(64, |a| {
+            for _ in 0..20 {
+                a.mov(rax, cr3)?;
+                a.mov(cr3, rax)?;
+            }
+            a.cli()?;
+            a.hlt()
+        });
+        guest.finish();
+        assert_eq!(guest.exits(reason::CONTROL_REGISTER), if mmu.is_tdp() { 0 } else { 40 }, "{mmu}");
+    }
+}
+
+#[test]
+fn devices_cost_what_their_place_costs() {
+    for (irqchip, kernel, user) in [(Irqchip::Kernel, 2, 1), (Irqchip::User, 0, 3)] {
+        let mut guest = Guest::new("icx", Some(Config { irqchip, ..config(MmuMode::Tdp) }), Mode::Long);
+        guest.code(64, |a| {
+            a.in_(al, 0x21)?;
+            a.out(0x43, al)?;
+            a.mov(dx, 0x3f8)?;
+            a.out(dx, al)?;
+            a.cli()?;
+            a.hlt()
+        });
+        guest.finish();
+        let charged = (guest.operations(Operation::DeviceKernel), guest.operations(Operation::DeviceUser));
+        assert_eq!(charged, (kernel, user));
+        assert_eq!(
+            guest.operations(Operation::RunLoop),
+            guest.exits(reason::IO) + guest.exits(reason::HLT) + guest.exits(reason::EPT_VIOLATION)
+        );
+    }
+}
+
+#[test]
+fn an_interrupt_that_is_shut_out_asks_for_a_window() {
+    let mut guest = Guest::new("icx", Some(config(MmuMode::Tdp)), Mode::Long);
+    guest.code(64, |a| {
+        a.mov(ecx, 100_000)?;
+        let mut wait = a.create_label();
+        a.set_label(&mut wait)?;
+        a.dec(ecx)?;
+        a.jnz(wait)?;
+        a.sti()?;
+        a.nop()?;
+        a.nop()?;
+        a.cli()?;
+        a.hlt()
+    });
+    // It runs before the interrupt comes.
+    while !guest.cpu.non_root() {
+        guest.run(10_000).unwrap();
+    }
+    guest.bus.borrow_mut().interrupts.push_back(0x40);
+    guest.finish();
+    assert_eq!(guest.cpu.gpr[15], 1);
+    assert_eq!((guest.exits(reason::EXTERNAL_INTERRUPT), guest.exits(reason::INTERRUPT_WINDOW)), (1, 1));
+    // Once more for each table of the guest that its delivery was the first to touch.
+    assert!((1..=3).contains(&guest.operations(Operation::Inject)));
+}
+
+#[test]
+fn nmis_are_injected_and_block_each_other() {
+    for mmu in [MmuMode::Tdp, MmuMode::Shadow] {
+        let mut guest = Guest::new("icx", Some(config(mmu)), Mode::Long);
+        guest.code(64, |a| {
+            let mut wait = a.create_label();
+            let mut on = a.create_label();
+            a.lea(rbp, ptr(on))?;
+            a.set_label(&mut wait)?;
+            a.jmp(wait)?;
+            a.set_label(&mut on)?;
+            a.cli()?;
+            a.hlt()
+        });
+        guest.run(100_000).unwrap();
+        guest.cpu.attend(cpu::state::attention::NMI);
+        guest.finish();
+        assert_eq!((guest.word(LOG), guest.word(LOG + 32)), (1, 2), "{mmu}");
+    }
+}
+
+#[test]
+fn runs_repeat_to_the_tick() {
+    for config in configurations() {
+        let run = || {
+            let guest = toggles(config.clone());
+            let recorder = guest.recorder.borrow();
+            let events: Vec<_> = recorder.events().map(|e| (e.2, e.3, e.4.count, e.4.ticks)).collect();
+            (guest.cpu.clock, events)
+        };
+        assert_eq!(run(), run(), "under {config:?}");
+    }
+}
