@@ -91,6 +91,8 @@ struct Rig {
     cpu: Cpu,
     /// What the processor remembers, by page.
     tlb: BTreeMap<u64, Entry>,
+    /// The same of the other virtual processor.
+    other: (VcpuMmu, BTreeMap<u64, Entry>),
     /// The last access was emulated.
     emulated: bool,
     name: String,
@@ -114,8 +116,9 @@ impl Rig {
             mmu.add_slot(*slot).unwrap();
         }
         let vcpu = mmu.add_vcpu().unwrap();
+        let other = (mmu.add_vcpu().unwrap(), BTreeMap::new());
         let name = format!("{config:?}");
-        Self { mmu, vcpu, cpu: testing::cpu(ram), tlb: BTreeMap::new(), emulated: false, name }
+        Self { mmu, vcpu, cpu: testing::cpu(ram), tlb: BTreeMap::new(), other, emulated: false, name }
     }
 
     fn ram(&self) -> &Ram {
@@ -292,6 +295,12 @@ impl Rig {
         }
     }
 
+    /// Goes on with the other virtual processor.
+    fn swap(&mut self) {
+        std::mem::swap(&mut self.vcpu, &mut self.other.0);
+        std::mem::swap(&mut self.tlb, &mut self.other.1);
+    }
+
     fn invlpg(&mut self, linear: u64) {
         self.mmu.invlpg(&mut self.vcpu, linear);
         // A large page of the guest may be in the TLB in pieces.
@@ -304,7 +313,7 @@ impl Rig {
     }
 
     fn check(&self) {
-        if let Err(wrong) = self.mmu.check(&[&self.vcpu]) {
+        if let Err(wrong) = self.mmu.check(&[&self.vcpu, &self.other.0]) {
             panic!("{}: {wrong}", self.name);
         }
     }

@@ -59,6 +59,8 @@ struct World {
     random: Random,
     shape: Shape,
     guest: Guest,
+    /// The same of the other virtual processor.
+    other: (Shape, Guest),
     bare: Bare,
     rigs: Vec<Rig>,
     /// The guest behaves: its tables are in order, and it flushes no more than it must.
@@ -91,10 +93,12 @@ impl World {
         }
         let rigs: Vec<Rig> = configs().iter().map(|config| Rig::new(config, RAM)).collect();
         let logged = rigs.iter().map(|_| None).collect();
+        let guest = Guest { cr0: CR0_PE, rflags: 2, ..Guest::default() };
         let mut world = Self {
             random,
             shape: Shape::Unpaged,
-            guest: Guest { cr0: CR0_PE, rflags: 2, ..Guest::default() },
+            guest,
+            other: (Shape::Unpaged, guest),
             bare: Bare::new(RAM),
             rigs,
             tame: seed.is_multiple_of(2),
@@ -103,6 +107,8 @@ impl World {
             trace: Vec::new(),
         };
         world.fill();
+        world.switch_shape();
+        world.swap();
         world.switch_shape();
         world
     }
@@ -260,11 +266,7 @@ impl World {
             self.guest.pdpte = std::array::from_fn(|i| self.bare.ram().read(root + 8 * i as u64).unwrap());
         }
         self.log(format!("cr3 {:#x}", self.guest.cr3));
-        self.changed.clear();
-        let guest = self.guest;
-        for rig in &mut self.rigs {
-            rig.new_cr3(&guest);
-        }
+        self.flush();
     }
 
     fn entry_size(&self) -> usize {
@@ -332,13 +334,40 @@ impl World {
         self.access(linear, access, privilege);
     }
 
-    /// After a load of CR3 everything must be as the tables say.
+    /// Goes on with the other virtual processor.
+    fn swap(&mut self) {
+        std::mem::swap(&mut self.shape, &mut self.other.0);
+        std::mem::swap(&mut self.guest, &mut self.other.1);
+        self.rigs.iter_mut().for_each(Rig::swap);
+        self.log("swap".into());
+    }
+
+    /// After both virtual processors have loaded CR3 everything must be as the tables say.
     fn flush(&mut self) {
+        self.changed.clear();
+        for _ in 0..2 {
+            self.reload();
+            self.swap();
+        }
+    }
+
+    /// This virtual processor loads CR3 once more.
+    fn reload(&mut self) {
         let guest = self.guest;
         self.log("flush".into());
-        self.changed.clear();
         for rig in &mut self.rigs {
             rig.new_cr3(&guest);
+        }
+    }
+
+    /// Both virtual processors flush one address.
+    fn invlpg(&mut self, linear: u64) {
+        self.log(format!("invlpg {linear:#x}"));
+        for rig in &mut self.rigs {
+            for _ in 0..2 {
+                rig.invlpg(linear);
+                rig.swap();
+            }
         }
     }
 
@@ -356,7 +385,7 @@ impl World {
 
     fn step(&mut self) {
         let what = if self.tame {
-            self.random.of(&[0, 15, 15, 15, 15, 40, 40, 40, 70, 75, 85, 94, 97])
+            self.random.of(&[0, 15, 15, 15, 15, 40, 40, 40, 70, 75, 85, 94, 95, 95, 96, 97, 98])
         } else {
             self.random.below(100)
         };
@@ -387,7 +416,10 @@ impl World {
             85..=87 => self.switch_shape(),
             88..=90 => self.reuse(),
             91..=93 => self.write_somewhere(),
-            94..=95 => self.dirty_log(),
+            94 => self.dirty_log(),
+            95 => self.swap(),
+            96 => self.reload(),
+            97 => self.change_large(),
             _ => self.interfere(),
         }
     }
@@ -404,10 +436,7 @@ impl World {
         self.any_access(linear);
         // The write itself may go through what it changes, so that only a full flush would do.
         self.write_arena(gpa, &value.to_le_bytes()[..size]);
-        self.log(format!("invlpg {linear:#x}"));
-        for rig in &mut self.rigs {
-            rig.invlpg(linear);
-        }
+        self.invlpg(linear);
         self.changed.insert(gpa, linear >> 12);
         for _ in 0..4 {
             self.any_access(linear);
@@ -415,6 +444,34 @@ impl World {
         if !self.tame {
             self.flush();
         }
+    }
+
+    /// The entry of a large page changes, and one address of it is flushed.
+    fn change_large(&mut self) {
+        let linear = self.probe();
+        let path = self.path(linear);
+        let (Some(gpa), level) = (path.last().copied(), self.levels() + 1 - path.len().max(1)) else { return };
+        if !ARENA.contains(&(gpa >> 12)) || !(2..=3).contains(&level) || path.len() >= self.levels() {
+            return;
+        }
+        let legacy = self.shape == Shape::Legacy;
+        let shift = if legacy { 22 } else { 3 + 9 * level as u32 };
+        let mask = (1u64 << shift) - 1;
+        let near: [u64; 4] = std::array::from_fn(|_| linear & !mask | self.random.next() & mask & !0x7ff);
+        for other in near {
+            self.any_access(other);
+        }
+        let frame = self.random.of(&[0, 0x200, 0x400, 0x600]) & !(mask >> 12);
+        let value = frame << 12 | 0x80 | self.random.of(&[0x7, 0x27, 0x67, 0x65, 0x63, 0x61]);
+        self.write_arena(gpa, &value.to_le_bytes()[..self.entry_size()]);
+        self.invlpg(near[0]);
+        // Elsewhere the same entry may still be known as it was.
+        if self.path(near[0]) == path {
+            for other in near {
+                self.any_access(other);
+            }
+        }
+        self.flush();
     }
 
     /// Where the last-level entry for an address is.
@@ -634,6 +691,7 @@ impl World {
         for rig in &mut self.rigs {
             rig.check();
             rig.mmu.unload(&mut rig.vcpu);
+            rig.mmu.unload(&mut rig.other.0);
             rig.check();
             rig.mmu.zap_all();
             rig.check();
