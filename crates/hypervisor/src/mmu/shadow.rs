@@ -243,6 +243,10 @@ impl Mmu {
                 if self.pool.page(page).unsync {
                     self.tolls.add(Operation::SyncEntry, 1);
                     self.sync_entry(at);
+                    // What is flushed is mostly needed again, as something else.
+                    if self.pool.entry(at) == 0 {
+                        self.reload_entry(at);
+                    }
                 }
                 match self.child(at) {
                     Some(child) => page = child,

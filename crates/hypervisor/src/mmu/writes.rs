@@ -95,7 +95,7 @@ impl Mmu {
 
     /// Maps what an entry of a last-level table says now, as long as nothing has to be unsynchronized: what the guest writes
     /// there it mostly needs soon (KVM of 2007).
-    fn reload_entry(&mut self, at: EntryRef) {
+    pub(super) fn reload_entry(&mut self, at: EntryRef) {
         let page = self.pool.page(at.page);
         if page.role.level != 1 {
             return;

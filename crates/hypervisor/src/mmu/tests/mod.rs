@@ -303,8 +303,8 @@ impl Rig {
 
     fn invlpg(&mut self, linear: u64) {
         self.mmu.invlpg(&mut self.vcpu, linear);
-        // A large page of the guest may be in the TLB in pieces.
-        self.tlb.retain(|page, _| page >> 18 != linear >> 30);
+        // Of a large page of the guest that is in the TLB in pieces, the processor drops one.
+        self.tlb.retain(|page, entry| page << 12 >> entry.shift != linear >> entry.shift);
     }
 
     fn new_cr3(&mut self, guest: &Guest) {
