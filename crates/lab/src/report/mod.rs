@@ -1,8 +1,10 @@
-//! Results for programs (JSON) and as one self-contained page (HTML).
+//! Results for programs (JSON), for documents (Markdown), and as one self-contained page (HTML).
 
 mod chart;
+mod markdown;
 mod page;
 
+pub use markdown::markdown;
 pub use page::html;
 
 use crate::Experiment;

@@ -78,6 +78,9 @@ struct RunArgs {
     /// Prints everything as JSON
     #[arg(long)]
     json: bool,
+    /// Prints tables in Markdown
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
     /// Writes a report: one HTML file that needs no network
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -255,7 +258,10 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
             if !out.is_empty() {
                 out.push_str("\n\n");
             }
-            out.push_str(&text::report(experiment, result, args.top));
+            out.push_str(&match args.markdown {
+                true => report::markdown(experiment, result, args.top),
+                false => text::report(experiment, result, args.top),
+            });
         }
         emit(&out)?;
     }

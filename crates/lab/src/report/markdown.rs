@@ -1,0 +1,95 @@
+//! Results as Markdown: the tables of `docs/experiments`.
+
+use crate::Experiment;
+use crate::difference::{Difference, factors};
+use crate::format::{number, signed};
+use crate::results::ExperimentResult;
+use crate::text::{absent, factor};
+use ledger::TICKS_PER_CYCLE;
+
+/// Text in a cell of a table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+fn row(out: &mut String, cells: &[String]) {
+    out.push_str(&format!("| {} |\n", cells.iter().map(|text| cell(text)).collect::<Vec<_>>().join(" | ")));
+}
+
+fn head(out: &mut String, cells: &[&str]) {
+    row(out, &cells.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+    let rules: Vec<&str> = cells.iter().enumerate().map(|(at, _)| if at == 0 { "---" } else { "---:" }).collect();
+    out.push_str(&format!("|{}|\n", rules.join("|")));
+}
+
+/// One experiment's tables; of each difference, the `top` lines that explain most.
+pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) -> String {
+    let mut out = format!("## {}\n\n", experiment.title);
+    let mut headings = vec!["", ""];
+    headings.extend(experiment.columns.iter().map(|column| column.title.as_str()));
+    head(&mut out, &headings);
+    for (at, line) in experiment.rows.iter().enumerate() {
+        let columns = || 0..experiment.columns.len();
+        let measured = |column| result.measured(experiment, at, column);
+        let mut title = Some(format!("{} ({})", line.line.title, line.metric.unit()));
+        let mut push = |what: &str, cells: Vec<String>| {
+            row(&mut out, &[vec![title.take().unwrap_or_default(), what.to_owned()], cells].concat());
+        };
+        if !line.published.is_empty() {
+            let published = |column| line.published.get(&column).map_or_else(|| "–".to_owned(), f64::to_string);
+            push("published", columns().map(published).collect());
+        }
+        let ours = |column| match measured(column) {
+            Some(measured) => format!("**{}**", measured.figure()),
+            None => absent(experiment, result, at, column).to_owned(),
+        };
+        push("ours", columns().map(ours).collect());
+        if !line.published.is_empty() {
+            let ratio = |column| match measured(column).and_then(|measured| measured.ratio) {
+                Some(ratio) => format!("{ratio:.2}"),
+                None => "–".to_owned(),
+            };
+            push("ours/published", columns().map(ratio).collect());
+        }
+    }
+    let pairs = factors(experiment);
+    out.push_str("\n### Times faster\n\n");
+    head(&mut out, &["", "published", "ours"]);
+    for pair in &pairs {
+        if let Some((published, ours)) = pair.factors(experiment, result) {
+            let (from, to, within) = pair.titles(experiment);
+            let published = published.map_or_else(|| "–".to_owned(), factor);
+            row(&mut out, &[format!("{from} → {to}, {within}"), published, factor(ours)]);
+        }
+    }
+    for pair in pairs.iter().filter(|_| top != 0) {
+        let Some((before, after)) = pair.measured(experiment, result) else { continue };
+        let difference = Difference::new(&before.entries, &after.entries);
+        let total = difference.total.ticks();
+        if total == 0 {
+            continue;
+        }
+        let (from, to, within) = pair.titles(experiment);
+        out.push_str(&format!("\n### {from} → {to}, {within}\n\n"));
+        head(&mut out, &["cause", "cycles", "share", "count before", "after"]);
+        for change in difference.causes.iter().take(top) {
+            let cycles = signed(change.ticks() / i128::from(TICKS_PER_CYCLE));
+            let share = format!("{:.1}%", change.ticks() as f64 / total as f64 * 100.0);
+            let counts = [number(change.before.count), number(change.after.count)];
+            let [before, after] = counts;
+            row(&mut out, &[change.name.clone(), cycles, share, before, after]);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing;
+
+    #[test]
+    fn the_tables_are_as_they_should_be() {
+        let (experiment, result) = testing::results(4);
+        insta::assert_snapshot!(super::markdown(&experiment, &result, 3));
+    }
+}
