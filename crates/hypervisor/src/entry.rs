@@ -54,8 +54,12 @@ impl Context<'_> {
         } else {
             None
         };
-        if event.is_some() {
+        if let Some(event) = &event {
             self.charge(Operation::Inject, 1);
+            if event.is_fault() {
+                // A fault's handler finds RF in the flags that it returns to; the processor injects them as they are.
+                self.cpu.flags |= flags::RF;
+            }
         }
         let controls = self.cpu.controls_mut();
         (controls.entry_interruption, controls.entry_error_code, controls.entry_instruction_length) =

@@ -58,6 +58,12 @@ impl Event {
     fn is_exception(&self) -> bool {
         self.kind() == interruption::HARDWARE_EXCEPTION
     }
+
+    /// A fault, that is neither a trap nor an abort; debug exceptions may be either.
+    pub fn is_fault(&self) -> bool {
+        let other = [vector::DB, vector::NMI, vector::BP, vector::OF, vector::DF, vector::MC];
+        self.is_exception() && !other.contains(&self.vector())
+    }
 }
 
 /// What a second exception makes of the first (SDM vol. 3, table 6-5).

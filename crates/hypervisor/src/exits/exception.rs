@@ -3,8 +3,9 @@
 use crate::events::vector;
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
+use cpu::flags;
 use cpu::state::attention;
-use cpu::vmx::{interruptibility, interruption};
+use cpu::vmx::{interruptibility, interruption, pending_debug};
 use ledger::Operation;
 
 /// Exit for an exception or an NMI.
@@ -32,6 +33,13 @@ pub(super) fn exception_or_nmi(context: &mut Context) -> Result<Step, Failure> {
         }
         vector::DB => {
             let bits = context.qualification();
+            if information & interruption::TYPE == interruption::PRIVILEGED_SOFTWARE_EXCEPTION {
+                // INT1: its exception is a trap, but the exit is on the instruction. A single step of it does not count.
+                context.pass();
+            } else if context.shadowed() && context.cpu.flags & flags::TF != 0 {
+                // The entry wants the single step pending that the exit has not kept.
+                context.cpu.controls_mut().pending_debug |= pending_debug::BS;
+            }
             context.raise_debug(bits);
         }
         vector::UD => {

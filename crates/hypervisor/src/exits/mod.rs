@@ -101,19 +101,34 @@ impl Context<'_> {
 
     /// Goes on after the instruction that exited.
     pub fn skip(&mut self) -> Step {
+        self.pass();
+        self.completed();
+        Step::Resume
+    }
+
+    /// Puts RIP after the instruction that exited: shadows of the one before end.
+    pub fn pass(&mut self) {
         // RIP, length and interruptibility are read, RIP is written.
         self.charge(Operation::Vmread, 3);
         self.charge(Operation::Vmwrite, 1);
         let next = self.cpu.rip.wrapping_add(u64::from(self.exit.instruction_length));
         self.cpu.rip = if self.cpu.long64 { next } else { next & 0xffff_ffff };
-        self.completed();
-        Step::Resume
+        self.end_shadows();
+    }
+
+    /// Whether STI or MOV SS was the instruction before.
+    pub fn shadowed(&self) -> bool {
+        self.cpu.controls().interruptibility & (interruptibility::STI | interruptibility::MOV_SS) != 0
+    }
+
+    fn end_shadows(&mut self) {
+        self.cpu.controls_mut().interruptibility &= !(interruptibility::STI | interruptibility::MOV_SS);
+        self.cpu.flags &= !flags::RF;
     }
 
     /// An instruction has been completed in the guest's place: shadows of the one before end, and a single step traps.
     pub fn completed(&mut self) {
-        self.cpu.controls_mut().interruptibility &= !(interruptibility::STI | interruptibility::MOV_SS);
-        self.cpu.flags &= !flags::RF;
+        self.end_shadows();
         if self.cpu.flags & flags::TF != 0 {
             self.raise_debug(SINGLE_STEP);
         }
