@@ -132,11 +132,11 @@ void wake_up_new_task(struct task *task) {
     interrupts_restore(flags);
 }
 
-/* The first process: as one that was begun from a shell at which somebody types, which has all the credit there is. */
+/* The first process: as a shell at which somebody types, which has all the credit there is. */
 void sched_first(struct task *task) {
     task->state = RUNNING;
     task->slice = full_slice();
-    task->sleep_average = MAX_BONUS * CHILD_PERCENT / 100 * BONUS_STEP;
+    task->sleep_average = SLEEP_MAX;
     task->static_priority = NORMAL_PRIORITY;
     task->priority = effective_priority(task);
     task->timestamp = clock();

@@ -96,7 +96,6 @@ int hackbench(void) {
     int good = ended_well((int)total);
     uint64_t taken = cycles() - begun;
     region_end();
-    result("hackbench", taken, 1, 's');
-    message("hackbench: tasks", total);
+    finish("hackbench", taken, 1, 's');
     return good;
 }

@@ -65,7 +65,7 @@ int pingpong(void) {
     if (token != (int)(iterations + warm))
         fail("tokens were lost", token);
     close(there[1]);
-    result("pingpong", taken > pipes ? taken - pipes : 0, 2 * iterations, 'u');
+    finish("pingpong", taken > pipes ? taken - pipes : 0, 2 * iterations, 'u');
     result("pingpong-with-pipes", taken, 2 * iterations, 'u');
     return ended_well(1);
 }

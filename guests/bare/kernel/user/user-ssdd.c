@@ -54,19 +54,10 @@ int ssdd(void) {
         if (child == 0)
             tracer(steps);
     }
-    /* The tracees come to the first process when their tracers end: killed, which is no failure. */
-    int good = 1, status;
-    for (long ended = 0; ended < forks;) {
-        if (wait_again(-1, &status) < 0)
-            return 0;
-        if (status != SIGKILL) {
-            ended++;
-            good &= !status;
-        }
-    }
+    int good = ended_well((int)forks); /* the tracees go to the first process when their tracers end */
     uint64_t taken = cycles() - begun;
     region_end();
-    result("ssdd", taken, 1, 's');
+    finish("ssdd", taken, 1, 's');
     result("ssdd-step", taken, forks * steps, 'u');
     return good;
 }

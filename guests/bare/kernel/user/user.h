@@ -76,5 +76,6 @@ int hackbench(void);
 int ssdd(void);
 int idle(void);
 int ended_well(int children);
+void finish(const char *name, uint64_t cycles, long count, char unit);
 
 #endif
