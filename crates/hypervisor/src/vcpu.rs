@@ -132,7 +132,7 @@ impl Context<'_> {
         let behind = self.vcpu.followed != self.vm.announced.count;
         let flush = self.with_mmu(|mmu, vcpu, _| mmu.take_flush(vcpu))?;
         self.vcpu.flush |= flush;
-        self.vcpu.kicked = self.cpu.non_root() && (flush || behind);
+        self.vcpu.kicked = self.cpu.non_root() && (self.vcpu.kicked || flush || behind);
         Ok(())
     }
 

@@ -5,6 +5,11 @@ use crate::vcpu::{Context, Step};
 
 /// Exit for a task switch, which the hypervisor carries out.
 pub(super) fn switch(context: &mut Context) -> Result<Step, Failure> {
-    context.qualification();
-    context.emulate()
+    /// Sources of a switch, in bits 31:30: a task gate in the interrupt descriptor table.
+    const GATE: u64 = 3;
+    let source = context.qualification() >> 30 & 3;
+    match context.vcpu.events.next.take() {
+        Some(event) if source == GATE => context.emulate_event(event),
+        _ => context.emulate(),
+    }
 }
