@@ -160,6 +160,9 @@ impl Context<'_> {
         match event {
             Some(event) => {
                 self.charge(Operation::Inject, 1);
+                if event.is_fault() {
+                    self.cpu.flags |= flags::RF;
+                }
                 self.emulate_event(event)
             }
             None => self.emulate(),

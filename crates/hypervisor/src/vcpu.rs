@@ -117,8 +117,9 @@ impl Context<'_> {
             return Ok(0);
         }
         if events.nmi {
+            // One waits already; while the guest is in its handler no more are kept.
             self.cpu.attention &= !attention::NMI;
-            return Ok(attention::NMI);
+            return Ok(if self.cpu.nmi_blocked { 0 } else { attention::NMI });
         }
         if root {
             events.nmi = true;

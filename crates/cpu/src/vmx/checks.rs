@@ -112,7 +112,7 @@ impl Cpu {
         require(cs.base >> 32 == 0, "base of CS")?;
         let flat = [seg::SS, seg::DS, seg::ES].map(part);
         require(flat.iter().all(|s| !s.usable() || s.base >> 32 == 0), "base of SS, DS or ES")?;
-        require([seg::FS, seg::GS].map(part).iter().all(|s| self.canonical(s.base)), "base of FS or GS")?;
+        require([seg::FS, seg::GS].map(part).iter().all(|s| self.canonical_base(s.base)), "base of FS or GS")?;
         self.check_code_segment(cs, ss, unrestricted)?;
         let stack = matches!(ss.rights & 15, 3 | 7);
         require(!ss.usable() || stack, "type of SS")?;
@@ -157,15 +157,15 @@ impl Cpu {
         let system = tr.rights & (rights::S | rights::P | rights::UNUSABLE) == rights::P;
         require(system && limit_fits(tr), "access rights of TR")?;
         require(tr.selector & 4 == 0, "TI of TR")?;
-        require(self.canonical(tr.base), "base of TR")?;
+        require(self.canonical_base(tr.base), "base of TR")?;
         if ldtr.usable() {
             require(ldtr.rights as u8 & 15 == system_type::LDT, "type of LDTR")?;
             let system = ldtr.rights & (rights::S | rights::P) == rights::P;
             require(system && limit_fits(ldtr), "access rights of LDTR")?;
             require(ldtr.selector & 4 == 0, "TI of LDTR")?;
-            require(self.canonical(ldtr.base), "base of LDTR")?;
+            require(self.canonical_base(ldtr.base), "base of LDTR")?;
         }
-        require(self.canonical(self.gdtr.base) && self.canonical(self.idtr.base), "base of GDTR or IDTR")
+        require(self.canonical_base(self.gdtr.base) && self.canonical_base(self.idtr.base), "base of GDTR or IDTR")
     }
 
     fn check_flags(&self, c: &Controls) -> Check {
