@@ -46,7 +46,7 @@ impl Bus for Line {
     fn set_cr8(&mut self, _: Ident, _: u8) {}
 }
 
-fn interrupt(cpu: &mut Cpu, vector: u8) {
+pub(super) fn interrupt(cpu: &mut Cpu, vector: u8) {
     cpu.bus = Rc::new(RefCell::new(Line(Some(vector))));
     cpu.attend(attention::INTR);
 }

@@ -4,8 +4,8 @@ use super::super::{activity, entry, exit, pin, primary, reason, secondary};
 use super::{Guest, LONG, Mode};
 use crate::Exit;
 use crate::flags;
-use crate::state::{Cpu, reg};
-use crate::testing::{CODE, DATA, STACK};
+use crate::state::{Cpu, attention, reg};
+use crate::testing::{DATA, STACK};
 use std::rc::Rc;
 
 /// Cycles after which code that goes on and on is left alone.
@@ -93,11 +93,12 @@ fn value(random: &mut Random) -> u64 {
 
 fn guest(seed: u64) -> Guest {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let (mode, cpl) = match random.below(5) {
+    let (mode, cpl) = match random.below(7) {
         0 | 1 => (Mode::Long, 0),
         2 => (Mode::Long, 3),
         3 => (Mode::Paged, 0),
-        _ => (Mode::Paged, 3),
+        4 => (Mode::Paged, 3),
+        _ => (Mode::Real, 0),
     };
     let mut guest = Guest::new(mode, cpl);
     for class in &mut std::sync::Arc::make_mut(&mut guest.m.cpu.model).costs.class {
@@ -110,9 +111,17 @@ fn guest(seed: u64) -> Guest {
         }
     }
     let arbitrary = random.next();
-    guest.m.cpu.set_rflags((arbitrary & (flags::ARITH | flags::IF | flags::DF)) | 2);
+    let traced = if random.below(4) == 0 { flags::TF } else { 0 };
+    guest.m.cpu.set_rflags((arbitrary & (flags::ARITH | flags::IF | flags::DF)) | traced | 2);
+    if random.below(4) == 0 {
+        super::events::interrupt(&mut guest.m.cpu, 0x31);
+    }
+    if random.below(8) == 0 {
+        guest.m.cpu.attend(attention::NMI);
+    }
     let bytes = code(&mut random);
-    guest.m.poke(CODE, &bytes);
+    let start = guest.m.cpu.code_linear();
+    guest.m.poke(start, &bytes);
     guest
 }
 
@@ -152,7 +161,7 @@ fn registers(cpu: &Cpu) -> String {
 #[test]
 fn a_guest_that_may_do_everything_computes_the_same() {
     let mut compared = 0;
-    for seed in 0..200 {
+    for seed in 0..150 {
         let mut bare = guest(seed);
         let mut inside = guest(seed).with(|c| {
             c.primary |= primary::MSR_BITMAPS;
@@ -175,20 +184,20 @@ fn a_guest_that_may_do_everything_computes_the_same() {
         assert_eq!(a, b, "seed {seed}: memory");
         compared += 1;
     }
-    assert!(compared > 120, "{compared}");
+    assert!(compared > 80, "{compared}");
 }
 
 #[test]
 fn an_exit_changes_nothing_and_leaves_a_state_that_can_be_entered() {
     let mut reasons = std::collections::BTreeSet::new();
-    for seed in 0..400 {
+    for seed in 0..300 {
         let mut g = guest(seed + 100_000).with(|c| {
             c.pin = pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS | pin::PREEMPTION_TIMER;
             c.exit = exit::SAVE_PREEMPTION_TIMER;
             c.preemption_timer = 200;
             c.primary |= primary::ALL & !(primary::INTERRUPT_WINDOW | primary::NMI_WINDOW | primary::IO_BITMAPS);
             c.primary &= !(primary::MSR_BITMAPS | primary::MONITOR_TRAP);
-            c.secondary = secondary::ALL
+            c.secondary |= secondary::ALL
                 & !(secondary::EPT | secondary::UNRESTRICTED_GUEST | secondary::VPID | secondary::PAUSE_LOOP);
             c.exception_bitmap = seed as u32 | 1 << 8;
             c.cr0_mask = u64::MAX;
@@ -210,8 +219,9 @@ fn an_exit_changes_nothing_and_leaves_a_state_that_can_be_entered() {
                 // Exceptions may come after progress (strings), and deliver what came before.
                 reason::EXCEPTION_NMI | reason::TASK_SWITCH => break,
                 other => {
+                    let event = matches!(other, reason::EXTERNAL_INTERRUPT | reason::PREEMPTION_TIMER);
                     assert_eq!(registers(&g.m.cpu), before, "seed {seed}: reason {other}");
-                    assert!(last.instruction_length > 0, "seed {seed}: reason {other}");
+                    assert_eq!(last.instruction_length == 0, event, "seed {seed}: reason {other}");
                     assert_eq!(g.m.cpu.controls().activity, activity::ACTIVE);
                     break;
                 }
