@@ -343,6 +343,8 @@ fn execute(input: &mut Unstructured) -> Result<()> {
         check(&machine, deadline);
         match exit {
             Exit::Deadline | Exit::Shutdown => break,
+            // It never enters non-root mode.
+            Exit::Vm => unreachable!("a VM exit without a hypervisor"),
             Exit::Halt | Exit::Mwait { .. } => machine.cpu.attend(attention::NMI),
             Exit::Bus => {
                 if machine.cpu.clock.is_multiple_of(3) {

@@ -62,7 +62,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
     for (ring, rip) in [(0, 0xffff_ffff_8100_0000), (3, 0x40_1000)] {
         let origin = recorder.origin(Origin { level: 0, ring, space: 0x1000_0000 });
         recorder.begin_region("work");
-        for (family, param) in [(Family::Syscall, 0), (Family::PortOut, 0x3f8), (Family::Exception, 14)] {
+        for (family, param) in [
+            (Family::Syscall, 0),
+            (Family::PortOut, 0x3f8),
+            (Family::Exception, 14),
+            (Family::VmExit, 28),
+            (Family::Operation, 3),
+        ] {
             recorder.add(origin, rip + u64::from(param), Kind::new(family, param), 2, 500);
             clock += 500;
         }

@@ -142,7 +142,7 @@ fn text(ledger: &Ledger, selection: Selection, region: Option<&str>, by: Option<
 fn head(out: &mut String, ledger: &Ledger, total: &Row, region: Option<&str>) {
     let header = &ledger.header;
     let busy = total.busy();
-    let mut line = |name: &str, value: String| out.push_str(&format!("{name:<14}{value}\n"));
+    let mut line = |name: &str, value: String| out.push_str(&format!("{name:<13} {value}\n"));
     line("processor", format!("{}, {}", header.profile, gigahertz(header.tsc_hz)));
     for (key, value) in &header.metadata {
         line(key, value.clone());
