@@ -1,7 +1,7 @@
 /* Processes: creation by copying, the end, and waiting for it. */
 #include "kernel.h"
 
-extern char user_main[];
+extern char user_start[];
 
 static struct cache task_cache = {.size = sizeof(struct task)};
 static struct list all_tasks = {&all_tasks, &all_tasks};
@@ -69,10 +69,10 @@ void process_start(void) {
     list_init(&task->sibling);
     struct registers *registers = prepare_stack(task);
     memset(registers, 0, sizeof *registers);
-    registers->ip = (unsigned long)user_main;
+    registers->ip = (unsigned long)user_start;
     registers->cs = USER_CODE;
     registers->flags = FLAG_IF | FLAG_FIXED;
-    registers->sp = USER_TOP - PAGE_SIZE - 16 - sizeof(long);
+    registers->sp = USER_TOP - PAGE_SIZE - 16;
     registers->ss = USER_DATA;
     sched_first(task);
 }

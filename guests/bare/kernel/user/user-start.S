@@ -1,11 +1,21 @@
-/* User mode's way into the kernel, and where a signal handler returns to. */
+/* What a C library has: the first instructions, system calls, the place that a signal handler returns to, and thread-local storage,
+   which system calls read: on x86-64 whether there are other threads, on i386 the way into the kernel, which has a page of its own. */
 #include "../arch.h"
 #include "../syscalls.h"
 
+#define TLS_ENTER 0x10      /* where the i386 C library keeps the address of the way into the kernel */
+#define TLS_THREADS 0x18    /* nonzero with more than one thread */
+
     .text
-    .globl system_call_4, user_signal_return
+    .globl user_start, system_call_4, user_signal_return
 #ifdef __x86_64__
+FUNCTION(user_start)
+    call user_main
+    ud2
+END(user_start)
 FUNCTION(system_call_4)
+    cmpl $0, %fs:TLS_THREADS
+    jne 1f
     movl %edi, %eax
     movq %rsi, %rdi
     movq %rdx, %rsi
@@ -13,6 +23,7 @@ FUNCTION(system_call_4)
     movq %r8, %r10
     syscall
     ret
+1:  ud2
 END(system_call_4)
 FUNCTION(user_signal_return)
     movl $SYS_SIGRETURN, %eax
@@ -20,7 +31,11 @@ FUNCTION(user_signal_return)
     ud2
 END(user_signal_return)
 #else
-/* The kernel leaves at sysenter_return, with what it finds on the stack to be taken back. */
+FUNCTION(user_start)
+    movl $enter, %gs:TLS_ENTER
+    call user_main
+    ud2
+END(user_start)
 FUNCTION(system_call_4)
     pushl %ebx
     pushl %esi
@@ -29,11 +44,14 @@ FUNCTION(system_call_4)
     movl 20(%esp), %ecx
     movl 24(%esp), %edx
     movl 28(%esp), %esi
-    call enter
+    call *%gs:TLS_ENTER
     popl %esi
     popl %ebx
     ret
 END(system_call_4)
+
+    .section .vsyscall, "ax"
+/* The kernel leaves at sysenter_return, with what it finds on the stack to be taken back. */
 FUNCTION(enter)
     pushl %ecx
     pushl %edx
