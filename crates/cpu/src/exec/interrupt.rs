@@ -95,6 +95,8 @@ impl Cpu {
         let mut event = first;
         let start = self.rip;
         self.delivery_begins(length);
+        // Blocking by STI or MOV SS ends with an exception, too.
+        self.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW);
         self.before_delivery(&event);
         loop {
             let entered = self.enter_handler(&event);
