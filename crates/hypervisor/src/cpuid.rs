@@ -23,8 +23,6 @@ const HIDDEN: &[(u32, u32, bool)] = &[
     // Protection keys need the guest's own tables.
     (7, 3, true),
     (7, 4, true),
-    // Five levels of tables are not shadowed.
-    (7, 16, true),
     // Supervisor keys.
     (7, 31, false),
     // SVM.
@@ -70,7 +68,6 @@ pub(crate) fn cpuid(vm: &Hypervisor, visible: &Visible, cpu: &mut Cpu, leaf: u32
             let keys = regs.ecx & 1 << 3 != 0;
             set(&mut regs.ecx, 4, keys && visible.cr4 & CR4_PKE != 0);
         }
-        0x8000_0008 if shadow => regs.eax = regs.eax & !0xff00 | 48 << 8,
         _ => {}
     }
     regs
@@ -88,6 +85,6 @@ fn hypervisor_leaf(config: &Config, caches_cr3: bool, leaf: u32) -> CpuidRegs {
 
 /// CR4 bits that CPUID does not offer although the processor has them.
 pub fn hidden_cr4(config: &Config) -> u64 {
-    let shadow = if config.mmu.is_tdp() { 0 } else { CR4_PKE | CR4_LA57 };
+    let shadow = if config.mmu.is_tdp() { 0 } else { CR4_PKE };
     CR4_VMXE | CR4_PKS | shadow
 }
