@@ -24,6 +24,7 @@
 #else
 #define USER_CODE 0x1b
 #define USER_DATA 0x23
+#define KERNEL_PER_CPU 0x28 /* what GS holds in the kernel */
 #endif
 #define GDT_TSS 6
 #define GDT_TLS 8
@@ -79,7 +80,7 @@ struct registers {
 #define ARGUMENT_3(r) ((r)->r10)
 #else
 struct registers {
-    uint32_t bx, cx, dx, si, di, bp, ax;
+    uint32_t bx, cx, dx, si, di, bp, ax, ds, es, gs;
     uint32_t vector, error, ip, cs, flags, sp, ss;
 };
 #define ARGUMENT_0(r) ((r)->bx)

@@ -46,6 +46,9 @@
 #else
 .macro save_registers
     cld
+    pushl %gs
+    pushl %es
+    pushl %ds
     pushl %eax
     pushl %ebp
     pushl %edi
@@ -53,9 +56,11 @@
     pushl %edx
     pushl %ecx
     pushl %ebx
-    movl $USER_DATA, %eax
-    movl %eax, %ds
-    movl %eax, %es
+    movl $USER_DATA, %edx
+    movl %edx, %ds
+    movl %edx, %es
+    movl $KERNEL_PER_CPU, %edx
+    movl %edx, %gs
 .endm
 .macro restore_registers
     popl %ebx
@@ -65,12 +70,16 @@
     popl %edi
     popl %ebp
     popl %eax
+    popl %ds
+    popl %es
+    popl %gs
 .endm
 #define FRAME_AX 24
-#define FRAME_IP 36
-#define FRAME_CS 40
-#define FRAME_FLAGS 44
-#define FRAME_SP 48
+#define FRAME_GS 36
+#define FRAME_IP 48
+#define FRAME_CS 52
+#define FRAME_FLAGS 56
+#define FRAME_SP 60
 #endif
 
     .text
@@ -259,6 +268,7 @@ FUNCTION(system_call_entry)
     movl 12(%esp), %esi
     movl 16(%esp), %edi
     movl 20(%esp), %ebp
+    movw FRAME_GS(%esp), %gs
     sti
     sysexit
 1:  call user_work

@@ -74,6 +74,10 @@ void process_start(void) {
     registers->flags = FLAG_IF | FLAG_FIXED;
     registers->sp = USER_TOP - PAGE_SIZE - 16;
     registers->ss = USER_DATA;
+#ifndef __x86_64__
+    registers->ds = registers->es = USER_DATA;
+    registers->gs = TLS_SELECTOR;
+#endif
     sched_first(task);
 }
 

@@ -57,12 +57,17 @@ void signal_return(struct registers *registers) {
     if (!user_range(stack, sizeof(struct signal_frame), 0))
         process_exit(SIGKILL);
     const struct signal_frame *frame = (const struct signal_frame *)stack;
-    unsigned long cs = registers->cs, ss = registers->ss, flags = registers->flags;
+    struct registers own = *registers;
     *registers = frame->registers;
-    registers->cs = cs;
-    registers->ss = ss;
+    registers->cs = own.cs;
+    registers->ss = own.ss;
+#ifndef __x86_64__
+    registers->ds = own.ds;
+    registers->es = own.es;
+    registers->gs = own.gs;
+#endif
     /* Arithmetic flags only: the rest is not the program's to set. */
-    registers->flags = (flags & ~0x8d5ul) | (frame->registers.flags & 0x8d5);
+    registers->flags = (own.flags & ~(unsigned long)0x8d5) | (frame->registers.flags & 0x8d5);
     work_pending = 1; /* all registers are new: the long way out */
 }
 

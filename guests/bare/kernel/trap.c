@@ -81,6 +81,7 @@ static void set_tables(void) {
     gdt[2] = data;
     gdt[3] = code | ring3;
     gdt[4] = data | ring3;
+    gdt[KERNEL_PER_CPU / 8] = data;
 #endif
     uint64_t base = (unsigned long)&task_state;
     task_state.io_map_base = sizeof task_state;
