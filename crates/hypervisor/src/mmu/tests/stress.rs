@@ -79,7 +79,13 @@ fn configs() -> Vec<Config> {
         all.push(Config { mmu: *mmu, ..base.clone() });
     }
     all.push(Config { mmu: MmuMode::Shadow, unsync: false, ..base.clone() });
-    all.push(Config { mmu: MmuMode::Shadow, mmu_pages: Some(64), cr0_wp: Cr0Wp::Unload, ..base.clone() });
+    all.push(Config {
+        mmu: MmuMode::Shadow,
+        mmu_pages: Some(64),
+        cr0_wp: Cr0Wp::Unload,
+        huge_pages: false,
+        ..base.clone()
+    });
     all.push(Config { mmu: MmuMode::ShadowNocache, mmu_pages: Some(64), huge_pages: false, ..base.clone() });
     all.push(Config { mmu: MmuMode::Tdp, mmu_pages: Some(64), huge_pages: false, cr0_wp: Cr0Wp::GuestOwned, ..base });
     all
@@ -446,27 +452,30 @@ impl World {
         }
     }
 
-    /// The entry of a large page changes, and one address of it is flushed.
+    /// A large page is mapped, then another one in its place, and one address of it is flushed.
     fn change_large(&mut self) {
         let linear = self.probe();
-        let path = self.path(linear);
-        let (Some(gpa), level) = (path.last().copied(), self.levels() + 1 - path.len().max(1)) else { return };
-        if !ARENA.contains(&(gpa >> 12)) || !(2..=3).contains(&level) || path.len() >= self.levels() {
+        let Some(depth) = self.levels().checked_sub(2) else { return };
+        let Some(gpa) = self.path(linear).get(depth).copied() else { return };
+        if !ARENA.contains(&(gpa >> 12)) {
             return;
         }
-        let legacy = self.shape == Shape::Legacy;
-        let shift = if legacy { 22 } else { 3 + 9 * level as u32 };
+        let shift = if self.shape == Shape::Legacy { 22 } else { 21 };
         let mask = (1u64 << shift) - 1;
-        let near: [u64; 4] = std::array::from_fn(|_| linear & !mask | self.random.next() & mask & !0x7ff);
-        for other in near {
-            self.any_access(other);
-        }
-        let frame = self.random.of(&[0, 0x200, 0x400, 0x600]) & !(mask >> 12);
-        let value = frame << 12 | 0x80 | self.random.of(&[0x7, 0x27, 0x67, 0x65, 0x63, 0x61]);
-        self.write_arena(gpa, &value.to_le_bytes()[..self.entry_size()]);
-        self.invlpg(near[0]);
-        // Elsewhere the same entry may still be known as it was.
-        if self.path(near[0]) == path {
+        let near: [u64; 6] = std::array::from_fn(|_| (linear & !mask) | (self.random.next() & mask & !0x7ff));
+        for number in 0..2 {
+            let frame = self.random.of(&[0, 0x200, 0x400, 0x600]) & !(mask >> 12);
+            let value = (frame << 12) | 0x80 | self.random.of(&[0x7, 0x27, 0x67, 0x65, 0x63, 0x61]);
+            self.write_arena(gpa, &value.to_le_bytes()[..self.entry_size()]);
+            if number == 0 {
+                self.flush();
+            } else {
+                self.invlpg(near[0]);
+            }
+            // Elsewhere the same entry may still be known as it was, or the address is not mapped by it after all.
+            if self.path(linear).last() != Some(&gpa) {
+                break;
+            }
             for other in near {
                 self.any_access(other);
             }

@@ -64,11 +64,11 @@ fn another_processor_forgets_that_a_table_could_be_written() {
     let guest = long_guest(&rig);
     assert_eq!(read(&mut rig, &guest, 0x1000), Met::Memory(DATA + 0x1000));
     // This one may write to the table from now on.
-    write_table(&mut rig, &guest, TABLE + 8, (DATA + 0x5000) | USER_RW);
+    write_table(&mut rig, &guest, TABLE + 8, (DATA + 0x1000) | USER_RW);
     assert!(!rig.emulated && rig.mmu.stats().unsynced == 1);
     rig.swap();
     rig.new_cr3(&guest);
-    assert_eq!(read(&mut rig, &guest, 0x1000), Met::Memory(DATA + 0x5000));
+    assert_eq!(read(&mut rig, &guest, 0x1000), Met::Memory(DATA + 0x1000));
     rig.check();
     rig.swap();
     write_table(&mut rig, &guest, TABLE + 8, (DATA + 0x6000) | USER_RW);
@@ -84,11 +84,11 @@ fn another_processor_forgets_that_data_could_be_written_when_it_becomes_a_table(
         let mut rig = Rig::new(&Config { unsync, ..config(MmuMode::Shadow) }, RAM);
         let guest = long_guest(&rig);
         let new_table = ROOT + 8 * 4096;
-        write_table(&mut rig, &guest, new_table + 8, 0);
+        write_table(&mut rig, &guest, new_table + 8, (DATA + 0x2000) | USER_RW);
         rig.swap();
         write_table(&mut rig, &guest, DIRECTORY + 16, new_table | USER_RW);
         let linear = 0x40_1000;
-        assert_eq!(read(&mut rig, &guest, linear), Met::Fault(code::USER));
+        assert_eq!(read(&mut rig, &guest, linear), Met::Memory(DATA + 0x2000));
         rig.swap();
         write_table(&mut rig, &guest, new_table + 8, DATA | USER_RW);
         rig.swap();
