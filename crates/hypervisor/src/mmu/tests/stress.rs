@@ -582,6 +582,9 @@ impl World {
         if self.shape == Shape::Long5 {
             self.guest.cr4 |= CR4_LA57;
         }
+        if self.shape == Shape::Legacy && !self.random.one_in(4) {
+            self.guest.cr4 |= CR4_PSE;
+        }
         let guest = self.guest;
         self.log(format!("{:?}", self.shape));
         // Paging is turned off, set up anew and turned on; where the roots point in between does not matter.

@@ -403,3 +403,26 @@ fn prices_follow_what_is_done() {
     assert_eq!((count(Operation::TableWrite), count(Operation::RmapAdd), count(Operation::Fault)), (3, 1, 1));
     assert_eq!((count(Operation::SlotLookup), count(Operation::RootLoad)), (1, 1));
 }
+
+#[test]
+fn both_halves_of_a_4_mib_page_are_flushed_together() {
+    for mode in [MmuMode::ShadowNocache, MmuMode::Shadow] {
+        for huge_pages in [false, true] {
+            let mut rig = Rig::new(&Config { huge_pages, ..config(mode) }, RAM);
+            let guest = legacy_guests(&rig, 1)[0];
+            let guest = Guest { cr4: CR4_PSE, ..guest };
+            rig.ram().write(ROOT + 4, 0x40_00e7u32);
+            rig.ram().write(ROOT + 0x1004, (ROOT | USER_RW) as u32);
+            for linear in [0x40_0000, 0x60_0000, 0x7f_f000] {
+                assert_eq!(read(&mut rig, &guest, linear), Met::Memory(linear));
+            }
+            assert_eq!(rig.access(&guest, 0x1004, Access::Write, Privilege::Supervisor), Met::Memory(ROOT + 4));
+            rig.write(ROOT + 4, &0u32.to_le_bytes());
+            rig.invlpg(0x40_0000);
+            for linear in [0x60_0000, 0x7f_f000, 0x40_0000] {
+                assert_eq!(read(&mut rig, &guest, linear), Met::Fault(code::USER), "{mode} {linear:#x}");
+            }
+            rig.check();
+        }
+    }
+}
