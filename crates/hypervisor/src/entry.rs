@@ -61,9 +61,11 @@ impl Context<'_> {
                 self.cpu.flags |= flags::RF;
             }
         }
+        // Exceptions have no error codes in real mode.
+        let codeless = if self.vcpu.visible.cr0 & CR0_PE == 0 { interruption::ERROR_CODE } else { 0 };
         let controls = self.cpu.controls_mut();
         (controls.entry_interruption, controls.entry_error_code, controls.entry_instruction_length) =
-            event.map_or((0, 0, 0), |event| (event.information, event.error, event.length));
+            event.map_or((0, 0, 0), |event| (event.information & !codeless, event.error, event.length));
         let windows =
             [(primary::INTERRUPT_WINDOW, self.vcpu.events.waiting), (primary::NMI_WINDOW, self.vcpu.events.nmi)];
         let wanted = windows.iter().filter(|(_, wanted)| *wanted).fold(0, |all, (bit, _)| all | bit);

@@ -64,7 +64,7 @@ impl Cpu {
         let real = c.secondary(secondary::UNRESTRICTED_GUEST) && !self.protected();
         let pushes = matches!(vector, 8 | 10..=14 | 17) && kind == interruption::HARDWARE_EXCEPTION && !real;
         require((info & interruption::ERROR_CODE != 0) == pushes, "error code of the event")?;
-        require(!pushes || c.entry_error_code & 0xffff_8000 == 0, "reserved bits of the error code")?;
+        require(!pushes || c.entry_error_code >> 16 == 0, "reserved bits of the error code")?;
         let length = c.entry_instruction_length;
         require(!software(kind) || (1..=15).contains(&length), "instruction length of a software event")
     }
