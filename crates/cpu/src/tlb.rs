@@ -51,7 +51,7 @@ impl Entry {
     }
 }
 
-/// A VPID and an EPT pointer, by their numbers in [`Flushes`].
+/// A VPID and an EPT pointer, by the numbers that a [`Tlb`] gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     vpid: u8,
