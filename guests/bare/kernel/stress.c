@@ -22,6 +22,7 @@ enum { SPACES = 3, TABLES = 4, TABLE_PAGES = 16, FRAMES = 8, OPERATIONS = 100 };
 #define ARENA 0x40000000ul
 #define LARGE_SIZE (1ul << (PAGE_SHIFT + INDEX_BITS))
 #define STUB 0x20000000ul /* user code of the test, in every space */
+#define CR4_PCIDE 0x20000
 #define CR4_SMEP 0x100000
 #define CR4_SMAP 0x200000
 #define EFER_NXE 0x800
@@ -231,13 +232,49 @@ static struct expectation walk(unsigned space, unsigned long address, enum acces
     return result;
 }
 
+/* With PCIDs each space has its own, and what was changed since it was last flushed may be cached for it. */
+static int pcids, invalidates_pcids;
+static uint8_t stale[SPACES];
+enum { INVALIDATE_CONTEXT = 1, INVALIDATE_ALL_BUT_GLOBAL = 3 };
+
+static unsigned long space_cr3(void) {
+    return to_physical(tops[current_space]) | (pcids ? current_space + 1 : 0);
+}
+
 /* Also the switch to another space. With the paravirtual interface through the CR3 cache, which must be as good a flush. */
 static void flush(void) {
+    stale[current_space] = 0;
+#ifdef __x86_64__
+    if (invalidates_pcids && random(3) == 0) {
+        uint64_t descriptor[2] = {current_space + 1, 0};
+        uint64_t kind = random(2) ? INVALIDATE_CONTEXT : INVALIDATE_ALL_BUT_GLOBAL;
+        __asm__ volatile("invpcid %0, %1" : : "m"(descriptor), "r"(kind) : "memory");
+        if (kind == INVALIDATE_ALL_BUT_GLOBAL)
+            memset(stale, 0, sizeof stale);
+        return;
+    }
+#endif
     if (paravirt)
-        paravirt_write_cr3(to_physical(tops[current_space]));
+        paravirt_write_cr3(space_cr3());
     else
-        write_cr3(to_physical(tops[current_space]));
+        write_cr3(space_cr3());
 }
+
+static void switch_space(void) {
+    current_space = random(SPACES);
+#ifdef __x86_64__
+    if (pcids) {
+        int keep = !stale[current_space] && random(2);
+        stale[current_space] = 0;
+        write_cr3(space_cr3() | (keep ? 1ul << 63 : 0));
+        return;
+    }
+#endif
+    flush();
+}
+
+/* Tables have changed: the other spaces' cached translations may be old. */
+static void changed(void) { memset(stale, 1, sizeof stale); }
 
 static _Noreturn void mismatch(uint32_t step, const char *what, unsigned long address, unsigned long got, unsigned long wanted) {
     print("stress: step %u, space %u, address %lx: %s is %lx, not %lx\n", step, current_space, address, what, got, wanted);
@@ -332,10 +369,12 @@ static void change_leaf(void) {
     write_entry(entry, frames[random(FRAMES)] | random_flags());
     if (!was_present)
         return;
+    changed();
     if (random(2)) {
         flush();
         return;
     }
+    stale[current_space] = 0;
     for (unsigned long region = 0; region < 3; region++)
         invlpg(ARENA + region * LARGE_SIZE + index * PAGE_SIZE);
 }
@@ -346,6 +385,7 @@ static void change_table(void) {
     for (unsigned i = 0; i < TABLE_PAGES; i++)
         if (random(2))
             write_entry(&entries[i], frames[random(FRAMES)] | random_flags());
+    changed();
     flush();
 }
 
@@ -360,6 +400,7 @@ static void change_middle(void) {
             value |= LARGE_RESERVED;
     }
     write_entry(entry, value);
+    changed();
     flush();
 }
 
@@ -387,7 +428,13 @@ static void prepare(void) {
         cpuid(7, words);
         can_smep = words[1] >> 7 & 1;
         can_smap = words[1] >> 20 & 1;
+        invalidates_pcids = words[1] >> 10 & 1;
     }
+    cpuid(1, words);
+    pcids = LEVELS == 4 && !paravirt && words[2] >> 17 & 1 && argument("pcid", 1);
+    invalidates_pcids &= pcids;
+    if (pcids)
+        write_cr4(read_cr4() | CR4_PCIDE);
     reserved = (int)argument("reserved", 1); /* 0 for emulators that give such faults the wrong code */
     cpuid(0x80000001, words);
     if (NO_EXECUTE && words[3] & 1 << 20 && argument("nx", 1)) {
@@ -423,7 +470,7 @@ _Noreturn void stress(void) {
     prepare();
     trap_set_stack((unsigned long)exception_stack + sizeof exception_stack);
     stress_active = 1;
-    flush();
+    write_cr3(space_cr3());
     marker_begin("stress");
     for (uint32_t step = 0; step < steps; step++) {
         uint32_t choice = random(OPERATIONS);
@@ -436,8 +483,7 @@ _Noreturn void stress(void) {
         } else if (choice < 87) {
             change_middle();
         } else if (choice < 96) {
-            current_space = random(SPACES);
-            flush();
+            switch_space();
         } else {
             change_modes();
         }
