@@ -1,6 +1,6 @@
 //! Two cells side by side: what explains that one takes longer than the other.
 
-use crate::experiment::{Experiment, Factor};
+use crate::experiment::{Experiment, Factor, Measure};
 use crate::results::{Entries, ExperimentResult, Measured, Tallies, Tally};
 use serde::Serialize;
 
@@ -112,14 +112,22 @@ impl Pair {
     }
 }
 
+/// Rows that compare times; all rows where none does. A count is no time, and has often the same runs as a time.
+fn timed(experiment: &Experiment) -> Vec<usize> {
+    let counts = |row: &usize| matches!(experiment.rows[*row].metric.measure, Measure::Count { .. });
+    let all = 0..experiment.rows.len();
+    let timed: Vec<usize> = all.clone().filter(|row| !counts(row)).collect();
+    if timed.is_empty() { all.collect() } else { timed }
+}
+
 /// The pairs whose factors the experiment asks for; neighbouring columns if it asks for none.
 pub fn factors(experiment: &Experiment) -> Vec<Pair> {
-    let (rows, columns) = (experiment.rows.len(), experiment.columns.len());
+    let (rows, columns) = (timed(experiment), experiment.columns.len());
     let neighbours = (1..columns).map(|column| Factor::Columns(column - 1, column));
     let wanted = if experiment.factors.is_empty() { neighbours.collect() } else { experiment.factors.clone() };
     let pairs = |factor: Factor| -> Vec<Pair> {
         match factor {
-            Factor::Columns(from, to) => (0..rows).map(|row| Pair { from: (row, from), to: (row, to) }).collect(),
+            Factor::Columns(from, to) => rows.iter().map(|&row| Pair { from: (row, from), to: (row, to) }).collect(),
             Factor::Rows(from, to) => {
                 (0..columns).map(|column| Pair { from: (from, column), to: (to, column) }).collect()
             }
@@ -132,7 +140,7 @@ pub fn factors(experiment: &Experiment) -> Vec<Pair> {
 pub fn pairs(experiment: &Experiment) -> Vec<Pair> {
     let columns = experiment.columns.len();
     let mut pairs: Vec<Pair> = factors(experiment).into_iter().filter(|pair| pair.from.0 != pair.to.0).collect();
-    for row in 0..experiment.rows.len() {
+    for row in timed(experiment) {
         for from in 0..columns {
             pairs.extend((from + 1..columns).map(|to| Pair { from: (row, from), to: (row, to) }));
         }
