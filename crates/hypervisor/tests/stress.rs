@@ -36,6 +36,8 @@ const RETURN: u64 = 0xff0;
 const TSS: u64 = 0xd000;
 
 const STEPS: u64 = 250;
+/// Whatever is written anywhere may be taken for entries of tables; a global one would outlive loads of CR3 on bare hardware.
+const NOT_GLOBAL: u64 = !0x100_0000_0100;
 
 /// What a step does.
 #[derive(Clone, Copy)]
@@ -462,7 +464,7 @@ impl Author {
             let address = self.address();
             let kind = self.random.of(&[Kind::Read, Kind::Write, Kind::UserRead, Kind::UserWrite]);
             let writes = matches!(kind, Kind::Write | Kind::UserWrite);
-            let value = self.random.next() & 0x00ff_ff00_0f0f_0ee7;
+            let value = self.random.next() & 0x00ff_ff00_0f0f_0fe7 & NOT_GLOBAL;
             self.steps.push((kind, address, value));
             if writes {
                 // It may have been a table.
@@ -490,7 +492,7 @@ impl Author {
         for _ in 0..4 {
             let kind = self.random.of(&any);
             let offset = if matches!(kind, Kind::Execute | Kind::UserExecute) { RETURN } else { 8 * page };
-            let value = self.random.next();
+            let value = self.random.next() & NOT_GLOBAL;
             self.steps.push((kind, linear + offset, value));
         }
     }
