@@ -522,7 +522,9 @@ impl Author {
                 self.accesses(2);
             }
             18 => {
-                self.cr4 ^= self.random.of(&[CR4_SMEP, CR4_SMAP, CR4_PGE]);
+                // Where there is no memory all bits are set: as an entry of a 32-bit table that is a good and global one.
+                let last = if self.shape == Shape::Legacy { CR4_SMAP } else { CR4_PGE };
+                self.cr4 ^= self.random.of(&[CR4_SMEP, CR4_SMAP, last]);
                 self.steps.push((Kind::Cr4, self.cr4, 0));
                 self.accesses(2);
             }
