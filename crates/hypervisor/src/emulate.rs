@@ -93,6 +93,10 @@ impl Context<'_> {
         for write in &emulation.accesses.writes {
             self.page_written(write.address, write.len);
         }
+        // Accessed and dirty flags change nothing in what shadows a table, but its page.
+        for entry in &emulation.accesses.marked_entries {
+            self.vm.mmu.mark_written(entry >> 12);
+        }
         let completed = !matches!(emulation.outcome, Outcome::Exception { .. } | Outcome::Shutdown);
         if completed {
             self.vcpu.visible = Visible::of_view(&emulation.view);

@@ -146,6 +146,7 @@ impl Context<'_> {
         self.vcpu.flush = true;
         self.vcpu.adopted = true;
         self.unregister()?;
+        self.vcpu.paravirt.hypercall_page = 0;
         self.reset_mmu()
     }
 

@@ -156,7 +156,7 @@ fn a_hostile_guest_ends_itself_only() {
     let mut seed = 1;
     for mode in [Mode::Long, Mode::Protected, Mode::Real] {
         for config in configurations() {
-            for _ in 0..6 {
+            for _ in 0..3 {
                 let ends = [(), ()].map(|()| {
                     let mut guest = Guest::new("icx", Some(config.clone()), mode);
                     attack(&mut guest, seed, mode);

@@ -1,9 +1,11 @@
 //! Waiting: HLT, MWAIT and MONITOR, PAUSE.
 
+use crate::config::Irqchip;
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
 use cpu::Exit;
 use cpu::vmx::interruptibility;
+use ledger::Operation;
 
 /// HLT.
 pub(super) fn hlt(context: &mut Context) -> Result<Step, Failure> {
@@ -16,7 +18,14 @@ impl Context<'_> {
     pub fn halt(&mut self) -> Step {
         let blocked = self.cpu.controls().interruptibility & interruptibility::NMI != 0;
         let due = self.vcpu.events.next.is_some() || self.vcpu.events.nmi && !blocked;
-        if due { Step::Resume } else { Step::Board(Exit::Halt) }
+        if due {
+            return Step::Resume;
+        }
+        if self.vm.config.irqchip == Irqchip::User {
+            // The virtual CPU sleeps where its interrupts come from.
+            self.charge(Operation::DeviceUser, 1);
+        }
+        Step::Board(Exit::Halt)
     }
 }
 

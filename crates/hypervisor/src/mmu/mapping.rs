@@ -129,7 +129,7 @@ impl Mmu {
     }
 
     /// Enters a frame in the dirty log of its slot.
-    pub(super) fn mark_written(&mut self, gfn: u64) {
+    pub fn mark_written(&mut self, gfn: u64) {
         if self.slots.find_mut(gfn).is_some_and(|slot| slot.mark_dirty(gfn)) {
             self.tolls.add(Operation::DirtyLog, 1);
         }
