@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use cpu::vmx::reason;
 use hypervisor::config::{Config, Cr0Wp, Irqchip, MmuMode};
+use hypervisor::mmu::SlotConfig;
 use iced_x86::code_asm::*;
 use ledger::Operation;
 
@@ -152,5 +153,55 @@ fn runs_repeat_to_the_tick() {
             (guest.cpu.clock, events)
         };
         assert_eq!(run(), run(), "under {config:?}");
+    }
+}
+
+#[test]
+fn memory_comes_goes_and_is_logged_while_the_guest_runs() {
+    const FRAME: u64 = 0x10_0000;
+    for config in configurations() {
+        let mut guest = Guest::new("icx", Some(config.clone()), Mode::Long);
+        let ram = guest.cpu.ram.clone();
+        ram.write(0x2000 + 8, TABLES | 7);
+        ram.write(TABLES, FRAME << 12 | 0x87);
+        ram.write(0x40_0000, 0x1234_5678u64);
+        guest.code(64, |a| {
+            let mut again = a.create_label();
+            a.mov(rbx, DATA)?;
+            a.mov(rsi, 1u64 << 30)?;
+            a.set_label(&mut again)?;
+            a.mov(rax, qword_ptr(rsi))?;
+            a.mov(qword_ptr(rbx), rax)?;
+            a.inc(qword_ptr(rsi + 0x1008))?;
+            a.jmp(again)
+        });
+        let run_until = |guest: &mut Guest, value: u64| {
+            for _ in 0..1000 {
+                guest.run(200_000).unwrap_or_else(|failure| panic!("{failure} under {config:?}"));
+                if guest.word(DATA) == value {
+                    return;
+                }
+            }
+            panic!("the guest does not see {value:#x} under {config:?}");
+        };
+        run_until(&mut guest, u64::MAX);
+        // The memory is no one else's.
+        let slot = |gfn, pages, hpa| SlotConfig { gfn, pages, hpa, read_only: false, log_dirty: false };
+        let vm = guest.hypervisor.as_mut().unwrap();
+        assert!(vm.remove_slot(0));
+        vm.add_slot(slot(0, 0x400, 0)).unwrap();
+        vm.add_slot(slot(0x600, (RAM >> 12) - 0x600, 0x60_0000)).unwrap();
+        vm.add_slot(slot(FRAME, 0x200, 0x40_0000)).unwrap();
+        run_until(&mut guest, 0x1234_5678);
+        // Its writes are logged from now on, though it was in the middle of them.
+        assert!(guest.hypervisor.as_mut().unwrap().mmu.log_dirty(FRAME, true));
+        let before = guest.word(0x40_1008);
+        while guest.word(0x40_1008) == before {
+            guest.run(200_000).unwrap();
+        }
+        let log = guest.hypervisor.as_mut().unwrap().mmu.take_dirty_log(FRAME).unwrap();
+        assert_eq!(log[0] & 2, 2, "under {config:?}");
+        assert!(guest.hypervisor.as_mut().unwrap().remove_slot(FRAME));
+        run_until(&mut guest, u64::MAX);
     }
 }

@@ -108,7 +108,7 @@ fn page_tables_that_change() {
         guest.cpu.ram.write(0x2000 + 8, directory | 7);
         guest.cpu.ram.write(directory, table | 7);
         for i in 0..8u64 {
-            guest.cpu.ram.write(table + 8 * i, 0x40_0000 + (i << 12) | 7);
+            guest.cpu.ram.write(table + 8 * i, (0x40_0000 + (i << 12)) | 7);
             guest.cpu.ram.write(0x40_0000 + (i << 12), 0x1000 + i);
         }
         let linear = 1u64 << 30;
@@ -221,7 +221,7 @@ fn two_address_spaces() {
             ram.write(pdpt + 8, directory | 7);
             ram.write(directory, table | 7);
             for i in 0..512u64 {
-                ram.write(table + 8 * i, 0x40_0000 + (space << 20) + ((i & 15) << 12) | 7);
+                ram.write(table + 8 * i, (0x40_0000 + (space << 20) + ((i & 15) << 12)) | 7);
             }
         }
         guest.code(64, |a| {
@@ -304,7 +304,7 @@ fn protected_mode_without_and_with_paging() {
         }
         ram.write(TABLES + 4 * 0x100, (TABLES as u32 + 0x1000) | 7);
         for i in 0..1024u32 {
-            ram.write(TABLES + 0x1000 + 4 * u64::from(i), 0x40_0000 + ((i & 7) << 12) | 7);
+            ram.write(TABLES + 0x1000 + 4 * u64::from(i), (0x40_0000 + ((i & 7) << 12)) | 7);
         }
         // The same for PAE.
         ram.write(TABLES + 0x2000, TABLES + 0x3001);
@@ -314,7 +314,7 @@ fn protected_mode_without_and_with_paging() {
         }
         ram.write(TABLES + 0x4000, TABLES + 0x5007);
         for i in 0..512u64 {
-            ram.write(TABLES + 0x5000 + 8 * i, 0x40_0000 + ((i & 3) << 12) | 7);
+            ram.write(TABLES + 0x5000 + 8 * i, (0x40_0000 + ((i & 3) << 12)) | 7);
         }
         guest.code(32, |a| {
             let tables = TABLES as u32;

@@ -105,13 +105,13 @@ fn attack(guest: &mut Guest, seed: u64, mode: Mode) {
     for page in [TABLES, TABLES + 0x1000, DATA, STACK - 0x1000, LOG] {
         for i in 0..512 {
             let entry = (random.next() & 0xff_f000) | (random.next() & 0xe7) | 1;
-            ram.write(page + 8 * i, if random.next() % 8 == 0 { random.next() } else { entry });
+            ram.write(page + 8 * i, if random.next().is_multiple_of(8) { random.next() } else { entry });
         }
     }
     let mut at = guest.cpu.rip;
     for _ in 0..300 {
         // Often a value for a register first: RAX, RCX, RDX, RSI, RDI.
-        if random.next() % 2 == 0 {
+        if random.next().is_multiple_of(2) {
             let value = VALUES[(random.next() % VALUES.len() as u64) as usize];
             let register = [0u8, 1, 2, 6, 7][(random.next() % 5) as usize];
             let mut bytes = if mode == Mode::Long { vec![0x48] } else { Vec::new() };

@@ -133,6 +133,19 @@ pub enum Mode {
     Real,
 }
 
+/// What a guest has computed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// General registers.
+    pub registers: Vec<u64>,
+    /// What is at [`DATA`].
+    pub results: Vec<u64>,
+    /// What is at [`LOG`].
+    pub exceptions: Vec<u64>,
+    /// What devices were written.
+    pub written: Vec<(u64, u64)>,
+}
+
 /// Every configuration that makes sense, on a processor that has everything.
 pub fn configurations() -> Vec<Config> {
     let mut all = Vec::new();
@@ -342,11 +355,12 @@ impl Guest {
         self.cpu.ram.read(address).unwrap()
     }
 
-    /// What a guest has computed: its registers, its results, its exceptions.
-    pub fn outcome(&self) -> (Vec<u64>, Vec<u64>, Vec<u64>, Vec<(u64, u64)>) {
+    /// What the guest has computed.
+    pub fn outcome(&self) -> Outcome {
         let words = |from: u64, count: u64| (0..count).map(|i| self.word(from + 8 * i)).collect::<Vec<_>>();
         let written = self.bus.borrow().written.clone();
-        (self.cpu.gpr[..16].to_vec(), words(DATA, 64), words(LOG, 64), written)
+        let registers = self.cpu.gpr[..16].to_vec();
+        Outcome { registers, results: words(DATA, 64), exceptions: words(LOG, 64), written }
     }
 
     fn charged(&self, kind: impl Fn(&Kind) -> bool) -> u64 {
