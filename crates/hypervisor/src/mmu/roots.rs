@@ -248,10 +248,20 @@ impl Mmu {
         set.generation != self.generation || set.pages.iter().flatten().any(|id| self.pool.page(*id).invalid)
     }
 
+    /// Whether the guest's tables have another root than the one in use: PDPTEs are also loaded by changes of CR0 and CR4.
+    fn is_elsewhere(&self, vcpu: &VcpuMmu, guest: &Guest) -> bool {
+        let paging = vcpu.paging;
+        let Some(set) = vcpu.current().filter(|_| paging.enabled && !self.mode.is_tdp()) else { return false };
+        set.cr3 != guest.cr3 || (paging.pae && !paging.long && set.pdpte != guest.pdpte)
+    }
+
     /// What the processor must have in CR3, or as EPT pointer, when it enters the guest now.
     pub fn prepare(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) -> Result<Root, MmuError> {
         if vcpu.paging != Paging::of(guest) && !self.mode.is_tdp() {
             self.reset_context(vcpu, guest);
+        }
+        if self.is_elsewhere(vcpu, guest) {
+            self.new_cr3(vcpu, guest, true);
         }
         self.drop_obsolete_cached(vcpu);
         for set in std::mem::take(&mut vcpu.kept) {

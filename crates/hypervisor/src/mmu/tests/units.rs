@@ -426,3 +426,21 @@ fn both_halves_of_a_4_mib_page_are_flushed_together() {
         }
     }
 }
+
+#[test]
+fn page_directory_pointers_count_as_they_were_last_loaded() {
+    for mode in [MmuMode::ShadowNocache, MmuMode::Shadow] {
+        let mut rig = Rig::new(&config(mode), RAM);
+        rig.ram().write(DIRECTORY, TABLE | USER_RW);
+        rig.ram().write(TABLE, DATA | USER_RW);
+        let mut guest = Guest { cr0: CR0_PE | CR0_PG, cr3: ROOT, cr4: CR4_PAE, rflags: 2, ..Guest::default() };
+        guest.pdpte[0] = DIRECTORY | 1;
+        assert_eq!(read(&mut rig, &guest, 0), Met::Memory(DATA));
+        assert_eq!(read(&mut rig, &guest, 1 << 30), Met::Fault(code::USER));
+        // A change of CR4.PGE loads them, too.
+        guest.pdpte = [0, DIRECTORY | 1, 0, 0];
+        assert_eq!(read(&mut rig, &guest, 1 << 30), Met::Memory(DATA));
+        assert_eq!(read(&mut rig, &guest, 0), Met::Fault(code::USER));
+        rig.check();
+    }
+}
