@@ -43,8 +43,9 @@ Examples:
 Keys on a terminal: Ctrl-A x ends the run, Ctrl-A h lists the others.
 
 Exit status: 0 after power off or reset; (v << 1) | 1 after a write of v to the debug-exit port 0xf4; 124 when --timeout is
-over; 125 when the guest died (triple fault, or halted with interrupts off); 130 when interrupted; 126 when the machine
-could not be made or the ledger not written; 2 when the command line is wrong.")]
+over; 125 when the guest died (triple fault, or halted with interrupts off) or the hypervisor cannot go on with it; 130 when
+interrupted; 126 when the machine could not be made, the ledger not written, or the hypervisor's tables are not in order; 2
+when the command line is wrong.")]
 pub struct RunArgs {
     /// Kernel: Linux bzImage or vmlinux, PVH ELF, or multiboot 1 image
     #[arg(long, value_name = "FILE")]
