@@ -4,7 +4,7 @@
 //! | mode | tables of the hypervisor | found again | guest tables |
 //! |---|---|---|---|
 //! | `shadow-nocache` | one tree, freed at each load of CR3 | never | not watched: the tree is a large TLB |
-//! | `shadow` | a page per guest table and [`role::Role`] | by frame and role | write-protected, or unsync until the next flush |
+//! | `shadow` | a page per guest table and role | by frame and role | write-protected, or unsync until the next flush |
 //! | `legacy-tdp` | EPT | by frame and role | not looked at |
 //! | `tdp` | EPT, a tree per root | while the root is used | not looked at |
 //!
