@@ -1,12 +1,13 @@
 //! Writes the seeds of each target to `corpus/<target>`: what the fuzzer starts from.
 
 use std::{fs, io};
-use tollgate_fuzz::{decode, devices, ledger, loader, profile, virtio};
+use tollgate_fuzz::{decode, devices, hypervisor, ledger, loader, profile, virtio};
 
 fn main() -> io::Result<()> {
     let targets = [
         ("decode", decode::seeds()),
         ("devices", devices::seeds()),
+        ("hypervisor", hypervisor::seeds()),
         ("ledger", ledger::seeds()),
         ("loader", loader::seeds()),
         ("profile", profile::seeds()),

@@ -78,26 +78,27 @@ impl Bus for NoisyBus {
     }
 }
 
+/// The processor of a profile.
+pub(crate) fn model(profile: &Profile) -> Model {
+    let entry = |l: &::ledger::profile::CpuidLeaf| CpuidEntry {
+        leaf: l.leaf,
+        subleaf: l.subleaf,
+        regs: CpuidRegs { eax: l.eax, ebx: l.ebx, ecx: l.ecx, edx: l.edx },
+    };
+    Model {
+        costs: profile.costs(),
+        geometry: profile.geometry(),
+        cpuid: profile.cpuid().iter().map(entry).collect(),
+        tsc_hz: profile.tsc_hz.value,
+        arch_capabilities: profile.arch_capabilities.as_ref().map_or(0, |a| a.value),
+        physical_bits: profile.physical_bits.value,
+    }
+}
+
 /// A model that has everything and where events cost nothing, and those of the profiles.
 fn models() -> Vec<Arc<Model>> {
-    let mut models: Vec<_> = Profile::names()
-        .map(|name| {
-            let profile = Profile::named(name).expect("it is built in");
-            let entry = |l: &::ledger::profile::CpuidLeaf| CpuidEntry {
-                leaf: l.leaf,
-                subleaf: l.subleaf,
-                regs: CpuidRegs { eax: l.eax, ebx: l.ebx, ecx: l.ecx, edx: l.edx },
-            };
-            Model {
-                costs: profile.costs(),
-                geometry: profile.geometry(),
-                cpuid: profile.cpuid().iter().map(entry).collect(),
-                tsc_hz: profile.tsc_hz.value,
-                arch_capabilities: profile.arch_capabilities.as_ref().map_or(0, |a| a.value),
-                physical_bits: profile.physical_bits.value,
-            }
-        })
-        .collect();
+    let mut models: Vec<_> =
+        Profile::names().map(|name| model(&Profile::named(name).expect("it is built in"))).collect();
     let max = Profile::names().position(|name| name == "max").expect("it is built in");
     models.push(Model { costs: Costs::free(), ..models[max].clone() });
     // Most inputs run where most instructions exist.

@@ -3,6 +3,7 @@
 
 pub mod decode;
 pub mod devices;
+pub mod hypervisor;
 pub mod ledger;
 pub mod loader;
 pub mod profile;
