@@ -9,7 +9,7 @@ use crate::registers::Visible;
 use crate::vm::Hypervisor;
 use cpu::state::attention;
 use cpu::vmx::{VmExit, interruptibility};
-use cpu::{BlockCache, Cpu, Exit};
+use cpu::{BlockCache, Cpu, Exit, flags};
 use ledger::{Operation, Ticks};
 
 /// A virtual CPU: what the hypervisor keeps for one besides the processor's own state.
@@ -214,6 +214,10 @@ impl Context<'_> {
         let length = exit.instruction_length;
         if let Some(event) = crate::events::Event::interrupted(exit.vectoring, exit.vectoring_error, length) {
             self.vcpu.events.next = Some(event);
+            if event.kind() != cpu::vmx::interruption::HARDWARE_EXCEPTION {
+                // The exit's fault has set RF; the guest never sees it, and the event's handler must not find its RF.
+                self.cpu.flags &= !flags::RF;
+            }
             if event.kind() == cpu::vmx::interruption::NMI {
                 // It will be injected again: it blocks then.
                 self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;

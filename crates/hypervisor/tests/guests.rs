@@ -295,6 +295,23 @@ fn interrupts_arrive_when_they_may() {
 }
 
 #[test]
+fn software_interrupts_push_the_flags_there_were() {
+    everywhere(Mode::Long, |guest| {
+        guest.code(64, |a| {
+            a.mov(rbx, DATA)?;
+            // The first of them finds the tables unmapped.
+            for i in 0..2 {
+                a.int(0x30)?;
+                a.mov(rax, qword_ptr(rsp - 24))?;
+                a.mov(qword_ptr(rbx + 8 * i), rax)?;
+            }
+            a.cli()?;
+            a.hlt()
+        });
+    });
+}
+
+#[test]
 fn protected_mode_without_and_with_paging() {
     everywhere(Mode::Protected, |guest| {
         let ram = guest.cpu.ram.clone();
