@@ -10,7 +10,7 @@ use crate::decode;
 use ::hypervisor::config::{Cr0Wp, MmuMode};
 use ::hypervisor::{Config, Failure, Hypervisor, Vcpu};
 use ::ledger::profile::Profile;
-use ::ledger::{Costs, Header, Ledger, Recorder, Symbols, TICKS_PER_CYCLE};
+use ::ledger::{Costs, Family, Header, Ledger, Recorder, Symbols, TICKS_PER_CYCLE};
 use arbitrary::{Result, Unstructured};
 use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
@@ -109,7 +109,10 @@ fn processor<T>(number: usize, then: impl FnOnce(&Processor) -> T) -> T {
         then(all[number].get_or_init(|| {
             let profile = Profile::named(PROFILES[number]).expect("it is built in");
             let priced = decode::model(&profile);
-            let free = Model { costs: Costs::free(), ..priced.clone() };
+            let mut costs = Costs::free();
+            // Emulation takes time too, so that emulated code comes to an end.
+            costs.by_family[Family::Operation as usize] = TICKS_PER_CYCLE / 10;
+            let free = Model { costs, ..priced.clone() };
             Processor { profile, priced: Arc::new(priced), free: Arc::new(free) }
         }))
     })
