@@ -390,7 +390,8 @@ impl Author<'_, '_> {
 
 /// The guest's code: CLI and HLT at its end.
 pub fn code(input: &mut Unstructured, bits: u32) -> Vec<u8> {
-    let mut author = Author { input, bits, bytes: Vec::new() };
+    // The first fetch may leave RF behind, as on hardware: an interrupt must not be what finds it.
+    let mut author = Author { input, bits, bytes: vec![0x90; SLOT] };
     for _ in 0..PIECES {
         if author.input.is_empty() || author.piece().is_err() {
             break;
