@@ -169,7 +169,7 @@ pub fn entry(input: &mut Unstructured) -> Result<u64> {
 pub fn entry_address(input: &mut Unstructured) -> Result<u64> {
     let (table, index) = input.arbitrary::<(u8, u8)>()?;
     let index = if table & 0x80 != 0 { u64::from(index) * 2 } else { u64::from(index & 15) };
-    Ok(TABLES + (u64::from(table) % TABLE_PAGES << 12) + 8 * index)
+    Ok(TABLES + ((u64::from(table) % TABLE_PAGES) << 12) + 8 * index)
 }
 
 /// Code in the making.
@@ -355,7 +355,7 @@ impl Author<'_, '_> {
             }
             4 => self.put(&[0x0f, 0x20, 0xd8, 0x0f, 0x22, 0xd8]),
             5 => {
-                self.set(0, TABLES + (u64::from(value) % TABLE_PAGES << 12) | u64::from(value & 0x18));
+                self.set(0, TABLES + ((u64::from(value) % TABLE_PAGES) << 12) | u64::from(value & 0x18));
                 self.put(&[0x0f, 0x22, 0xd8]);
             }
             6 => self.put(&[0x0f, 0x20, 0xc0 | value & 0x3f]),
