@@ -240,23 +240,32 @@ impl Cpu {
     }
 
     /// Makes the page of `linear` the one being executed: [`Fetch::physical`] is where it is.
+    #[inline]
     pub fn enter_page(&mut self, linear: u64) -> Exec {
         let page = linear & !OFFSET;
         let tag = page | self.fetch.generation << 1 | u64::from(self.cpl == 3);
         let index = (page >> 12) as usize % FETCH_SLOTS;
         let (found, physical) = self.fetch.slots[index];
-        if found == tag {
-            self.fetch.physical = physical;
-        } else {
-            if self.long64 && !self.canonical(linear) {
-                return Err(self.gp(0));
-            }
-            let privilege = self.privilege();
-            // The whole address: a fault reports the instruction's, not the page's.
-            let (address, _) = self.translate(linear, Access::Fetch, privilege)?;
-            self.fetch.slots[index] = (tag, address & !OFFSET);
-            self.fetch.physical = address & !OFFSET;
+        if found != tag {
+            return self.enter_new_page(linear, tag);
         }
+        self.fetch.physical = physical;
+        self.fetch.page = page;
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enter_new_page(&mut self, linear: u64, tag: u64) -> Exec {
+        if self.long64 && !self.canonical(linear) {
+            return Err(self.gp(0));
+        }
+        let privilege = self.privilege();
+        let page = linear & !OFFSET;
+        // The whole address: a fault reports the instruction's, not the page's.
+        let (address, _) = self.translate(linear, Access::Fetch, privilege)?;
+        self.fetch.slots[(page >> 12) as usize % FETCH_SLOTS] = (tag, address & !OFFSET);
+        self.fetch.physical = address & !OFFSET;
         self.fetch.page = page;
         Ok(())
     }
