@@ -355,7 +355,7 @@ impl Author<'_, '_> {
             }
             4 => self.put(&[0x0f, 0x20, 0xd8, 0x0f, 0x22, 0xd8]),
             5 => {
-                self.set(0, TABLES + ((u64::from(value) % TABLE_PAGES) << 12) | u64::from(value & 0x18));
+                self.set(0, (TABLES + ((u64::from(value) % TABLE_PAGES) << 12)) | u64::from(value & 0x18));
                 self.put(&[0x0f, 0x22, 0xd8]);
             }
             6 => self.put(&[0x0f, 0x20, 0xc0 | value & 0x3f]),

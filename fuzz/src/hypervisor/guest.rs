@@ -138,7 +138,7 @@ fn page_tables(cpu: &mut Cpu, mode: Mode) {
             entry(TABLES + 4 * (DEVICE >> 22), (DEVICE & !0x3f_ffff) | 0x87);
             for i in 0..1024 {
                 entry(table(1) + 4 * i, i << 12 | 7);
-                entry(table(2) + 4 * i, DATA + ((i & 15) << 12) | 7);
+                entry(table(2) + 4 * i, (DATA + ((i & 15) << 12)) | 7);
             }
         }
         Mode::Pae | Mode::Long => {
@@ -155,8 +155,8 @@ fn page_tables(cpu: &mut Cpu, mode: Mode) {
             entry(table(4), table(5) | 7);
             entry(table(6) + 8 * (DEVICE >> 21 & 511), DEVICE | 0x87);
             for i in 0..512 {
-                entry(table(3) + 8 * i, DATA + (i << 12) | 7);
-                entry(table(5) + 8 * i, DATA + ((i & 15) << 12) | 7);
+                entry(table(3) + 8 * i, (DATA + (i << 12)) | 7);
+                entry(table(5) + 8 * i, (DATA + ((i & 15) << 12)) | 7);
             }
         }
     }
@@ -194,7 +194,7 @@ fn descriptors(cpu: &mut Cpu, mode: Mode, user: bool) {
     if mode != Mode::Real {
         for i in 0..6 {
             let code = i == usize::from(seg::CS);
-            cpu.seg[i].selector = if code { 8 } else { 0x10 } + if user { 0x10 } else { 0 } | rpl;
+            cpu.seg[i].selector = (if code { 8 } else { 0x10 } + if user { 0x10 } else { 0 }) | rpl;
         }
     }
     // Both tasks: a stack of level 0, and a state to switch to.
