@@ -15,6 +15,8 @@ pub const DELAY_PORT: u16 = 0x80;
 
 /// MSRs that the guest reads and writes without exit: FS and GS base, KERNEL_GS_BASE, and where SYSENTER goes.
 const PASSED_THROUGH: &[u32] = &[0x174, 0x175, 0x176, 0xc000_0100, 0xc000_0101, 0xc000_0102];
+/// IA32_SPEC_CTRL, which a guest has for itself once it has written a value.
+pub const SPEC_CTRL: u32 = 0x48;
 /// MSRs that it only reads without exit: the time-stamp counter.
 const READ_THROUGH: &[u32] = &[0x10];
 
@@ -41,8 +43,7 @@ impl Shared {
         });
         let mut msr = [0xff; 4096];
         for index in PASSED_THROUGH {
-            clear(&mut msr, *index, false);
-            clear(&mut msr, *index, true);
+            pass_through(&mut msr, *index);
         }
         for index in READ_THROUGH {
             clear(&mut msr, *index, false);
@@ -56,6 +57,12 @@ impl Shared {
             cr3_targets: usize::from(processor.cr3_targets).min(page::ENTRIES),
         }
     }
+}
+
+/// Lets the guest read and write a register without exit.
+pub fn pass_through(bitmap: &mut MsrBitmap, index: u32) {
+    clear(bitmap, index, false);
+    clear(bitmap, index, true);
 }
 
 fn clear(bitmap: &mut MsrBitmap, index: u32, write: bool) {

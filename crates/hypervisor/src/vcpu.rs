@@ -1,6 +1,6 @@
 //! A virtual CPU, and the loop around entering the guest and handling its exits.
 
-use crate::controls;
+use crate::controls::{self, SPEC_CTRL};
 use crate::events::Events;
 use crate::exits;
 use crate::failure::{Failure, Place};
@@ -10,7 +10,7 @@ use crate::vm::Hypervisor;
 use cpu::state::attention;
 use cpu::vmx::{VmExit, interruptibility};
 use cpu::{BlockCache, Cpu, Exit, flags};
-use ledger::{Operation, Ticks};
+use ledger::{Family, Kind, Operation, Ticks};
 
 /// A virtual CPU: what the hypervisor keeps for one besides the processor's own state.
 #[derive(Default)]
@@ -29,6 +29,8 @@ pub struct Vcpu {
     pub(crate) flush: bool,
     /// The guest has its debug registers, until the next exit.
     pub(crate) debug_registers: bool,
+    /// The guest has IA32_SPEC_CTRL for itself.
+    pub(crate) spec_ctrl: bool,
     /// Another virtual CPU wants this one to leave the guest.
     pub(crate) kicked: bool,
     /// Announcements of freed page directories that this one has followed.
@@ -142,6 +144,7 @@ impl Context<'_> {
         let cpu = &mut *self.cpu;
         self.vcpu.visible = Visible::of(cpu);
         self.vcpu.events = Events::default();
+        self.vcpu.spec_ctrl = false;
         *cpu.controls_mut() = controls::fixed(&self.vm.config, &self.vm.shared, &self.vm.ownership, cpu);
         self.vcpu.flush = true;
         self.vcpu.adopted = true;
@@ -209,6 +212,9 @@ impl Context<'_> {
     fn left(&mut self) -> Result<(), Failure> {
         let exit = self.exit;
         self.charge(Operation::RunLoop, 1);
+        if self.vcpu.spec_ctrl {
+            self.cpu.charge_host_kind(Kind::new(Family::Rdmsr, SPEC_CTRL), 1);
+        }
         self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
         self.follow_cached_root()?;
         let length = exit.instruction_length;

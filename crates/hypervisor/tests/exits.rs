@@ -73,6 +73,26 @@ fn address_spaces_exit_with_shadow_tables_only() {
 }
 
 #[test]
+fn a_guest_that_uses_spec_ctrl_has_it_after_the_first_value() {
+    let mut guest = Guest::new("icx", Some(config(MmuMode::Tdp)), Mode::Long);
+    guest.code(64, |a| {
+        a.mov(ecx, 0x48)?;
+        a.xor(edx, edx)?;
+        for value in [0, 0, 1, 0, 1] {
+            a.mov(eax, value)?;
+            a.wrmsr()?;
+        }
+        a.rdmsr()?;
+        a.mov(rbx, rax)?;
+        a.cli()?;
+        a.hlt()
+    });
+    guest.finish();
+    assert_eq!(guest.cpu.gpr[3], 1);
+    assert_eq!((guest.exits(reason::WRMSR), guest.exits(reason::RDMSR)), (3, 0));
+}
+
+#[test]
 fn devices_cost_what_their_place_costs() {
     for (irqchip, kernel, user) in [(Irqchip::Kernel, 2, 1), (Irqchip::User, 0, 4)] {
         let mut guest = Guest::new("icx", Some(Config { irqchip, ..config(MmuMode::Tdp) }), Mode::Long);

@@ -1,5 +1,6 @@
 //! RDMSR and WRMSR.
 
+use crate::controls::{self, SPEC_CTRL};
 use crate::devices::Access;
 use crate::events::vector;
 use crate::failure::Failure;
@@ -7,6 +8,7 @@ use crate::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE};
 use crate::vcpu::{Context, Step};
 use cpu::state::reg;
 use ledger::Operation;
+use std::rc::Rc;
 
 /// Registers of the local APIC and its deadline timer.
 fn of_apic(index: u32) -> bool {
@@ -36,7 +38,11 @@ pub(super) fn write(context: &mut Context) -> Result<Step, Failure> {
     context.charge(Operation::Msr, 1);
     let index = index(context);
     if !context.vm.config.paravirt || !matches!(index, MSR_HYPERCALL_PAGE | MSR_STATE_PAGE) {
-        return by_processor(context, index);
+        let step = by_processor(context, index);
+        if index == SPEC_CTRL && context.cpu.msr.spec_ctrl != 0 {
+            context.give_spec_ctrl();
+        }
+        return step;
     }
     let (low, high) = (context.cpu.gpr[usize::from(reg::RAX)], context.cpu.gpr[usize::from(reg::RDX)]);
     let value = high << 32 | low & 0xffff_ffff;
@@ -64,4 +70,14 @@ fn by_processor(context: &mut Context, index: u32) -> Result<Step, Failure> {
         context.control_registers_changed(before, None)?;
     }
     Ok(step)
+}
+
+impl Context<'_> {
+    /// A guest that uses IA32_SPEC_CTRL writes it at each entry of its kernel: from its first value on it has the register
+    /// without exits, and each exit saves what it holds.
+    fn give_spec_ctrl(&mut self) {
+        let Some(bitmap) = &mut self.cpu.controls_mut().msr_bitmap else { return };
+        controls::pass_through(Rc::make_mut(bitmap), SPEC_CTRL);
+        self.vcpu.spec_ctrl = true;
+    }
 }
