@@ -7,6 +7,7 @@
 use crate::counters::Counters;
 use crate::op::Op;
 use crate::ram::{PAGE, Ram, lines};
+use crate::tier::Tier;
 use ledger::{OriginId, Recorder, ShapeId};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -70,6 +71,10 @@ pub struct BlockCache {
     pub blocks: Vec<Block>,
     /// Their operations.
     pub ops: Vec<Op>,
+    /// What executes them.
+    pub tier: Tier,
+    /// Whether every translation is held against the interpreter.
+    pub check_translation: bool,
     counters: Counters,
     index: FxHashMap<(u64, u64, u8), u32>,
     pages: FxHashMap<u64, Vec<u32>>,
@@ -93,6 +98,8 @@ impl BlockCache {
         Self {
             blocks: Vec::new(),
             ops: Vec::new(),
+            tier: Tier::default(),
+            check_translation: false,
             counters: Counters::new(),
             index: FxHashMap::default(),
             pages: FxHashMap::default(),
@@ -239,7 +246,7 @@ impl BlockCache {
     /// Drops everything and the memory it took.
     pub fn release(&mut self, ram: &Ram, recorder: &mut Recorder) {
         self.clear(ram, recorder);
-        *self = Self::new();
+        *self = Self { tier: self.tier, check_translation: self.check_translation, ..Self::new() };
     }
 
     /// Drops everything.

@@ -37,6 +37,8 @@ pub struct Options {
     pub jobs: usize,
     /// Whether cells are run although there is a finished one.
     pub fresh: bool,
+    /// Arguments of `tollgate run` that say what executes the instructions; what comes out does not depend on them.
+    pub tier: Vec<String>,
 }
 
 /// Why nothing could be run.
@@ -190,6 +192,7 @@ impl Runner<'_> {
         let mut command = Command::new(&self.options.program);
         command
             .args(self.cells[cell].arguments())
+            .args(&self.options.tier)
             .args(["--timeout", &self.cells[cell].timeout().to_string(), "--ledger"])
             .arg(std::path::absolute(directory.0.join(LEDGER))?)
             .current_dir(&self.options.root)

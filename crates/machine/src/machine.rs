@@ -10,7 +10,7 @@ use crate::vcpus::{Pause, Vcpus};
 use crate::{MAX_CPUS, acpi};
 use cpu::model::{CpuidEntry, CpuidRegs};
 use cpu::ram::Region;
-use cpu::{Cpu, Model, Ram};
+use cpu::{Cpu, Model, Ram, Tier};
 use hypervisor::Hypervisor;
 use hypervisor::mmu::Mmu;
 use ledger::profile::Profile;
@@ -53,6 +53,10 @@ pub struct Config {
     pub clock: ClockSource,
     /// What the guest runs on.
     pub platform: Platform,
+    /// What executes the guest's instructions; it changes nothing but the time that takes.
+    pub tier: Tier,
+    /// Whether the processor's two tiers are held against each other, block by block.
+    pub check_translation: bool,
 }
 
 /// The outside world, as a machine sees it.
@@ -197,6 +201,8 @@ impl Machine {
             Platform::Bare | Platform::Emulated => None,
         };
         let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), hypervisor);
+        vcpus.cache.tier = config.tier;
+        vcpus.cache.check_translation = config.check_translation;
         vcpus.enter(&entry);
         // Loading went through the devices' view of memory; no code is decoded yet.
         drop(ram.take_written());

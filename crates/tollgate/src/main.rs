@@ -10,6 +10,7 @@ mod run;
 mod size;
 mod table;
 mod terminal;
+mod tier;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -3,6 +3,7 @@
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
 use crate::terminal::{Terminal, print};
+use crate::tier::TierArgs;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use ledger::Ticks;
@@ -90,6 +91,8 @@ pub struct RunArgs {
     /// Prints the machine (with --dry-run) or how the run ended as JSON on standard error
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    tier: TierArgs,
     #[command(flatten)]
     platform: PlatformArgs,
 }
@@ -192,6 +195,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     if args.ledger.is_some() && matches!(args.clock, ClockArg::Host) {
         bail!("--ledger needs --clock virtual: with the host's clock nothing is charged");
     }
+    let (tier, check_translation) = args.tier.resolve()?;
     cpu::host_supported()?;
     let profile = Profile::find(&args.cpu)?;
     let platform = args.platform.resolve(&profile)?;
@@ -216,6 +220,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             ClockArg::Host => ClockSource::Host,
         },
         platform,
+        tier,
+        check_translation,
     };
     let mut machine = Machine::new(config).with_context(|| format!("can't boot {}", args.kernel.display()))?;
     if args.dry_run {

@@ -157,6 +157,7 @@ fn wrong_arguments_are_explained() {
         &["--kernel", &good, "--cpus", "x"],
         &["--kernel", &good, "--timeout", "0"],
         &["--kernel", &good, "--limit", "soon"],
+        &["--kernel", &good, "--tier", "fast"],
         &["--kernel", &good, "--nonsense"],
     ] {
         let (status, printed, error) = run(arguments);
@@ -273,6 +274,28 @@ fn impossible_platforms_are_refused() {
         assert_eq!(status, WRONG_ARGUMENTS);
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn a_ledger_does_not_depend_on_the_tier() {
+    let files = Files::new("tiers");
+    let (good, ledger) = (files.good(), files.path("ledger"));
+    let bytes = |options: &[&str]| {
+        let (status, printed, error) = run(&[&["--kernel", &good, "--ledger", &ledger], options].concat());
+        assert_eq!((status, printed.as_str(), error.as_str()), (0, "*", ""), "{options:?}");
+        std::fs::read(&ledger).unwrap()
+    };
+    let interpreted = bytes(&["--tier", "interpreter"]);
+    assert_eq!(bytes(&[]), interpreted);
+    for tier in ["translator", "auto"] {
+        assert_eq!(bytes(&["--tier", tier]), interpreted, "{tier}");
+        assert_eq!(bytes(&["--tier", tier, "--check-translation"]), interpreted, "{tier}, checked");
+    }
+    let checked = ["--kernel", &good, "--tier", "interpreter", "--check-translation"];
+    refused(&checked, "--check-translation has nothing to check: it needs --tier translator or auto");
+    let (status, _, error) = run(&["--kernel", &good, "--tier", "fast"]);
+    assert_eq!(status, WRONG_ARGUMENTS);
+    assert!(error.contains("interpreter, translator, auto"), "{error}");
 }
 
 /// The report of a run on a platform.

@@ -54,6 +54,7 @@ impl Bench {
             out: self.directory.join("out"),
             jobs: 2,
             fresh,
+            tier: vec!["--tier".into(), "auto".into()],
         };
         run(&self.experiment.cells(), &options, stop, &mut Nobody).unwrap()
     }

@@ -6,6 +6,7 @@ use crate::table::{
     Align::{Left, Right},
     emit, number, table, whole_cycles,
 };
+use crate::tier::TierArgs;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use lab::check::{Document, Limits, Verdict, What};
@@ -128,6 +129,8 @@ struct Common {
     /// Runs cells again that are finished
     #[arg(long)]
     fresh: bool,
+    #[command(flatten)]
+    tier: TierArgs,
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {
@@ -197,6 +200,7 @@ fn cells(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -> 
         out: common.out.clone(),
         jobs,
         fresh: common.fresh,
+        tier: common.tier.arguments()?,
     };
     let mut progress = Progress::new(cells.len());
     let outcomes = runner::run(&cells, &options, &stop, &mut progress)?;
