@@ -14,6 +14,7 @@ pub mod f80;
 pub mod fault;
 pub mod features;
 pub mod flags;
+pub mod front;
 pub mod mem;
 pub mod model;
 pub mod native;
@@ -26,6 +27,7 @@ pub mod table;
 pub mod testing;
 pub mod tier;
 pub mod tlb;
+pub mod translate;
 pub mod vmx;
 pub mod walk;
 

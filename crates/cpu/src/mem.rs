@@ -1,12 +1,13 @@
 //! Access to guest memory through segmentation and paging.
 //!
-//! The fast path is [`Front`], a direct-mapped array of host pointers. It only ever holds pages that are in the modelled
-//! first-level data TLB, may be accessed in the current mode, are RAM, and (for writes) have no line that is marked
-//! as decoded or monitored, so a hit needs no further check and charges nothing.
+//! The fast path is [`Front`](crate::front::Front), direct-mapped arrays of host pointers. It only ever holds pages that are
+//! in the modelled first-level data TLB, may be accessed in the current mode, are RAM, and (for writes) have no line that is
+//! marked as decoded or monitored, so a hit needs no further check and charges nothing.
 
 use crate::capability::Capability;
 use crate::fault::{Cause, Exec, Fault, vector};
 use crate::flags::{self, Int};
+use crate::front::Mode;
 use crate::op::{Op, SEG_FLAT};
 use crate::ram::{PAGE, lines};
 use crate::state::{Cpu, attention, bits::*, rights, seg};
@@ -15,171 +16,7 @@ use crate::vmx::DeviceAccess;
 use crate::walk::{Access, Privilege};
 use ledger::{Family, Kind};
 
-const SLOTS: usize = 256;
 const OFFSET: u64 = PAGE - 1;
-
-#[derive(Clone, Copy)]
-struct Slot {
-    /// Linear page | generation and mode; never matches when empty.
-    tag: u64,
-    /// Host address minus linear address, wrapping.
-    addend: u64,
-}
-
-const EMPTY: Slot = Slot { tag: u64::MAX, addend: 0 };
-
-/// Host pointers of pages in the first-level data TLB.
-pub struct Front {
-    read: [Slot; SLOTS],
-    write: [Slot; SLOTS],
-    /// Low 12 bits of a tag: generation (bits 11:2) and mode (bits 1:0).
-    context: u64,
-    /// [`Ram::epoch`](crate::Ram::epoch) when pages for writing were last dropped for it.
-    epoch: u64,
-}
-
-/// Mode under which nothing is cached, so that every access takes the slow path.
-const MODE_SLOW: u64 = 3;
-
-impl Front {
-    /// An empty one.
-    pub fn new() -> Self {
-        Self { read: [EMPTY; SLOTS], write: [EMPTY; SLOTS], context: MODE_SLOW, epoch: 0 }
-    }
-
-    fn set_generation(&mut self, generation: u64) {
-        self.context = generation << 2 | (self.context & 3);
-    }
-
-    fn set_mode(&mut self, mode: u64) {
-        self.context = (self.context & !3) | mode;
-    }
-
-    fn drop_range(&mut self, linear: u64, shift: u8) {
-        if shift == 12 {
-            let slot = (linear >> 12) as usize % SLOTS;
-            for array in [&mut self.read, &mut self.write] {
-                if array[slot].tag >> 12 == linear >> 12 {
-                    array[slot] = EMPTY;
-                }
-            }
-        } else {
-            for e in self.read.iter_mut().chain(&mut self.write) {
-                if e.tag >> shift == linear >> shift {
-                    *e = EMPTY;
-                }
-            }
-        }
-    }
-
-    fn drop_writes(&mut self) {
-        self.write = [EMPTY; SLOTS];
-    }
-}
-
-impl Default for Front {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Pages of the first-level instruction TLB from which the current mode may fetch, and the page being executed.
-///
-/// A page here is in the modelled TLB, so that finding it charges nothing; it leaves when the modelled entry does.
-pub struct Fetch {
-    slots: [(u64, u64); FETCH_SLOTS],
-    generation: u64,
-    /// Linear address of the page being executed; odd (never a page address) when it must be looked up again.
-    pub page: u64,
-    /// Its guest-physical address.
-    pub physical: u64,
-}
-
-const FETCH_SLOTS: usize = 64;
-const NO_PAGE: u64 = 1;
-
-impl Fetch {
-    /// An empty one.
-    pub fn new() -> Self {
-        Self { slots: [(u64::MAX, 0); FETCH_SLOTS], generation: 0, page: NO_PAGE, physical: 0 }
-    }
-
-    /// Looks the current page up again before the next block (the privilege level may have changed).
-    pub fn leave(&mut self) {
-        self.page = NO_PAGE;
-    }
-
-    fn set_generation(&mut self, generation: u64) {
-        self.page = NO_PAGE;
-        self.generation = generation;
-    }
-
-    fn drop_range(&mut self, linear: u64, shift: u8) {
-        if self.page >> shift == linear >> shift {
-            self.page = NO_PAGE;
-        }
-        for slot in &mut self.slots {
-            if slot.0 >> shift == linear >> shift {
-                slot.0 = u64::MAX;
-            }
-        }
-    }
-}
-
-impl Default for Fetch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Which entries of [`Front`] and [`Fetch`] belong to which VPID, EPT pointer and PCID: those of the address spaces used last stay valid while another
-/// one is active, as they do in the TLB.
-pub struct Spaces {
-    recent: [(u32, u16); RECENT],
-    next: usize,
-    newest: u16,
-}
-
-const RECENT: usize = 16;
-/// Generations that fit in a tag; 0 is none.
-const GENERATIONS: u16 = 1 << 10;
-const NO_SPACE: (u32, u16) = (u32::MAX, 0);
-
-impl Spaces {
-    /// None yet.
-    pub fn new() -> Self {
-        Self { recent: [NO_SPACE; RECENT], next: 0, newest: 0 }
-    }
-
-    /// The generation of an address space's entries, and whether generations have started over.
-    fn enter(&mut self, space: u32) -> (u64, bool) {
-        if let Some((_, generation)) = self.recent.iter().find(|(s, _)| *s == space) {
-            return (u64::from(*generation), false);
-        }
-        self.newest += 1;
-        let over = self.newest == GENERATIONS;
-        if over {
-            *self = Self { newest: 1, ..Self::new() };
-        }
-        self.recent[self.next] = (space, self.newest);
-        self.next = (self.next + 1) % RECENT;
-        (u64::from(self.newest), over)
-    }
-
-    fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
-        self.recent.iter_mut().filter(|(space, _)| is_gone(*space)).for_each(|slot| *slot = NO_SPACE);
-    }
-
-    fn forget_all(&mut self) {
-        self.recent = [NO_SPACE; RECENT];
-    }
-}
-
-impl Default for Spaces {
-    fn default() -> Self {
-        Self::new()
-    }
-}
 
 /// Where a slow access ended up.
 enum Target {
@@ -194,13 +31,13 @@ impl Cpu {
     pub fn access_changed(&mut self) {
         let alignment_checked = self.cr0 & CR0_AM != 0 && self.flags & flags::AC != 0 && self.cpl == 3;
         let mode = if alignment_checked || self.data_breakpoints() || self.vmx.emulation.is_some() {
-            MODE_SLOW
+            Mode::Slow
         } else if self.cpl == 3 {
-            0
+            Mode::User
         } else if self.cr4 & CR4_SMAP == 0 || self.flags & flags::AC != 0 {
-            1
+            Mode::Supervisor
         } else {
-            2
+            Mode::SupervisorOnly
         };
         self.front.set_mode(mode);
     }
@@ -211,7 +48,7 @@ impl Cpu {
             emulating.note_mapping();
             return;
         }
-        self.spaces.forget_all();
+        self.front.forget(|_| true);
         self.enter_space();
         self.access_changed();
     }
@@ -224,49 +61,38 @@ impl Cpu {
         }
         if let Some(pcid) = flushed {
             let context = self.tlb.context();
-            self.spaces.forget(|space| context.owns(space, pcid));
+            self.front.forget(|space| context.owns(space, pcid));
         }
         self.enter_space();
     }
 
     fn enter_space(&mut self) {
-        let (generation, over) = self.spaces.enter(self.tlb.context().key(self.pcid()));
-        if over {
-            self.front = Front { context: self.front.context, ..Front::new() };
-            self.fetch = Fetch::new();
-        }
-        self.front.set_generation(generation);
-        self.fetch.set_generation(generation);
+        let space = self.tlb.context().key(self.pcid());
+        self.front.enter(space, self.ram.epoch());
+        self.fetch.leave();
     }
 
-    /// Makes the page of `linear` the one being executed: [`Fetch::physical`] is where it is.
+    /// Makes the page of `linear` the one being executed: [`Fetch::physical`](crate::front::Fetch::physical) is where it is.
     #[inline]
     pub fn enter_page(&mut self, linear: u64) -> Exec {
-        let page = linear & !OFFSET;
-        let tag = page | self.fetch.generation << 1 | u64::from(self.cpl == 3);
-        let index = (page >> 12) as usize % FETCH_SLOTS;
-        let (found, physical) = self.fetch.slots[index];
-        if found != tag {
-            return self.enter_new_page(linear, tag);
-        }
+        let Some(physical) = self.front.code_page(linear, self.cpl == 3) else { return self.enter_new_page(linear) };
         self.fetch.physical = physical;
-        self.fetch.page = page;
+        self.fetch.page = linear & !OFFSET;
         Ok(())
     }
 
     #[cold]
     #[inline(never)]
-    fn enter_new_page(&mut self, linear: u64, tag: u64) -> Exec {
+    fn enter_new_page(&mut self, linear: u64) -> Exec {
         if self.long64 && !self.canonical(linear) {
             return Err(self.gp(0));
         }
         let privilege = self.privilege();
-        let page = linear & !OFFSET;
         // The whole address: a fault reports the instruction's, not the page's.
         let (address, _) = self.translate(linear, Access::Fetch, privilege)?;
-        self.fetch.slots[(page >> 12) as usize % FETCH_SLOTS] = (tag, address & !OFFSET);
+        self.front.fill_code(linear, address & !OFFSET, self.cpl == 3);
         self.fetch.physical = address & !OFFSET;
-        self.fetch.page = page;
+        self.fetch.page = linear & !OFFSET;
         Ok(())
     }
 
@@ -360,16 +186,21 @@ impl Cpu {
             self.charge(Kind::new(family, walked.references), 1);
         }
         self.front.drop_range(walked.entry.linear, walked.entry.shift);
-        self.fetch.drop_range(walked.entry.linear, walked.entry.shift);
+        self.drop_code(walked.entry.linear, walked.entry.shift);
         let entry = self.tlb.kept(walked.entry, linear);
         let displaced = self.tlb.insert(entry, code);
         self.displaced(displaced, code);
         Ok((physical(&entry, linear), entry))
     }
 
+    fn drop_code(&mut self, linear: u64, shift: u8) {
+        self.fetch.drop_range(linear, shift);
+        self.front.drop_fetch(linear, shift);
+    }
+
     fn displaced(&mut self, displaced: Option<Entry>, code: bool) {
         match displaced {
-            Some(old) if code => self.fetch.drop_range(old.linear, old.shift),
+            Some(old) if code => self.drop_code(old.linear, old.shift),
             Some(old) => self.front.drop_range(old.linear, old.shift),
             None => {}
         }
@@ -381,9 +212,9 @@ impl Cpu {
             return Err(self.segment_fault(segment));
         }
         let write = access == Access::Write;
-        let (address, _) = self.translate(linear, access, privilege)?;
+        let (address, entry) = self.translate(linear, access, privilege)?;
         let explicit = privilege != Privilege::Implicit;
-        if explicit && self.front.context & 3 == MODE_SLOW {
+        if explicit && self.front.mode() == Mode::Slow {
             self.data_breakpoint(linear, size, write);
         }
         let Some(backing) = self.backing(address) else { return Ok(Target::Device(address)) };
@@ -411,18 +242,9 @@ impl Cpu {
             }
         }
         let current = if self.cpl == 3 { Privilege::User } else { Privilege::Supervisor };
-        if privilege == current && self.front.context & 3 != MODE_SLOW {
-            let slot = Slot {
-                tag: (linear & !OFFSET) | self.front.context,
-                addend: (page as u64).wrapping_sub(linear & !OFFSET),
-            };
-            let index = (linear >> 12) as usize % SLOTS;
+        if privilege == current {
             // A page whose protection key or dirty bit forbids the other kind of access is filled for this kind only.
-            if write {
-                self.front.write[index] = slot;
-            } else {
-                self.front.read[index] = slot;
-            }
+            self.front.fill(linear & !OFFSET, page as u64, write, entry.shift > 12);
         }
         Ok(Target::Ram(host))
     }
@@ -547,20 +369,15 @@ impl Cpu {
     #[inline]
     pub fn follow_marks(&mut self) {
         let epoch = self.ram.epoch();
-        if self.front.epoch != epoch {
-            self.front.epoch = epoch;
-            self.front.drop_writes();
-        }
+        self.front.follow_marks(epoch);
     }
 
     /// Reads at a linear address with the current privilege. `segment` only decides between #SS and #GP.
     #[inline(always)]
     pub fn read_linear<T: Int>(&mut self, linear: u64, segment: u8) -> Exec<T> {
-        let slot = &self.front.read[(linear >> 12) as usize % SLOTS];
-        if slot.tag == (linear.wrapping_add(u64::from(T::SIZE) - 1) & !OFFSET) | self.front.context {
-            let host = slot.addend.wrapping_add(linear) as *const T;
+        if let Some(host) = self.front.read(linear, u64::from(T::SIZE)) {
             // SAFETY: a matching slot says that the page is RAM at this host address, and the value lies inside it.
-            return Ok(unsafe { host.read_unaligned() });
+            return Ok(unsafe { host.cast::<T>().read_unaligned() });
         }
         let privilege = self.privilege();
         self.read_slow(linear, u64::from(T::SIZE), privilege, segment).map(T::from_u64)
@@ -569,11 +386,9 @@ impl Cpu {
     /// Writes at a linear address with the current privilege.
     #[inline(always)]
     pub fn write_linear<T: Int>(&mut self, linear: u64, segment: u8, value: T) -> Exec {
-        let slot = &self.front.write[(linear >> 12) as usize % SLOTS];
-        if slot.tag == (linear.wrapping_add(u64::from(T::SIZE) - 1) & !OFFSET) | self.front.context {
-            let host = slot.addend.wrapping_add(linear) as *mut T;
+        if let Some(host) = self.front.write(linear, u64::from(T::SIZE)) {
             // SAFETY: as in `read_linear`; the page is writable.
-            unsafe { host.write_unaligned(value) };
+            unsafe { host.cast::<T>().write_unaligned(value) };
             return Ok(());
         }
         let privilege = self.privilege();
@@ -614,9 +429,8 @@ impl Cpu {
     pub fn modify<T: Int>(&mut self, op: &Op, change: impl FnOnce(&mut Self, T) -> T) -> Exec {
         let offset = op.ea(self);
         let linear = if op.seg >= SEG_FLAT { offset } else { self.linear(op.seg, offset, u64::from(T::SIZE), true)? };
-        let slot = &self.front.write[(linear >> 12) as usize % SLOTS];
-        if slot.tag == (linear.wrapping_add(u64::from(T::SIZE) - 1) & !OFFSET) | self.front.context {
-            let host = slot.addend.wrapping_add(linear) as *mut T;
+        if let Some(host) = self.front.write(linear, u64::from(T::SIZE)) {
+            let host = host.cast::<T>();
             // SAFETY: as in `write_linear`; `change` cannot unmap host memory.
             unsafe { host.write_unaligned(change(self, host.read_unaligned())) };
             return Ok(());
@@ -735,17 +549,13 @@ impl Cpu {
     /// Host address of `len` readable bytes inside one page, if the fast path knows them.
     #[inline]
     pub fn front_read(&self, linear: u64, len: u64) -> Option<*const u8> {
-        let slot = &self.front.read[(linear >> 12) as usize % SLOTS];
-        let hit = slot.tag == (linear & !OFFSET) | self.front.context && (linear & OFFSET) + len <= PAGE;
-        hit.then(|| slot.addend.wrapping_add(linear) as *const u8)
+        self.front.read(linear, len)
     }
 
     /// Host address of `len` writable bytes inside one page, if the fast path knows them.
     #[inline]
     pub fn front_write(&self, linear: u64, len: u64) -> Option<*mut u8> {
-        let slot = &self.front.write[(linear >> 12) as usize % SLOTS];
-        let hit = slot.tag == (linear & !OFFSET) | self.front.context && (linear & OFFSET) + len <= PAGE;
-        hit.then(|| slot.addend.wrapping_add(linear) as *mut u8)
+        self.front.write(linear, len)
     }
 
     /// Reads up to 8 bytes at a linear address on behalf of a privilege level that need not be the current one. In long mode

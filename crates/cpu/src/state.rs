@@ -5,7 +5,7 @@ use crate::capability::Capabilities;
 use crate::fault::Cause;
 use crate::features::Features;
 use crate::flags::{self, Int, Lazy};
-use crate::mem::{Fetch, Front, Spaces};
+use crate::front::{Fetch, Front};
 use crate::model::Model;
 use crate::predict::Predictor;
 use crate::ram::Ram;
@@ -325,8 +325,6 @@ pub struct Cpu {
 
     /// Translations ready for instruction fetch.
     pub fetch: Fetch,
-    /// Which of them belong to which PCID.
-    pub spaces: Spaces,
 
     /// Vector registers.
     pub vector: VectorState,
@@ -449,7 +447,6 @@ impl Cpu {
             seg: [Segment::default(); 8],
             front: Front::new(),
             fetch: Fetch::new(),
-            spaces: Spaces::new(),
             vector: VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80, loaded: NOT_LOADED },
             x87: X87 {
                 regs: [F80::default(); 8],

@@ -1,0 +1,492 @@
+//! What the fast paths know about guest memory: host pointers of pages in the modelled first-level data TLB, and pages of the
+//! modelled first-level instruction TLB.
+//!
+//! Everything here is a copy of something that the modelled TLB holds, and finding it charges nothing and changes nothing;
+//! what is not here takes the slow path, which asks the modelled TLB. So what is here never shows in a ledger.
+//!
+//! There is one [`Area`] for each of the address spaces used last, so that their entries stay while another one is active, as
+//! they do in the TLB. An area is laid out for translated code, whose stack pointer points into it
+//! (see [`crate::translate`]): what it needs lies at constant distances. Pages that leave the TLB leave the current area at
+//! once; other areas follow when they are entered again, by the [`Front::log`].
+
+use crate::ram::PAGE;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Pages of one kind of access.
+pub const SLOTS: usize = 256;
+/// Pages of code.
+pub const FETCH_SLOTS: usize = 256;
+/// Targets of indirect branches.
+pub const JUMP_SLOTS: usize = 512;
+/// Modes of access with tables of their own.
+pub const MODES: usize = 3;
+
+/// Which accesses the fast path may make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// At CPL 3.
+    User = 0,
+    /// Below, user pages included.
+    Supervisor = 1,
+    /// Below, with SMAP in force.
+    SupervisorOnly = 2,
+    /// Every access takes the slow path.
+    Slow = 3,
+}
+
+/// Host pointers of pages for one kind of access, by the low bits of the page number.
+#[repr(C)]
+pub struct Half {
+    /// The page's linear address, negated: added to an address in the page it gives the offset.
+    pub negated: [u64; SLOTS],
+    /// The page's host address.
+    pub host: [u64; SLOTS],
+    /// Slots filled from pages larger than 4 KiB.
+    large: [u64; SLOTS / 64],
+}
+
+/// An empty slot holds a page that belongs in another one, so that no address matches.
+#[inline(always)]
+fn nothing(slot: usize) -> u64 {
+    ((slot as u64 ^ 1) << 12).wrapping_neg()
+}
+
+#[inline(always)]
+fn slot(linear: u64) -> usize {
+    (linear >> 12) as usize % SLOTS
+}
+
+impl Half {
+    fn clear(&mut self) {
+        for (i, page) in self.negated.iter_mut().enumerate() {
+            *page = nothing(i);
+        }
+        self.large = [0; SLOTS / 64];
+    }
+
+    fn fill(&mut self, page: u64, host: u64, large: bool) {
+        let i = slot(page);
+        self.negated[i] = page.wrapping_neg();
+        self.host[i] = host;
+        let bit = 1 << (i % 64);
+        self.large[i / 64] = (self.large[i / 64] & !bit) | if large { bit } else { 0 };
+    }
+
+    /// Host address of `len` bytes inside one page.
+    #[inline(always)]
+    fn find(&self, linear: u64, len: u64) -> Option<u64> {
+        let i = slot(linear);
+        let last = linear.wrapping_add(self.negated[i]).wrapping_add(len - 1);
+        if last < PAGE { Some(self.host[i].wrapping_add(last).wrapping_sub(len - 1)) } else { None }
+    }
+
+    fn drop_range(&mut self, linear: u64, shift: u8) {
+        if shift == 12 {
+            let i = slot(linear);
+            if self.negated[i].wrapping_neg() >> 12 == linear >> 12 {
+                self.negated[i] = nothing(i);
+            }
+            return;
+        }
+        for word in 0..self.large.len() {
+            let mut bits = self.large[word];
+            while bits != 0 {
+                let i = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                if self.negated[i].wrapping_neg() >> shift == linear >> shift {
+                    self.negated[i] = nothing(i);
+                    self.large[word] &= !(1 << (i % 64));
+                }
+            }
+        }
+    }
+}
+
+/// Host pointers under one [`Mode`].
+#[repr(C)]
+pub struct Table {
+    /// Pages that may be read.
+    pub read: Half,
+    /// Pages that may be written and have no line that is marked as decoded or monitored.
+    pub write: Half,
+    /// Whether anything was filled since it was cleared.
+    used: bool,
+}
+
+impl Table {
+    fn clear(&mut self) {
+        self.read.clear();
+        self.write.clear();
+        self.used = false;
+    }
+}
+
+/// A target of indirect branches: where its translation is entered.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Jump {
+    /// The target, negated.
+    pub negated: u64,
+    /// Address of the translation's entry that checks its page.
+    pub code: u64,
+}
+
+/// What belongs to one address space.
+#[repr(C, align(64))]
+pub struct Area {
+    /// What translated code keeps here.
+    pub running: crate::translate::Running,
+    /// By [`Mode`].
+    pub tables: [Table; MODES],
+    /// Pages of code, see [`signature`].
+    pub fetch: [u64; FETCH_SLOTS],
+    /// By [`Mode`]: targets of indirect branches.
+    pub jumps: [[Jump; JUMP_SLOTS]; MODES],
+    /// Which code cache the targets are in.
+    pub jumps_of: u64,
+    /// The address space, or none.
+    space: u32,
+    /// How much of the log has been followed.
+    followed: u64,
+    /// [`Ram::epoch`](crate::Ram::epoch) when pages for writing were last dropped for it.
+    epoch: u64,
+}
+
+impl Area {
+    fn clear(&mut self) {
+        self.tables.iter_mut().filter(|table| table.used).for_each(Table::clear);
+        self.fetch.fill(NO_SIGNATURE);
+    }
+
+    fn drop_range(&mut self, linear: u64, shift: u8) {
+        for table in self.tables.iter_mut().filter(|table| table.used) {
+            table.read.drop_range(linear, shift);
+            table.write.drop_range(linear, shift);
+        }
+    }
+
+    fn drop_fetch(&mut self, linear: u64, shift: u8) {
+        if shift == 12 {
+            let i = fetch_slot(linear);
+            if self.fetch[i] >> PAGE_SHIFT == signature(linear, 0, false).0 >> PAGE_SHIFT {
+                self.fetch[i] = NO_SIGNATURE;
+            }
+        } else {
+            // All pages of a large page: its address without what a signature does not have of it.
+            for i in 0..FETCH_SLOTS {
+                if linear_of(i, self.fetch[i]) >> shift == (linear & LINEAR) >> shift {
+                    self.fetch[i] = NO_SIGNATURE;
+                }
+            }
+        }
+    }
+
+    fn drop_writes(&mut self) {
+        self.tables.iter_mut().filter(|table| table.used).for_each(|table| table.write.clear());
+    }
+}
+
+/// Bits of a linear address that tell pages apart, whatever the paging depth.
+const LINEAR: u64 = (1 << 57) - 1;
+/// Where the linear part of a signature begins.
+const PAGE_SHIFT: u32 = 27;
+/// Guest-physical addresses that signatures hold.
+const PHYSICAL: u64 = 1 << 38;
+
+/// Slot of a page of code.
+#[inline(always)]
+pub fn fetch_slot(linear: u64) -> usize {
+    (linear >> 12) as usize % FETCH_SLOTS
+}
+
+/// What says that a linear page is at a guest-physical page and may be fetched from, by user code or not, in its slot: the
+/// number of the linear page without the bits that the slot tells (37 bits), of the physical page (26 bits), and who.
+/// The second value is false if the physical address does not fit.
+#[inline(always)]
+pub fn signature(linear: u64, physical: u64, user: bool) -> (u64, bool) {
+    let page = (linear & LINEAR) >> 20;
+    (page << PAGE_SHIFT | (physical & (PHYSICAL - 1)) >> 12 << 1 | u64::from(user), physical < PHYSICAL)
+}
+
+fn linear_of(slot: usize, signature: u64) -> u64 {
+    (signature >> PAGE_SHIFT) << 20 | (slot as u64) << 12
+}
+
+/// An empty slot. The page whose signature this would be is not kept.
+const NO_SIGNATURE: u64 = u64::MAX;
+
+/// Areas: address spaces whose entries are kept.
+const AREAS: usize = 16;
+/// No address space.
+const NO_SPACE: u32 = u32::MAX;
+/// Pages that have left the TLB and are remembered for areas that are not current.
+const LOG: usize = 256;
+/// Memory below an area: the stack of translated code, for what the host puts there when a signal comes.
+const STACK: usize = 64 << 10;
+
+#[derive(Clone, Copy, Default)]
+struct Left {
+    linear: u64,
+    shift: u8,
+    code: bool,
+}
+
+#[repr(C, align(4096))]
+struct Frame {
+    stack: [u8; STACK],
+    area: Area,
+}
+
+/// The areas of one processor, and which is current.
+pub struct Front {
+    frames: NonNull<Frame>,
+    /// The current area.
+    area: NonNull<Area>,
+    /// The table in use.
+    table: NonNull<Table>,
+    mode: Mode,
+    /// A table that stays empty.
+    nothing: Box<Table>,
+    next: usize,
+    log: [Left; LOG],
+    logged: u64,
+}
+
+impl Front {
+    /// An empty one.
+    pub fn new() -> Self {
+        let layout = Self::layout();
+        // SAFETY: the layout is not empty. Zeroes are valid for all fields of frames.
+        let Some(frames) = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<Frame>()) else {
+            handle_alloc_error(layout)
+        };
+        let mut nothing = Box::new(Table {
+            read: Half { negated: [0; SLOTS], host: [0; SLOTS], large: [0; SLOTS / 64] },
+            write: Half { negated: [0; SLOTS], host: [0; SLOTS], large: [0; SLOTS / 64] },
+            used: false,
+        });
+        nothing.clear();
+        let table = NonNull::from(&mut *nothing);
+        // SAFETY: the first frame is allocated.
+        let area = unsafe { NonNull::new_unchecked(&raw mut (*frames.as_ptr()).area) };
+        let mut front =
+            Self { frames, area, table, mode: Mode::Slow, nothing, next: 0, log: [Left::default(); LOG], logged: 0 };
+        for number in 0..AREAS {
+            front.nth(number).space = NO_SPACE;
+        }
+        front.claim(0, NO_SPACE, 0);
+        front
+    }
+
+    fn layout() -> Layout {
+        // The size of the frames is far from the limit.
+        Layout::array::<Frame>(AREAS).unwrap_or(Layout::new::<Frame>())
+    }
+
+    fn nth(&mut self, number: usize) -> &mut Area {
+        assert!(number < AREAS);
+        // SAFETY: the frame is allocated and initialized (zeroes are valid), and only reachable through `self`.
+        unsafe { &mut (*self.frames.as_ptr().add(number)).area }
+    }
+
+    /// The current area, where translated code runs.
+    pub fn current(&mut self) -> &mut Area {
+        // SAFETY: it is one of the frames' areas; no other reference to it is alive while `self` is borrowed.
+        unsafe { self.area.as_mut() }
+    }
+
+    /// Gives an area to an address space, empty.
+    fn claim(&mut self, number: usize, space: u32, epoch: u64) {
+        let logged = self.logged;
+        let area = self.nth(number);
+        // Fresh memory is neither filled nor empty.
+        let fresh = area.fetch[0] == 0 && area.fetch[1] == 0;
+        if fresh {
+            area.tables.iter_mut().for_each(Table::clear);
+            area.jumps_of = u64::MAX;
+        }
+        area.clear();
+        area.space = space;
+        area.followed = logged;
+        area.epoch = epoch;
+        self.switch(number);
+    }
+
+    fn switch(&mut self, number: usize) {
+        self.area = NonNull::from(self.nth(number));
+        self.set_mode(self.mode);
+    }
+
+    /// Makes the area of an address space the current one.
+    pub(crate) fn enter(&mut self, space: u32, epoch: u64) {
+        let Some(number) = (0..AREAS).find(|&n| self.nth(n).space == space) else {
+            let number = self.next;
+            self.next = (number + 1) % AREAS;
+            return self.claim(number, space, epoch);
+        };
+        let (logged, log) = (self.logged, self.log);
+        let area = self.nth(number);
+        let missed = logged - area.followed;
+        if missed > LOG as u64 {
+            return self.claim(number, space, epoch);
+        }
+        for at in area.followed..logged {
+            let left = log[at as usize % LOG];
+            if left.code { area.drop_fetch(left.linear, left.shift) } else { area.drop_range(left.linear, left.shift) }
+        }
+        area.followed = logged;
+        if area.epoch != epoch {
+            area.epoch = epoch;
+            area.drop_writes();
+        }
+        self.switch(number);
+    }
+
+    /// Drops what is known of address spaces; the current one must be entered again.
+    pub(crate) fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
+        for number in 0..AREAS {
+            let area = self.nth(number);
+            if is_gone(area.space) {
+                area.space = NO_SPACE;
+            }
+        }
+    }
+
+    /// The mode in force.
+    #[inline]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Puts a mode in force.
+    pub(crate) fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
+        self.table = match mode {
+            Mode::Slow => NonNull::from(&mut *self.nothing),
+            mode => NonNull::from(&mut self.current().tables[mode as usize]),
+        };
+    }
+
+    fn note(&mut self, left: Left) {
+        self.log[self.logged as usize % LOG] = left;
+        self.logged += 1;
+        self.current().followed += 1;
+    }
+
+    /// Drops a page that leaves the data TLB.
+    pub(crate) fn drop_range(&mut self, linear: u64, shift: u8) {
+        self.note(Left { linear, shift, code: false });
+        self.current().drop_range(linear, shift);
+    }
+
+    /// Drops a page that leaves the instruction TLB.
+    pub(crate) fn drop_fetch(&mut self, linear: u64, shift: u8) {
+        self.note(Left { linear, shift, code: true });
+        self.current().drop_fetch(linear, shift);
+    }
+
+    /// Follows a change of [`Ram::epoch`](crate::Ram::epoch): a page may have got its first marked line.
+    #[inline]
+    pub(crate) fn follow_marks(&mut self, epoch: u64) {
+        if self.current().epoch != epoch {
+            self.current().epoch = epoch;
+            self.current().drop_writes();
+        }
+    }
+
+    /// Adds a page, for reading or writing under the mode in force.
+    pub(crate) fn fill(&mut self, page: u64, host: u64, write: bool, large: bool) {
+        if self.mode == Mode::Slow {
+            return;
+        }
+        let mode = self.mode;
+        let table = &mut self.current().tables[mode as usize];
+        table.used = true;
+        let half = if write { &mut table.write } else { &mut table.read };
+        half.fill(page, host, large);
+    }
+
+    #[inline(always)]
+    fn table(&self) -> &Table {
+        // SAFETY: it points to the empty table or into the current area, both of which live as long as `self`, and
+        // changes need `&mut self`.
+        unsafe { self.table.as_ref() }
+    }
+
+    /// Host address of `len` readable bytes inside one page.
+    #[inline(always)]
+    pub fn read(&self, linear: u64, len: u64) -> Option<*const u8> {
+        self.table().read.find(linear, len).map(|host| host as *const u8)
+    }
+
+    /// Host address of `len` writable bytes inside one page.
+    #[inline(always)]
+    pub fn write(&self, linear: u64, len: u64) -> Option<*mut u8> {
+        self.table().write.find(linear, len).map(|host| host as *mut u8)
+    }
+
+    /// Guest-physical address of a page of code, if it may be fetched from.
+    #[inline]
+    pub(crate) fn code_page(&mut self, linear: u64, user: bool) -> Option<u64> {
+        const PHYSICAL_PART: u64 = (1 << PAGE_SHIFT) - 2;
+        let found = self.current().fetch[fetch_slot(linear)];
+        let same = (found ^ signature(linear, 0, user).0) & !PHYSICAL_PART == 0;
+        (same && found != NO_SIGNATURE).then_some((found & PHYSICAL_PART) << 11)
+    }
+
+    /// Adds a page of code.
+    pub(crate) fn fill_code(&mut self, linear: u64, physical: u64, user: bool) {
+        match signature(linear, physical, user) {
+            (signature, true) if signature != NO_SIGNATURE => self.current().fetch[fetch_slot(linear)] = signature,
+            _ => {}
+        }
+    }
+}
+
+impl Default for Front {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout; areas hold nothing that must be dropped.
+        unsafe { dealloc(self.frames.as_ptr().cast(), Self::layout()) };
+    }
+}
+
+/// The page being executed.
+pub struct Fetch {
+    /// Its linear address; odd (never a page address) when it must be looked up again.
+    pub page: u64,
+    /// Its guest-physical address.
+    pub physical: u64,
+}
+
+const NO_PAGE: u64 = 1;
+
+impl Fetch {
+    /// None.
+    pub fn new() -> Self {
+        Self { page: NO_PAGE, physical: 0 }
+    }
+
+    /// Looks the current page up again before the next block (the privilege level may have changed).
+    pub fn leave(&mut self) {
+        self.page = NO_PAGE;
+    }
+
+    pub(crate) fn drop_range(&mut self, linear: u64, shift: u8) {
+        if self.page >> shift == linear >> shift {
+            self.page = NO_PAGE;
+        }
+    }
+}
+
+impl Default for Fetch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
