@@ -16,6 +16,74 @@ need_tollgate() { [ -x "$tollgate" ] || die "no $tollgate: run 'make build' firs
 
 usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; }
 
+# Reads console lines and writes each with the microsecond it arrived.
+stamp() {
+    local line
+    while IFS= read -r line || [ -n "$line" ]; do printf '%s %s\n' "${EPOCHREALTIME/./}" "${line%$'\r'}"; done
+}
+
+# watch PID LIMIT PEAK: keeps the largest resident size (kB) of a process in the file PEAK while it runs, and ends it after
+# LIMIT seconds.
+watch() {
+    local pid=$1 until=$((SECONDS + $2)) key value
+    while [ -r "/proc/$pid/status" ]; do
+        while read -r key value _; do
+            if [ "$key" = VmHWM: ]; then echo "$value" >"$3"; fi
+        done 2>/dev/null <"/proc/$pid/status" || true
+        [ $SECONDS -lt $until ] || kill "$pid" 2>/dev/null || true
+        sleep 0.1
+    done
+}
+
+# run_machine NAME COMMAND...: runs a machine whose console is its standard output (Bochs writes it into $work/bochs.console
+# by itself). Ends it after $limit seconds. Leaves in $work: NAME.log, the console's lines, each with the microsecond it
+# arrived; NAME.start and NAME.stop, microseconds; NAME.peak, kB; NAME.err.
+run_machine() {
+    local name=$1 console=$work/$1.console output=$work/$1.console status=0 machine reader watcher
+    shift
+    [ "$name" != bochs ] || output=$work/bochs.out
+    rm -f "$console" "$work/$name.peak"
+    mkfifo "$console"
+    stamp <"$console" >"$work/$name.log" &
+    reader=$!
+    echo "${0##*/}: $name ..." >&2
+    echo "${EPOCHREALTIME/./}" >"$work/$name.start"
+    "$@" </dev/null >"$output" 2>"$work/$name.err" &
+    machine=$!
+    watch $machine "$limit" "$work/$name.peak" &
+    watcher=$!
+    wait $machine || status=$?
+    echo "${EPOCHREALTIME/./}" >"$work/$name.stop"
+    # A machine that failed before it opened its console leaves the reader waiting for a writer.
+    : <>"$console"
+    if [ ! -s "$work/$name.log" ]; then kill $reader 2>/dev/null || true; fi
+    wait $reader $watcher 2>/dev/null || true
+    workload_done "$name" || {
+        echo "${0##*/}: $name did not finish the workload (status $status); its last lines:" >&2
+        tail -n 5 "$work/$name.log" "$work/$name.err" >&2
+    }
+}
+
+# Whether the console of a machine shows that its workload ended well.
+workload_done() { grep -q 'tollgate: workload .*: status 0' "$work/$1.log"; }
+
+# What a machine took of memory, as lines "NAME BYTES": its peak, and what else `tollgate run --json` says.
+memory_of() {
+    local figures
+    figures=$(sed -n 's/.*"memory":{\([^}]*\)}.*/\1/p' "$work/$1.err" | tr -d '"' | tr ',:' '\n ')
+    if [ -n "$figures" ]; then
+        echo "$figures"
+    elif [ -s "$work/$1.peak" ]; then
+        echo "peak $(($(<"$work/$1.peak") * 1024))"
+    fi
+}
+
+# The arguments of QEMU (TCG) for a Linux guest: memory in MB, processors, kernel, initramfs, command line.
+qemu_arguments() {
+    printf '%s\0' -accel tcg -cpu max -m "$1" -smp "$2" -nodefaults -display none -no-reboot -serial stdio \
+        -kernel "$3" -initrd "$4" -append "$5"
+}
+
 # The options of Bochs for one run: disk image, console (a file or FIFO), log, memory in MB, processors. No throttling
 # (sync=none); `ips` only sets how fast the guest's clock goes against its instructions.
 bochs_config() {

@@ -4,6 +4,7 @@ mod compare;
 mod cpu_cmd;
 mod input;
 mod lab_cmd;
+mod memory;
 mod platform;
 mod report;
 mod run;

@@ -1,5 +1,6 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
+use crate::memory;
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
 use crate::terminal::{Terminal, print};
@@ -263,6 +264,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             "status": status,
             "virtual_seconds": machine.seconds(),
             "clocks": machine.vcpus.all.iter().map(|v| v.cpu.clock).collect::<Vec<_>>(),
+            "memory": memory::report(),
         });
         eprintln!("{report}");
     }
