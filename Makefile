@@ -8,7 +8,7 @@ TARGET ?= decode
 TIME ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-linux guests guests-linux test lint bench kvm-unit-tests fuzz clean tools-build tools-linux
+.PHONY: help build demo demo-linux guests guests-linux test lint bench bench-scaling kvm-unit-tests fuzz clean tools-build tools-linux
 
 help:
 	@echo 'make demo            two experiments on bare-metal guests: ours beside the published tables, and a report'
@@ -17,7 +17,8 @@ help:
 	@echo 'make guests          bare-metal guests (target/guests) and the Linux guest (guests/linux/out)'
 	@echo 'make test            unit tests, bare-metal guests, and Linux boots where packages can be had'
 	@echo 'make lint            formatting, clippy, documentation'
-	@echo 'make bench           the hot paths; one workload on tollgate, and on QEMU and Bochs where they are installed'
+	@echo 'make bench           the hot paths; one workload on tollgate, on this host, and on QEMU and Bochs where they are installed'
+	@echo 'make bench-scaling   1 to 8 processors, 128 MB to 8 GB of memory: time and memory, beside QEMU where it is installed'
 	@echo 'make kvm-unit-tests SRC=dir [ARGS=...]   run kvm-unit-tests images built in dir (see scripts/kvm-unit-tests --help)'
 	@echo 'make fuzz [TARGET=decode] [TIME=600]     fuzz one target (a file of fuzz/fuzz_targets) for TIME seconds'
 	@echo 'make clean           remove what was built (the package cache under guests/linux/cache stays)'
@@ -60,6 +61,9 @@ lint: tools-build
 bench: tools-linux build
 	$(CARGO) bench -p cpu --bench interpreter
 	@scripts/bench $(ARGS)
+
+bench-scaling: tools-linux build
+	@scripts/bench-scaling $(ARGS)
 
 kvm-unit-tests: build
 	@[ -n "$(SRC)" ] || { echo 'make kvm-unit-tests wants SRC=dir, a built kvm-unit-tests tree' >&2; exit 2; }
