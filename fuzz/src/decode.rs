@@ -4,7 +4,7 @@
 use ::ledger::profile::Profile;
 use ::ledger::{Costs, Header, Ledger, Symbols, TICKS_PER_CYCLE, Ticks};
 use arbitrary::{Result, Unstructured};
-use cpu::model::{CpuidEntry, CpuidRegs, Model};
+use cpu::model::Model;
 use cpu::predict::Predictor;
 use cpu::state::{Segment, TableRegister, attention, bits::*, rights, seg};
 use cpu::testing::{CODE, DATA, Machine, RAM, STACK, set_flat_segments};
@@ -80,19 +80,7 @@ impl Bus for NoisyBus {
 
 /// The processor of a profile.
 pub(crate) fn model(profile: &Profile) -> Model {
-    let entry = |l: &::ledger::profile::CpuidLeaf| CpuidEntry {
-        leaf: l.leaf,
-        subleaf: l.subleaf,
-        regs: CpuidRegs { eax: l.eax, ebx: l.ebx, ecx: l.ecx, edx: l.edx },
-    };
-    Model {
-        costs: profile.costs(),
-        geometry: profile.geometry(),
-        cpuid: profile.cpuid().iter().map(entry).collect(),
-        tsc_hz: profile.tsc_hz.value,
-        arch_capabilities: profile.arch_capabilities.as_ref().map_or(0, |a| a.value),
-        physical_bits: profile.physical_bits.value,
-    }
+    Model::of(profile, profile.costs(), profile.geometry(), &profile.cpuid())
 }
 
 /// A model that has everything and where events cost nothing, and those of the profiles.

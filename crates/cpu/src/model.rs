@@ -1,5 +1,6 @@
 //! Which processor this is: prices, sizes and CPUID.
 
+use ledger::profile::{CpuidLeaf, Profile};
 use ledger::{Costs, Geometry};
 
 /// Registers a CPUID sub-leaf returns.
@@ -44,6 +45,23 @@ pub struct Model {
 }
 
 impl Model {
+    /// The processor of a profile, with these of its prices, sizes and CPUID contents: it has several.
+    pub fn of(profile: &Profile, costs: Costs, geometry: Geometry, cpuid: &[CpuidLeaf]) -> Self {
+        let entry = |l: &CpuidLeaf| CpuidEntry {
+            leaf: l.leaf,
+            subleaf: l.subleaf,
+            regs: CpuidRegs { eax: l.eax, ebx: l.ebx, ecx: l.ecx, edx: l.edx },
+        };
+        Self {
+            costs,
+            geometry,
+            cpuid: cpuid.iter().map(entry).collect(),
+            tsc_hz: profile.tsc_hz.value,
+            arch_capabilities: profile.arch_capabilities.as_ref().map_or(0, |a| a.value),
+            physical_bits: profile.physical_bits.value,
+        }
+    }
+
     /// The static contents of a CPUID leaf; zero if the model does not have it.
     pub fn static_cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegs {
         self.leaf(leaf, subleaf).unwrap_or_default()

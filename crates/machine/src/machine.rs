@@ -8,7 +8,6 @@ use crate::platform::Platform;
 use crate::tables::Tables;
 use crate::vcpus::{Pause, Vcpus};
 use crate::{MAX_CPUS, acpi};
-use cpu::model::{CpuidEntry, CpuidRegs};
 use cpu::ram::Region;
 use cpu::{Cpu, Model, Ram, Tier};
 use hypervisor::Hypervisor;
@@ -135,19 +134,7 @@ fn model(profile: &Profile, clock: ClockSource, platform: &Platform) -> Model {
         ClockSource::Virtual => costs,
         ClockSource::Host => ledger::Costs::free(),
     };
-    let entry = |l: &ledger::profile::CpuidLeaf| CpuidEntry {
-        leaf: l.leaf,
-        subleaf: l.subleaf,
-        regs: CpuidRegs { eax: l.eax, ebx: l.ebx, ecx: l.ecx, edx: l.edx },
-    };
-    Model {
-        costs,
-        geometry,
-        cpuid: cpuid.iter().map(entry).collect(),
-        tsc_hz: profile.tsc_hz.value,
-        arch_capabilities: profile.arch_capabilities.as_ref().map_or(0, |a| a.value),
-        physical_bits: profile.physical_bits.value,
-    }
+    Model::of(profile, costs, geometry, &cpuid)
 }
 
 /// The processor's view of guest memory.

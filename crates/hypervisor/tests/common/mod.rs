@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 use cpu::bus::{Bus, Ident};
-use cpu::model::{CpuidEntry, CpuidRegs, Model};
+use cpu::model::Model;
 use cpu::state::{Segment, TableRegister, attention, bits::*, reg, rights, seg};
 use cpu::testing::{assemble, set_flat_segments, set_long_mode};
 use cpu::{BlockCache, Cpu, Exit, Ram};
@@ -95,23 +95,6 @@ impl Bus for TestBus {
     }
 }
 
-fn model(profile: &Profile) -> Model {
-    let cpuid = profile.cpuid();
-    let entry = |l: &ledger::profile::CpuidLeaf| CpuidEntry {
-        leaf: l.leaf,
-        subleaf: l.subleaf,
-        regs: CpuidRegs { eax: l.eax, ebx: l.ebx, ecx: l.ecx, edx: l.edx },
-    };
-    Model {
-        costs: profile.costs(),
-        geometry: profile.geometry(),
-        cpuid: cpuid.iter().map(entry).collect(),
-        tsc_hz: profile.tsc_hz.value,
-        arch_capabilities: 0,
-        physical_bits: profile.physical_bits.value,
-    }
-}
-
 /// A guest on its platform.
 pub struct Guest {
     pub cpu: Cpu,
@@ -173,7 +156,8 @@ impl Guest {
         let ram = Ram::with_hidden(RAM, POOL, u64::from(pages) << 12);
         let bus = Rc::new(RefCell::new(TestBus::default()));
         let recorder = Rc::new(RefCell::new(Recorder::default()));
-        let mut cpu = Cpu::new(0, Arc::new(model(&profile)), ram.clone(), bus.clone(), recorder.clone());
+        let model = Model::of(&profile, profile.costs(), profile.geometry(), &profile.cpuid());
+        let mut cpu = Cpu::new(0, Arc::new(model), ram.clone(), bus.clone(), recorder.clone());
         let hypervisor = config.map(|config| Hypervisor::new(config, &ram, &profile).unwrap());
         cpu.gpr = [0; 32];
         match mode {
