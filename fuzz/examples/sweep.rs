@@ -1,6 +1,7 @@
 //! Executes every opcode, with every mandatory prefix, with memory and register operands, in every mode, through the `decode`
 //! target: what a fuzzer would take long to come by. `sweep ROUNDS [SEED]` does it with other registers each round.
 
+use cpu::testing::Random;
 use std::panic::catch_unwind;
 use tollgate_fuzz::decode;
 
@@ -9,19 +10,8 @@ const MODES: [u8; 9] = [0, 1, 9, 2, 3, 4, 12, 5, 13];
 /// Findings to report before giving up.
 const MOST: usize = 40;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn byte(&mut self) -> u8 {
-        (self.next() >> 32) as u8
-    }
+fn byte(random: &mut Random) -> u8 {
+    (random.next() >> 32) as u8
 }
 
 /// All opcodes up to and with their ModRM byte.
@@ -33,7 +23,7 @@ fn opcodes(random: &mut Random) -> Vec<Vec<u8>> {
             for opcode in 0..=255u8 {
                 for reg in 0..8 {
                     for mode in [0, 0xc0] {
-                        let modrm = mode | reg << 3 | random.byte() & 7;
+                        let modrm = mode | reg << 3 | byte(random) & 7;
                         all.push([prefix, map, &[opcode, modrm]].concat());
                     }
                 }
@@ -44,10 +34,10 @@ fn opcodes(random: &mut Random) -> Vec<Vec<u8>> {
         for opcode in 0..=255u8 {
             for rest in 0..16u8 {
                 // pp, L and W; an unused vvvv in half of them.
-                let vvvv = if random.byte() & 1 == 0 { 15 } else { random.byte() & 15 };
+                let vvvv = if byte(random) & 1 == 0 { 15 } else { byte(random) & 15 };
                 let third = rest & 7 | vvvv << 3 | (rest & 8) << 4;
                 for mode in [0, 0xc0] {
-                    let modrm = mode | random.byte() & 0x3f;
+                    let modrm = mode | byte(random) & 0x3f;
                     all.push(vec![0xc4, 0xe0 | map, third, opcode, modrm]);
                 }
             }
@@ -59,20 +49,21 @@ fn opcodes(random: &mut Random) -> Vec<Vec<u8>> {
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|a| a.parse::<u64>().expect("a number"));
     let rounds = arguments.next().unwrap_or(1);
-    let mut random = Random(arguments.next().unwrap_or(1) << 1 | 1);
+    let mut random = Random::new(arguments.next().unwrap_or(1));
     let mut findings = 0;
     let mut executed = 0u64;
     for round in 0..rounds {
         for code in opcodes(&mut random) {
             for mode in MODES {
-                let settings = random.byte() % 12;
-                let mut input = vec![mode, if random.byte() & 3 == 0 { random.byte() & 0x1f } else { 0x80 }, settings];
+                let settings = byte(&mut random) % 12;
+                let mut input =
+                    vec![mode, if byte(&mut random) & 3 == 0 { byte(&mut random) & 0x1f } else { 0x80 }, settings];
                 for _ in 0..settings {
                     // Registers, mostly general ones, with values of one byte's choice.
-                    let register = if random.byte() & 1 == 0 { random.byte() & 15 } else { random.byte() };
-                    input.extend([register, random.byte() & 0x7f]);
+                    let register = if byte(&mut random) & 1 == 0 { byte(&mut random) & 15 } else { byte(&mut random) };
+                    input.extend([register, byte(&mut random) & 0x7f]);
                     if (128..160).contains(&register) {
-                        input.push(random.byte());
+                        input.push(byte(&mut random));
                     }
                 }
                 input.extend(&code);

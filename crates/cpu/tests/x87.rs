@@ -2,7 +2,7 @@
 
 use cpu::Cpu;
 use cpu::state::F80;
-use cpu::testing::{DATA, Machine, step_bytes};
+use cpu::testing::{DATA, Machine, Random, step_bytes};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use std::collections::BTreeMap;
 
@@ -53,133 +53,114 @@ impl Host {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+fn significand(random: &mut Random) -> u64 {
+    let ones = 1u64 << 63;
+    match random.below(9) {
+        0 => ones,
+        1 => ones | 1,
+        2 => u64::MAX,
+        3 => ones | 1 << random.below(63),
+        4 => ones | random.next() << 40,
+        5 => ones | random.next() << 11,
+        6 => !(u64::MAX >> random.below(63) >> 1),
+        _ => ones | random.next(),
     }
+}
 
-    fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 33) % n
+fn value(random: &mut Random) -> F80 {
+    let sign = (random.next() as u16) << 15;
+    let integer = 1u64 << 63;
+    let (exponent, significand) = match random.below(24) {
+        0 => (0, 0),
+        1 => (0x7fff, integer),
+        2 => (0x7fff, integer | 1 << 62 | random.next() >> 2),
+        3 => (0x7fff, integer | 1 | random.next() >> 2),
+        4 => (0, significand(random) >> random.of(&[0, 0, 1, 2, 30, 62, 63])),
+        5 => (random.of(&[1, 2, 0x3fff, 0x7ffe, 0x7fff]), random.next() >> 1),
+        6 => (
+            random.of(&[1, 2, 3, 64, 65, 0x7ffd, 0x7ffe, 0x3c00, 0x3c01, 0x3f80, 0x3f81, 0x407e, 0x43fe]),
+            significand(random),
+        ),
+        7 => (random.below(0x7fff) as u16, significand(random)),
+        8..=11 => (0x3fff + random.below(66) as u16, significand(random)),
+        12 => (0x3fbf + random.below(140) as u16, significand(random)),
+        13 => (0x3fff, integer),
+        _ => (0x3fff - 10 + random.below(20) as u16, significand(random)),
+    };
+    F80 { significand, sign_exponent: exponent | sign }
+}
+
+fn memory(random: &mut Random) -> [u8; MEMORY] {
+    let mut bytes = [0; MEMORY];
+    for b in bytes.chunks_mut(8) {
+        b.copy_from_slice(&random.next().to_le_bytes());
     }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len() as u64) as usize]
-    }
-
-    fn significand(&mut self) -> u64 {
-        let ones = 1u64 << 63;
-        match self.below(9) {
-            0 => ones,
-            1 => ones | 1,
-            2 => u64::MAX,
-            3 => ones | 1 << self.below(63),
-            4 => ones | self.next() << 40,
-            5 => ones | self.next() << 11,
-            6 => !(u64::MAX >> self.below(63) >> 1),
-            _ => ones | self.next(),
+    let special = match random.below(8) {
+        0 => u64::from(random.of(&[
+            0u32,
+            1,
+            0x8000_0000,
+            0x7f80_0000,
+            0xff80_0000,
+            0x7fc0_1234,
+            0x7f80_0001,
+            0x807f_ffff,
+            0x3f80_0000,
+        ])),
+        1 => random.of(&[
+            0,
+            1,
+            1 << 63,
+            0x7ff << 52,
+            0xfff << 52,
+            0x7ff8 << 48,
+            (0x7ff << 52) + 1,
+            (1 << 52) - 1,
+            1023 << 52,
+        ]),
+        2 => random.below(1 << 16),
+        3 => random.below(100).wrapping_sub(50),
+        4 => (value(random).significand >> 11) & !(1 << 52) | (1023 - 5 + random.below(10)) << 52 | random.next() << 63,
+        5 => {
+            let value = value(random);
+            bytes[8..10].copy_from_slice(&value.sign_exponent.to_le_bytes());
+            value.significand
         }
-    }
-
-    fn value(&mut self) -> F80 {
-        let sign = (self.next() as u16) << 15;
-        let integer = 1u64 << 63;
-        let (exponent, significand) = match self.below(24) {
-            0 => (0, 0),
-            1 => (0x7fff, integer),
-            2 => (0x7fff, integer | 1 << 62 | self.next() >> 2),
-            3 => (0x7fff, integer | 1 | self.next() >> 2),
-            4 => (0, self.significand() >> self.pick(&[0, 0, 1, 2, 30, 62, 63])),
-            5 => (self.pick(&[1, 2, 0x3fff, 0x7ffe, 0x7fff]), self.next() >> 1),
-            6 => (
-                self.pick(&[1, 2, 3, 64, 65, 0x7ffd, 0x7ffe, 0x3c00, 0x3c01, 0x3f80, 0x3f81, 0x407e, 0x43fe]),
-                self.significand(),
-            ),
-            7 => (self.below(0x7fff) as u16, self.significand()),
-            8..=11 => (0x3fff + self.below(66) as u16, self.significand()),
-            12 => (0x3fbf + self.below(140) as u16, self.significand()),
-            13 => (0x3fff, integer),
-            _ => (0x3fff - 10 + self.below(20) as u16, self.significand()),
-        };
-        F80 { significand, sign_exponent: exponent | sign }
-    }
-
-    fn memory(&mut self) -> [u8; MEMORY] {
-        let mut bytes = [0; MEMORY];
-        for b in bytes.chunks_mut(8) {
-            b.copy_from_slice(&self.next().to_le_bytes());
-        }
-        let special = match self.below(8) {
-            0 => u64::from(self.pick(&[
-                0u32,
-                1,
-                0x8000_0000,
-                0x7f80_0000,
-                0xff80_0000,
-                0x7fc0_1234,
-                0x7f80_0001,
-                0x807f_ffff,
-                0x3f80_0000,
-            ])),
-            1 => self.pick(&[
-                0,
-                1,
-                1 << 63,
-                0x7ff << 52,
-                0xfff << 52,
-                0x7ff8 << 48,
-                (0x7ff << 52) + 1,
-                (1 << 52) - 1,
-                1023 << 52,
-            ]),
-            2 => self.below(1 << 16),
-            3 => self.below(100).wrapping_sub(50),
-            4 => (self.value().significand >> 11) & !(1 << 52) | (1023 - 5 + self.below(10)) << 52 | self.next() << 63,
-            5 => {
-                let value = self.value();
-                bytes[8..10].copy_from_slice(&value.sign_exponent.to_le_bytes());
-                value.significand
+        6 => {
+            for b in &mut bytes[..9] {
+                *b = (random.below(10) << 4 | random.below(10)) as u8;
             }
-            6 => {
-                for b in &mut bytes[..9] {
-                    *b = (self.below(10) << 4 | self.below(10)) as u8;
-                }
-                return bytes;
-            }
-            _ => return bytes,
-        };
-        bytes[..8].copy_from_slice(&special.to_le_bytes());
-        bytes
-    }
+            return bytes;
+        }
+        _ => return bytes,
+    };
+    bytes[..8].copy_from_slice(&special.to_le_bytes());
+    bytes
+}
 
-    /// An image as FRSTOR reads it, with no exception pending.
-    fn state(&mut self) -> [u8; 108] {
-        let masks = if self.below(2) == 0 { 0x3f } else { self.below(64) as u16 };
-        let control = 0x40 | masks | (self.pick(&[0, 2, 3, 3, 3, 1]) << 8) | (self.below(4) as u16) << 10;
-        let status = (self.next() as u16 & 0x7f40) | (self.next() as u16 & masks);
-        // Mostly ST(6) and ST(7) are empty, so that loads do not overflow, and sometimes others.
-        let top = u32::from(status >> 11 & 7);
-        let mut empty = if self.below(6) == 0 { 0 } else { 0xc0u8.rotate_left(top) };
-        if self.below(4) == 0 {
-            empty |= self.next() as u8 & self.next() as u8;
-        }
-        let tags = (0..8).fold(0u16, |tags, i| tags | if empty >> i & 1 != 0 { 3 << (2 * i) } else { 0 });
-        let mut image = [0; 108];
-        for (at, word) in [(0, control), (4, status), (8, tags)] {
-            image[at..at + 2].copy_from_slice(&word.to_le_bytes());
-        }
-        image[12..16].copy_from_slice(&0x1111_1111u32.to_le_bytes());
-        image[18..20].copy_from_slice(&0x0123u16.to_le_bytes());
-        image[20..24].copy_from_slice(&0x2222_2222u32.to_le_bytes());
-        for i in 0..8 {
-            image[28 + 10 * i..38 + 10 * i].copy_from_slice(&self.value().to_bytes());
-        }
-        image
+/// An image as FRSTOR reads it, with no exception pending.
+fn state(random: &mut Random) -> [u8; 108] {
+    let masks = if random.below(2) == 0 { 0x3f } else { random.below(64) as u16 };
+    let control = 0x40 | masks | (random.of(&[0, 2, 3, 3, 3, 1]) << 8) | (random.below(4) as u16) << 10;
+    let status = (random.next() as u16 & 0x7f40) | (random.next() as u16 & masks);
+    // Mostly ST(6) and ST(7) are empty, so that loads do not overflow, and sometimes others.
+    let top = u32::from(status >> 11 & 7);
+    let mut empty = if random.below(6) == 0 { 0 } else { 0xc0u8.rotate_left(top) };
+    if random.below(4) == 0 {
+        empty |= random.next() as u8 & random.next() as u8;
     }
+    let tags = (0..8).fold(0u16, |tags, i| tags | if empty >> i & 1 != 0 { 3 << (2 * i) } else { 0 });
+    let mut image = [0; 108];
+    for (at, word) in [(0, control), (4, status), (8, tags)] {
+        image[at..at + 2].copy_from_slice(&word.to_le_bytes());
+    }
+    image[12..16].copy_from_slice(&0x1111_1111u32.to_le_bytes());
+    image[18..20].copy_from_slice(&0x0123u16.to_le_bytes());
+    image[20..24].copy_from_slice(&0x2222_2222u32.to_le_bytes());
+    for i in 0..8 {
+        image[28 + 10 * i..38 + 10 * i].copy_from_slice(&value(random).to_bytes());
+    }
+    image
 }
 
 fn word(image: &[u8], at: usize) -> u16 {
@@ -294,7 +275,7 @@ fn tolerate(native: &mut [u8; 108], cpu: &Cpu, initial: &[u8; 108]) {
 
 fn check(cases: u64, seed: u64, transcendental: bool) {
     let host = Host::new();
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut machine = Machine::long64(3);
     let cpu = &mut machine.cpu;
     // As CPUID of the host says, which has both.
@@ -305,12 +286,12 @@ fn check(cases: u64, seed: u64, transcendental: bool) {
     let mut failures: BTreeMap<String, (u64, String)> = BTreeMap::new();
     for case in 0..cases {
         let (bytes, mnemonic) = all[(case % all.len() as u64) as usize].clone();
-        let initial = random.state();
+        let initial = state(&mut random);
         if transcendental && st(&initial, 0).exponent() <= 1 && st(&initial, 0).significand == 1 << 63 {
             // Just below the smallest normal number processors do not agree on what is tiny.
             continue;
         }
-        let memory = random.memory();
+        let memory = memory(&mut random);
         let flags = random.next() & ARITHMETIC_FLAGS;
 
         let (mut native, mut native_memory) = (initial, memory);

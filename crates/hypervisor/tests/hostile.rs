@@ -4,19 +4,8 @@ mod common;
 
 use common::*;
 use cpu::Exit;
+use cpu::testing::Random;
 use hypervisor::Failure;
-
-/// A small generator (xorshift), so that a failure can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
 
 /// Instructions that make a hypervisor work, as bytes; operands come from random registers.
 const PIECES: &[&[u8]] = &[
@@ -99,21 +88,21 @@ const VALUES: &[u64] = &[
 ];
 
 fn attack(guest: &mut Guest, seed: u64, mode: Mode) {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let ram = guest.cpu.ram.clone();
     // Tables, data and the stack hold entries that are almost right.
     for page in [TABLES, TABLES + 0x1000, DATA, STACK - 0x1000, LOG] {
         for i in 0..512 {
             let entry = (random.next() & 0xff_f000) | (random.next() & 0xe7) | 1;
-            ram.write(page + 8 * i, if random.next().is_multiple_of(8) { random.next() } else { entry });
+            ram.write(page + 8 * i, if random.one_in(8) { random.next() } else { entry });
         }
     }
     let mut at = guest.cpu.rip;
     for _ in 0..300 {
         // Often a value for a register first: RAX, RCX, RDX, RSI, RDI.
-        if random.next().is_multiple_of(2) {
-            let value = VALUES[(random.next() % VALUES.len() as u64) as usize];
-            let register = [0u8, 1, 2, 6, 7][(random.next() % 5) as usize];
+        if random.one_in(2) {
+            let value = random.of(VALUES);
+            let register = random.of(&[0u8, 1, 2, 6, 7]);
             let mut bytes = if mode == Mode::Long { vec![0x48] } else { Vec::new() };
             bytes.push(0xb8 + register);
             bytes.extend(
@@ -128,12 +117,12 @@ fn attack(guest: &mut Guest, seed: u64, mode: Mode) {
             ram.write_bytes(at, &bytes);
             at += bytes.len() as u64;
         }
-        let piece = PIECES[(random.next() % PIECES.len() as u64) as usize];
+        let piece = random.of(PIECES);
         ram.write_bytes(at, piece);
         at += piece.len() as u64;
     }
     // After an exception it goes on somewhere else in its code.
-    let further = if mode == Mode::Long { guest.cpu.rip + random.next() % 800 } else { 1 + random.next() % 8 };
+    let further = if mode == Mode::Long { guest.cpu.rip + random.below(800) } else { 1 + random.below(8) };
     guest.cpu.gpr[usize::from(cpu::state::reg::RBP)] = further;
     for round in 0..60 {
         if round % 7 == 3 {

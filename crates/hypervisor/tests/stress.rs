@@ -10,6 +10,7 @@ mod common;
 use common::*;
 use cpu::state::TableRegister;
 use cpu::state::bits::*;
+use cpu::testing::Random;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 
@@ -286,26 +287,6 @@ fn user_code(bits: u32) -> [Vec<u8>; 3] {
     }
 }
 
-/// A small, fast and repeatable source of randomness.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 33) % n
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
-}
-
 /// A script in the making.
 struct Author {
     random: Random,
@@ -322,7 +303,7 @@ struct Author {
 impl Author {
     fn new(seed: u64, shape: Shape) -> Self {
         let mut author = Self {
-            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            random: Random::new(seed),
             shape,
             steps: Vec::new(),
             cr0: CR0_PE | CR0_ET | CR0_NE | CR0_WP | CR0_PG,

@@ -1,5 +1,6 @@
 //! The program as a user meets it: what it says, on which stream, and with which exit status.
 
+use cpu::testing::Random;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -232,16 +233,9 @@ fn guests_that_end_badly_say_where() {
 #[test]
 fn garbage_is_survived() {
     let files = Files::new("garbage");
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = Random::new(1);
     for number in 0..24 {
-        let code: Vec<u8> = (0..512)
-            .map(|_| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state >> 24) as u8
-            })
-            .collect();
+        let code: Vec<u8> = (0..512).map(|_| random.next() as u8).collect();
         let guest = files.guest(&format!("garbage-{number}"), &code);
         let (status, _, error) = run(&["--kernel", &guest, "--limit", "0.01"]);
         assert!(!error.contains("panicked"), "{error}");

@@ -3,17 +3,7 @@
 use super::{GuestView, Outcome};
 use crate::fault::vector;
 use crate::state::{Segment, TableRegister, attention, reg};
-use crate::testing::{DATA, Machine, RAM, Raised, STACK};
-
-/// A small deterministic generator.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 ^ self.0 >> 33
-    }
-}
+use crate::testing::{DATA, Machine, RAM, Raised, Random, STACK};
 
 /// State that both processors start a case from, or end it with.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,12 +62,12 @@ fn bytes(random: &mut Random) -> [u8; 15] {
     let mut bytes: [u8; 15] = std::array::from_fn(|_| (random.next() >> 20) as u8);
     let mut at = 0;
     for (odds, prefix) in [(12, 0xf3), (12, 0x66), (24, 0xf0), (16, 0x48)] {
-        if random.next().is_multiple_of(odds) {
+        if random.one_in(odds) {
             bytes[at] = prefix;
             at += 1;
         }
     }
-    if random.next().is_multiple_of(3) {
+    if random.one_in(3) {
         bytes[at] = 0x0f;
     }
     bytes
@@ -85,7 +75,7 @@ fn bytes(random: &mut Random) -> [u8; 15] {
 
 #[test]
 fn random_instructions_do_the_same_in_emulation() {
-    let mut random = Random(0x7011_6a7e);
+    let mut random = Random::new(1);
     let mut kinds = [0u32; 2];
     for make in [|| Machine::long64(0), || Machine::long64(3), || Machine::protected32(0), || Machine::real16()] {
         let (mut plain, mut emulated) = (make(), make());
@@ -93,14 +83,14 @@ fn random_instructions_do_the_same_in_emulation() {
         for _ in 0..8000 {
             let mut from = start.clone();
             for gpr in &mut from.gpr[..16] {
-                *gpr = match random.next() % 4 {
+                *gpr = match random.below(4) {
                     0 => random.next(),
-                    1 => random.next() % 64,
-                    _ => DATA + random.next() % 0x4000,
+                    1 => random.below(64),
+                    _ => DATA + random.below(0x4000),
                 };
             }
             from.gpr[usize::from(reg::RSP)] =
-                if start.rip != 0x8000 { STACK - 0x1000 + random.next() % 64 } else { 0x7000 };
+                if start.rip != 0x8000 { STACK - 0x1000 + random.below(64) } else { 0x7000 };
             from.flags = start.flags ^ random.next() & 0xcd5;
             let instruction = bytes(&mut random);
             for m in [&mut plain, &mut emulated] {

@@ -6,7 +6,7 @@ use crate::Cpu;
 use crate::fault::{Cause, vector};
 use crate::ram::Ram;
 use crate::state::bits::*;
-use crate::testing;
+use crate::testing::{self, Random};
 use crate::tlb::perm;
 use crate::walk::{Access, Privilege};
 
@@ -17,26 +17,6 @@ const EPT: u64 = 0x200;
 const PHYSICAL: u64 = 46;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 const NX: u64 = 1 << 63;
-
-/// A small deterministic generator.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// How paging is set up in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,7 +267,7 @@ fn ept_entry(random: &mut Random, level: u64, index: u64) -> u64 {
         entry = target;
     }
     entry |= random.below(1 << 10) & 0x300 | 7;
-    entry |= if level == 0 || large { [0x30, 0x30, 0x00, 0x28][random.below(4) as usize] } else { 0 };
+    entry |= if level == 0 || large { random.of(&[0x30, 0x30, 0x00, 0x28]) } else { 0 };
     entry |= if large { 0x80 } else { 0 };
     for (odds, bits) in [(14, 1), (8, 2), (10, 4), (40, 7)] {
         entry &= if random.one_in(odds) { !bits } else { !0 };
@@ -386,7 +366,7 @@ fn outcome(cpu: &mut Cpu, linear: u64, access: Access, privilege: Privilege) -> 
 
 #[test]
 fn two_dimensional_walks_are_as_the_model_has_them() {
-    let mut random = Random(0x1234_5678_9abc_def1);
+    let mut random = Random::new(1);
     let mut seen = [0u32; 5];
     for round in 0..48 {
         let mode = [Mode::Long, Mode::Pae, Mode::Bits32, Mode::Off][round % 4];
@@ -398,7 +378,7 @@ fn two_dimensional_walks_are_as_the_model_has_them() {
                 Mode::Off => random.below(1 << 31),
                 _ => random.below(1 << 32),
             };
-            let access = [Access::Read, Access::Write, Access::Fetch][random.below(3) as usize];
+            let access = random.of(&[Access::Read, Access::Write, Access::Fetch]);
             let user = random.one_in(2);
             let privilege = if user { Privilege::User } else { Privilege::Supervisor };
             let expected = world.walk(linear, access, user);

@@ -3,7 +3,7 @@
 use crate::exec::vector::rows;
 use crate::native::publish;
 use crate::state::reg;
-use crate::testing::{DATA, Machine, Raised, step_bytes};
+use crate::testing::{DATA, Machine, Raised, Random, step_bytes};
 use iced_x86::{
     Code, Encoder, EncodingKind, Instruction, MemoryOperand, Mnemonic, OpCodeOperandKind as Kind, OpKind, Register,
 };
@@ -34,73 +34,57 @@ const MXCSR: i64 = FLAGS + 8;
 /// Offset in the memory area of what instructions access.
 const AT: i64 = 64;
 
-/// Deterministic random numbers.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    /// A 64-bit value likely to be interesting as two singles, a double, four halves or bytes.
-    fn value(&mut self) -> u64 {
-        const SINGLES: [u32; 14] = [
-            0,
-            0x8000_0000,
-            0x3f80_0000,
-            0xbf80_0000,
-            0x7f80_0000,
-            0xff80_0000,
-            0x7fc0_0000,
-            0x7f80_0001,
-            0x7f7f_ffff,
-            1,
-            0x007f_ffff,
-            0x0080_0000,
-            0x4f00_0000,
-            0xcf00_0000,
-        ];
-        const DOUBLES: [u64; 14] = [
-            0,
-            1 << 63,
-            0x3ff0 << 48,
-            0xbff0 << 48,
-            0x7ff0 << 48,
-            0xfff0 << 48,
-            0x7ff8 << 48,
-            (0x7ff0 << 48) + 1,
-            0x7fef_ffff_ffff_ffff,
-            1,
-            0x000f_ffff_ffff_ffff,
-            0x0010 << 48,
-            0x43e0 << 48,
-            0x41e0 << 48,
-        ];
-        match self.below(8) {
-            0 => {
-                let a = SINGLES[self.below(14) as usize];
-                let b = SINGLES[self.below(14) as usize];
-                u64::from(a) | u64::from(b) << 32
-            }
-            1 => DOUBLES[self.below(14) as usize],
-            2 => f64::to_bits(self.below(1000) as f64 - 500.0 + self.below(8) as f64 / 8.0),
-            3 => {
-                let a = (self.below(1000) as f32 / 8.0).to_bits();
-                let b = (-(self.below(1000) as f32)).to_bits();
-                u64::from(a) | u64::from(b) << 32
-            }
-            4 => self.below(20),
-            5 => 0x8000_7fff_00ff_ff01 ^ self.below(4),
-            6 => self.next() & self.next() & self.next(),
-            _ => self.next(),
+/// A 64-bit value likely to be interesting as two singles, a double, four halves or bytes.
+fn value(random: &mut Random) -> u64 {
+    const SINGLES: [u32; 14] = [
+        0,
+        0x8000_0000,
+        0x3f80_0000,
+        0xbf80_0000,
+        0x7f80_0000,
+        0xff80_0000,
+        0x7fc0_0000,
+        0x7f80_0001,
+        0x7f7f_ffff,
+        1,
+        0x007f_ffff,
+        0x0080_0000,
+        0x4f00_0000,
+        0xcf00_0000,
+    ];
+    const DOUBLES: [u64; 14] = [
+        0,
+        1 << 63,
+        0x3ff0 << 48,
+        0xbff0 << 48,
+        0x7ff0 << 48,
+        0xfff0 << 48,
+        0x7ff8 << 48,
+        (0x7ff0 << 48) + 1,
+        0x7fef_ffff_ffff_ffff,
+        1,
+        0x000f_ffff_ffff_ffff,
+        0x0010 << 48,
+        0x43e0 << 48,
+        0x41e0 << 48,
+    ];
+    match random.below(8) {
+        0 => {
+            let a = SINGLES[random.below(14) as usize];
+            let b = SINGLES[random.below(14) as usize];
+            u64::from(a) | u64::from(b) << 32
         }
+        1 => DOUBLES[random.below(14) as usize],
+        2 => f64::to_bits(random.below(1000) as f64 - 500.0 + random.below(8) as f64 / 8.0),
+        3 => {
+            let a = (random.below(1000) as f32 / 8.0).to_bits();
+            let b = (-(random.below(1000) as f32)).to_bits();
+            u64::from(a) | u64::from(b) << 32
+        }
+        4 => random.below(20),
+        5 => 0x8000_7fff_00ff_ff01 ^ random.below(4),
+        6 => random.next() & random.next() & random.next(),
+        _ => random.next(),
     }
 }
 
@@ -222,9 +206,9 @@ fn operands(code: Code, random: &mut Random) -> Option<Instruction> {
 
 fn start(i: &Instruction, random: &mut Random, mxcsr: u64) -> State {
     let mut s = State { gpr: [0; 16], ymm: [[0; 4]; 16], mm: [0; 8], memory: [0; 32], flags: 0x202, mxcsr };
-    s.gpr.fill_with(|| random.value());
+    s.gpr.fill_with(|| value(random));
     for word in s.ymm.as_flattened_mut().iter_mut().chain(&mut s.mm).chain(&mut s.memory) {
-        *word = random.value();
+        *word = value(random);
     }
     s.flags |= random.next() & 0x8d5;
     s.gpr[4] = 0;
@@ -311,7 +295,7 @@ fn compare(rows: &[crate::table::Row], seed: u64) {
 }
 
 fn compare_mnemonics(mnemonics: &[Mnemonic], seed: u64) {
-    let mut random = Random(seed | 1);
+    let mut random = Random::new(seed);
     let mut cases = 0;
     let mut machine = Machine::long64(3);
     let start_rip = machine.cpu.rip;

@@ -5,27 +5,11 @@ use super::{Guest, LONG, Mode};
 use crate::Exit;
 use crate::flags;
 use crate::state::{Cpu, attention, reg};
-use crate::testing::{DATA, STACK};
+use crate::testing::{DATA, Random, STACK};
 use std::rc::Rc;
 
 /// Cycles after which code that goes on and on is left alone.
 const CYCLES: u64 = 2000;
-
-/// A small generator (xorshift), so that failures repeat.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
 
 /// Two-byte opcodes and groups that concern the system, to be met more often than chance has it.
 const SYSTEM: &[&[u8]] = &[
@@ -72,8 +56,8 @@ const SYSTEM: &[&[u8]] = &[
 fn code(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < 24 {
-        if random.below(3) == 0 {
-            bytes.extend_from_slice(SYSTEM[random.below(SYSTEM.len() as u64) as usize]);
+        if random.one_in(3) {
+            bytes.extend_from_slice(random.of(SYSTEM));
         }
         bytes.push(random.next() as u8);
     }
@@ -92,7 +76,7 @@ fn value(random: &mut Random) -> u64 {
 }
 
 fn guest(seed: u64) -> Guest {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     let (mode, cpl) = match random.below(7) {
         0 | 1 => (Mode::Long, 0),
         2 => (Mode::Long, 3),
@@ -111,12 +95,12 @@ fn guest(seed: u64) -> Guest {
         }
     }
     let arbitrary = random.next();
-    let traced = if random.below(4) == 0 { flags::TF } else { 0 };
+    let traced = if random.one_in(4) { flags::TF } else { 0 };
     guest.m.cpu.set_rflags((arbitrary & (flags::ARITH | flags::IF | flags::DF)) | traced | 2);
-    if random.below(4) == 0 {
+    if random.one_in(4) {
         super::events::interrupt(&mut guest.m.cpu, 0x31);
     }
-    if random.below(8) == 0 {
+    if random.one_in(8) {
         guest.m.cpu.attend(attention::NMI);
     }
     let bytes = code(&mut random);

@@ -2,6 +2,7 @@
 //! same, and memory must end up the same, accessed and dirty flags included.
 
 use super::*;
+use cpu::testing::Random;
 
 /// Bytes of RAM.
 const RAM: u64 = 8 << 20;
@@ -18,30 +19,6 @@ const KEPT: u64 = 0x180;
 const WINDOW: u64 = 0x3fc0_0000;
 /// Level-4 or PDPT index, and so on, that are played with.
 const INDEXES: [u64; 5] = [0, 1, 2, 3, 511];
-
-/// A small, fast and repeatable source of randomness.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 33) % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
-}
 
 /// How the guest pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,10 +70,7 @@ fn configs() -> Vec<Config> {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        for _ in 0..4 {
-            random.next();
-        }
+        let random = Random::new(seed);
         let rigs: Vec<Rig> = configs().iter().map(|config| Rig::new(config, RAM)).collect();
         let logged = rigs.iter().map(|_| None).collect();
         let guest = Guest { cr0: CR0_PE, rflags: 2, ..Guest::default() };

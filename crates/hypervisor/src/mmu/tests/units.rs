@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::Cr0Wp;
+use cpu::testing::Random;
 use ledger::Operation;
 
 const RAM: u64 = 8 << 20;
@@ -264,10 +265,9 @@ fn hostile_guests_make_no_more_pages_than_the_limit() {
             rig.ram().write(ROOT + index * 8, value);
         }
         let guest = long(0);
-        let mut random = 0x1234_5678_9abc_def1u64;
+        let mut random = Random::new(1);
         for round in 0..2000 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let linear = ((random >> 3 & 0xfefd_fbf7_e000) << 16) as i64 >> 16;
+            let linear = ((random.next() & 0xfefd_fbf7_e000) << 16) as i64 >> 16;
             let access = if round % 3 == 0 { Access::Write } else { Access::Read };
             rig.access(&guest, linear as u64, access, Privilege::Supervisor);
             let (used, limit) = rig.mmu.pages_used();
