@@ -1,8 +1,6 @@
 //! Which exits there are, what is charged, and that runs repeat.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use cpu::vmx::reason;
 use hypervisor::config::{Config, Cr0Wp, Irqchip, MmuMode};
 use hypervisor::mmu::SlotConfig;

@@ -1,8 +1,6 @@
 //! Guests behave under every configuration of the hypervisor as they do on bare hardware.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use iced_x86::code_asm::*;
 
 /// MOV to CR3 and to CR0 with this in RAX.

@@ -1,8 +1,6 @@
 //! Whatever a guest does, it ends itself at worst: no panic, no failure of the hypervisor but a limit, and all again the same.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use cpu::Exit;
 use cpu::testing::Random;
 use hypervisor::Failure;

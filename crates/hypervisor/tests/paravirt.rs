@@ -1,8 +1,6 @@
 //! The paravirtual interface: its protocol, what it saves, and guests that lie.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use cpu::vmx::reason;
 use hypervisor::config::{Config, MmuMode};
 use hypervisor::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE, SIGNATURE, hypercall_code};

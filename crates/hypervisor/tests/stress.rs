@@ -5,9 +5,7 @@
 //! scripts play with lies elsewhere. A script changes tables, flushes as the architecture demands, and accesses memory at both
 //! privilege levels; the interpreter notes what each step met.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use cpu::state::TableRegister;
 use cpu::state::bits::*;
 use cpu::testing::Random;

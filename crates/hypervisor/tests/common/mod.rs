@@ -1,8 +1,6 @@
 //! Guests to run on bare hardware and under the hypervisor: a processor of a profile, memory, and a board with one device of
 //! each kind.
 
-#![allow(dead_code)]
-
 use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
 use cpu::state::{Segment, TableRegister, attention, bits::*, reg, rights, seg};

@@ -1,0 +1,8 @@
+//! Whole guests under the hypervisor, and the same on bare hardware. One program, so that what they share is made once.
+
+mod common;
+mod exits;
+mod guests;
+mod hostile;
+mod paravirt;
+mod stress;
