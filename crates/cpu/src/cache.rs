@@ -4,10 +4,11 @@
 //! by all processors of a machine. A block never leaves its page, except that a single instruction may cross into the next;
 //! such a block also holds the second page's address, which is checked on each entry.
 
-use crate::counters::Counters;
+use crate::counters::{Counters, MOST_BLOCKS};
 use crate::op::Op;
 use crate::ram::{PAGE, Ram, lines};
 use crate::tier::Tier;
+use crate::translate::Translations;
 use ledger::{OriginId, Recorder, ShapeId};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -73,9 +74,9 @@ pub struct BlockCache {
     pub ops: Vec<Op>,
     /// What executes them.
     pub tier: Tier,
-    /// Whether every translation is held against the interpreter.
-    pub check_translation: bool,
     counters: Counters,
+    /// Their translations.
+    pub(crate) translations: Translations,
     index: FxHashMap<(u64, u64, u8), u32>,
     pages: FxHashMap<u64, Vec<u32>>,
     jumps: Box<[u32; JUMPS]>,
@@ -99,8 +100,8 @@ impl BlockCache {
             blocks: Vec::new(),
             ops: Vec::new(),
             tier: Tier::default(),
-            check_translation: false,
             counters: Counters::new(),
+            translations: Translations::new(),
             index: FxHashMap::default(),
             pages: FxHashMap::default(),
             jumps: Box::new([u32::MAX; JUMPS]),
@@ -145,7 +146,7 @@ impl BlockCache {
 
     /// Adds a block with its operations and marks its bytes as decoded.
     pub fn insert(&mut self, new: NewBlock, ops: &[Op], ram: &Ram, recorder: &mut Recorder) -> u32 {
-        if self.ops.len() + ops.len() > MAX_OPS {
+        if self.ops.len() + ops.len() > MAX_OPS || self.blocks.len() == MOST_BLOCKS {
             self.clear(ram, recorder);
         }
         let NewBlock { physical, rip, second, cost, shape, mode, len } = new;
@@ -188,11 +189,24 @@ impl BlockCache {
 
     #[inline(never)]
     fn count_slow(&mut self, index: u32, origin: OriginId, recorder: &mut Recorder) {
-        if self.counters.is_full(index, origin) {
+        self.counts(origin, recorder);
+        if !self.counters.add(index, origin) {
+            // It would overflow.
             self.spill_all(recorder);
-            self.counters.clear();
+            self.counters.add(index, origin);
         }
-        self.counters.add_slow(index, origin);
+    }
+
+    /// Where translated code counts executions by an origin.
+    #[inline]
+    pub(crate) fn counts(&mut self, origin: OriginId, recorder: &mut Recorder) -> *mut u32 {
+        if let Some(table) = self.counters.table(origin) {
+            return table;
+        }
+        self.spill_all(recorder);
+        self.counters.clear();
+        // There is room for one now.
+        self.counters.table(origin).unwrap_or(std::ptr::null_mut())
     }
 
     /// Takes back one execution that did not complete.
@@ -203,7 +217,7 @@ impl BlockCache {
     /// Hands all executions to the recorder.
     pub fn spill_all(&mut self, recorder: &mut Recorder) {
         let blocks = &self.blocks;
-        self.counters.drain(|index, origin, runs| {
+        self.counters.drain(blocks.len(), |index, origin, runs| {
             if let Some(block) = blocks.get(index as usize) {
                 recorder.add_block(origin, block.rip, block.shape, runs);
             }
@@ -235,6 +249,7 @@ impl BlockCache {
             }
             self.index.remove(&(block.physical, block.rip, block.mode));
             block.physical = DEAD;
+            self.translations.remove(index);
             false
         });
         if list.is_empty() {
@@ -246,7 +261,7 @@ impl BlockCache {
     /// Drops everything and the memory it took.
     pub fn release(&mut self, ram: &Ram, recorder: &mut Recorder) {
         self.clear(ram, recorder);
-        *self = Self { tier: self.tier, check_translation: self.check_translation, ..Self::new() };
+        *self = Self { tier: self.tier, ..Self::new() };
     }
 
     /// Drops everything.
@@ -255,6 +270,7 @@ impl BlockCache {
         self.blocks.clear();
         self.ops.clear();
         self.counters.clear();
+        self.translations.clear();
         self.index.clear();
         self.pages.clear();
         self.jumps.fill(u32::MAX);

@@ -1,41 +1,36 @@
 //! How often which origin ran which block.
 //!
 //! Kernel code runs under the page tables of every process, so counts are kept by origin (address space and ring) and block.
-//! They lie together by origin: what one process runs between two switches touches few cache lines, and switching to another
-//! process sends nothing to the recorder.
+//! Each origin has a table of its own, which translated code counts in directly; the host gives its memory where it is
+//! touched.
 
 use ledger::OriginId;
 
-/// Blocks per chunk.
-const CHUNK: usize = 64;
-/// Chunks kept at most: 16 MiB of counts.
-const MOST_CHUNKS: usize = 1 << 16;
+/// Blocks at most.
+pub const MOST_BLOCKS: usize = 1 << 17;
 /// Origins with counts at most.
-const MOST_ORIGINS: usize = 1 << 12;
-/// Numbers of chunks that all origins' tables hold at most.
-const MOST_ENTRIES: usize = 1 << 21;
+const MOST_ORIGINS: usize = 256;
 const ABSENT: u32 = u32::MAX;
 
 /// Counts by origin and block.
 pub struct Counters {
-    /// By origin: the chunks of its blocks.
+    /// By origin: its table.
+    by_origin: Vec<u32>,
+    /// Tables; those from `used` on are zero.
     tables: Vec<Vec<u32>>,
-    chunks: Vec<[u32; CHUNK]>,
-    /// Origins whose tables are not empty.
-    origins: usize,
-    entries: usize,
+    used: usize,
 }
 
 impl Counters {
     /// Nothing counted.
     pub fn new() -> Self {
-        Self { tables: Vec::new(), chunks: Vec::new(), origins: 0, entries: 0 }
+        Self { by_origin: Vec::new(), tables: Vec::new(), used: 0 }
     }
 
     #[inline(always)]
     fn slot(&mut self, block: u32, origin: OriginId) -> Option<&mut u32> {
-        let chunk = *self.tables.get(origin.0 as usize)?.get(block as usize / CHUNK)?;
-        Some(&mut self.chunks.get_mut(chunk as usize)?[block as usize % CHUNK])
+        let table = *self.by_origin.get(origin.0 as usize)?;
+        self.tables.get_mut(table as usize)?.get_mut(block as usize)
     }
 
     /// Counts one execution; `false` if there is no place for it yet, or it would overflow.
@@ -50,33 +45,31 @@ impl Counters {
         }
     }
 
-    /// Whether counts must be drained and dropped before another place can be made.
-    pub fn is_full(&mut self, block: u32, origin: OriginId) -> bool {
-        self.slot(block, origin).is_some()
-            || self.chunks.len() >= MOST_CHUNKS
-            || self.origins >= MOST_ORIGINS
-            || self.entries >= MOST_ENTRIES
+    /// The counts of an origin, for whoever counts by itself. `None`: counts must be drained and dropped first.
+    #[inline]
+    pub fn table(&mut self, origin: OriginId) -> Option<*mut u32> {
+        let number = match self.by_origin.get(origin.0 as usize) {
+            Some(&number) if number != ABSENT => number as usize,
+            _ => self.make(origin)?,
+        };
+        Some(self.tables[number].as_mut_ptr())
     }
 
-    /// Makes a place and counts one execution.
-    pub fn add_slow(&mut self, block: u32, origin: OriginId) {
-        let (origin, at) = (origin.0 as usize, block as usize / CHUNK);
-        if self.tables.len() <= origin {
-            self.tables.resize_with(origin + 1, Vec::new);
+    #[cold]
+    fn make(&mut self, origin: OriginId) -> Option<usize> {
+        if self.used == MOST_ORIGINS {
+            return None;
         }
-        let table = &mut self.tables[origin];
-        if table.is_empty() {
-            self.origins += 1;
+        let origin = origin.0 as usize;
+        if self.by_origin.len() <= origin {
+            self.by_origin.resize(origin + 1, ABSENT);
         }
-        if table.len() <= at {
-            self.entries += at + 1 - table.len();
-            table.resize(at + 1, ABSENT);
+        if self.tables.len() == self.used {
+            self.tables.push(vec![0; MOST_BLOCKS]);
         }
-        if table[at] == ABSENT {
-            table[at] = self.chunks.len() as u32;
-            self.chunks.push([0; CHUNK]);
-        }
-        self.chunks[table[at] as usize][block as usize % CHUNK] += 1;
+        self.by_origin[origin] = self.used as u32;
+        self.used += 1;
+        Some(self.used - 1)
     }
 
     /// Takes back one execution that was counted a moment ago.
@@ -86,25 +79,21 @@ impl Counters {
         }
     }
 
-    /// Hands out all counts and sets them to zero.
-    pub fn drain(&mut self, mut take: impl FnMut(u32, OriginId, u64)) {
-        for (origin, table) in self.tables.iter().enumerate() {
-            for (at, &chunk) in table.iter().enumerate() {
-                let Some(counts) = self.chunks.get_mut(chunk as usize) else { continue };
-                for (i, count) in counts.iter_mut().enumerate().filter(|(_, count)| **count != 0) {
-                    take((at * CHUNK + i) as u32, OriginId(origin as u32), u64::from(*count));
-                    *count = 0;
-                }
+    /// Hands out all counts of the first `blocks` blocks and sets them to zero. There are no others.
+    pub fn drain(&mut self, blocks: usize, mut take: impl FnMut(u32, OriginId, u64)) {
+        for (origin, &table) in self.by_origin.iter().enumerate() {
+            let Some(counts) = self.tables.get_mut(table as usize) else { continue };
+            for (block, count) in counts.iter_mut().take(blocks).enumerate().filter(|(_, count)| **count != 0) {
+                take(block as u32, OriginId(origin as u32), u64::from(*count));
+                *count = 0;
             }
         }
     }
 
-    /// Drops all places.
+    /// Drops all places; the counts have been drained.
     pub fn clear(&mut self) {
-        self.tables.clear();
-        self.chunks.clear();
-        self.origins = 0;
-        self.entries = 0;
+        self.by_origin.clear();
+        self.used = 0;
     }
 }
 
@@ -125,27 +114,26 @@ mod tests {
         for (block, origin, times) in runs {
             for _ in 0..times {
                 if !counters.add(block, OriginId(origin)) {
-                    assert!(!counters.is_full(block, OriginId(origin)));
-                    counters.add_slow(block, OriginId(origin));
+                    assert!(counters.table(OriginId(origin)).is_some());
+                    assert!(counters.add(block, OriginId(origin)));
                 }
             }
         }
         counters.take_one(0, OriginId(0));
         let mut out = Vec::new();
-        counters.drain(|block, origin, runs| out.push((block, origin.0, runs)));
+        counters.drain(MOST_BLOCKS, |block, origin, runs| out.push((block, origin.0, runs)));
         assert_eq!(out, [(0, 0, 2), (63, 0, 1), (64, 0, 2), (100_000, 3, 1), (64, 7, 5)]);
-        counters.drain(|_, _, _| panic!("drained already"));
+        counters.drain(MOST_BLOCKS, |_, _, _| panic!("drained already"));
     }
 
     #[test]
     fn many_origins_fill_it_up() {
         let mut counters = Counters::new();
         for origin in 0..MOST_ORIGINS as u32 {
-            assert!(!counters.is_full(0, OriginId(origin)));
-            counters.add_slow(0, OriginId(origin));
+            assert!(counters.table(OriginId(origin)).is_some());
         }
-        assert!(counters.is_full(0, OriginId(MOST_ORIGINS as u32)));
+        assert!(counters.table(OriginId(MOST_ORIGINS as u32)).is_none());
         counters.clear();
-        assert!(!counters.is_full(0, OriginId(0)));
+        assert!(counters.table(OriginId(0)).is_some());
     }
 }

@@ -18,7 +18,7 @@ pub const SLOTS: usize = 256;
 /// Pages of code.
 pub const FETCH_SLOTS: usize = 256;
 /// Targets of indirect branches.
-pub const JUMP_SLOTS: usize = 512;
+pub const JUMP_SLOTS: usize = 1024;
 /// Modes of access with tables of their own.
 pub const MODES: usize = 3;
 
@@ -141,8 +141,8 @@ pub struct Area {
     pub tables: [Table; MODES],
     /// Pages of code, see [`signature`].
     pub fetch: [u64; FETCH_SLOTS],
-    /// By [`Mode`]: targets of indirect branches.
-    pub jumps: [[Jump; JUMP_SLOTS]; MODES],
+    /// Targets of indirect branches, by [`Key`](crate::translate::Key).
+    pub jumps: [[Jump; JUMP_SLOTS]; crate::translate::KEYS],
     /// Which code cache the targets are in.
     pub jumps_of: u64,
     /// The address space, or none.
@@ -166,20 +166,38 @@ impl Area {
         }
     }
 
-    fn drop_fetch(&mut self, linear: u64, shift: u8) {
-        if shift == 12 {
-            let i = fetch_slot(linear);
-            if self.fetch[i] >> PAGE_SHIFT == signature(linear, 0, false).0 >> PAGE_SHIFT {
+    /// Whether there was anything to drop.
+    fn drop_fetch(&mut self, linear: u64, shift: u8) -> bool {
+        let mut any = false;
+        let slots = if shift == 12 { fetch_slot(linear)..fetch_slot(linear) + 1 } else { 0..FETCH_SLOTS };
+        for i in slots {
+            let same = linear_of(i, self.fetch[i]) >> shift == (linear & LINEAR) >> shift;
+            if same && self.fetch[i] != NO_SIGNATURE {
                 self.fetch[i] = NO_SIGNATURE;
+                any = true;
             }
-        } else {
-            // All pages of a large page: its address without what a signature does not have of it.
-            for i in 0..FETCH_SLOTS {
-                if linear_of(i, self.fetch[i]) >> shift == (linear & LINEAR) >> shift {
-                    self.fetch[i] = NO_SIGNATURE;
+        }
+        any
+    }
+
+    /// Follows a change of the code cache: targets in an older one are forgotten.
+    #[inline]
+    pub(crate) fn follow_code(&mut self, code: u64) {
+        if self.jumps_of != code {
+            self.jumps_of = code;
+            for jumps in &mut self.jumps {
+                for (i, jump) in jumps.iter_mut().enumerate() {
+                    // The target belongs in another slot.
+                    *jump = Jump { negated: ((i as u64 ^ 1) << 2).wrapping_neg(), code: 0 };
                 }
             }
         }
+    }
+
+    /// Adds a target of indirect branches.
+    pub(crate) fn fill_jump(&mut self, key: usize, target: u64, code: u64) {
+        let slot = (target & JUMP_MASK) >> 2;
+        self.jumps[key][slot as usize] = Jump { negated: target.wrapping_neg(), code };
     }
 
     fn drop_writes(&mut self) {
@@ -215,6 +233,11 @@ fn linear_of(slot: usize, signature: u64) -> u64 {
 
 /// An empty slot. The page whose signature this would be is not kept.
 const NO_SIGNATURE: u64 = u64::MAX;
+
+/// No code cache: the jump tables must be cleared before they are used.
+const NO_CODE: u64 = u64::MAX;
+/// Which bits of a target find its slot: functions begin at multiples of 16, calls return anywhere.
+pub const JUMP_MASK: u64 = (JUMP_SLOTS as u64 - 1) << 2;
 
 /// Areas: address spaces whose entries are kept.
 const AREAS: usize = 16;
@@ -304,7 +327,7 @@ impl Front {
         let fresh = area.fetch[0] == 0 && area.fetch[1] == 0;
         if fresh {
             area.tables.iter_mut().for_each(Table::clear);
-            area.jumps_of = u64::MAX;
+            area.jumps_of = NO_CODE;
         }
         area.clear();
         area.space = space;
@@ -333,7 +356,11 @@ impl Front {
         }
         for at in area.followed..logged {
             let left = log[at as usize % LOG];
-            if left.code { area.drop_fetch(left.linear, left.shift) } else { area.drop_range(left.linear, left.shift) }
+            if left.code {
+                area.drop_fetch(left.linear, left.shift);
+            } else {
+                area.drop_range(left.linear, left.shift);
+            }
         }
         area.followed = logged;
         if area.epoch != epoch {
@@ -380,10 +407,10 @@ impl Front {
         self.current().drop_range(linear, shift);
     }
 
-    /// Drops a page that leaves the instruction TLB.
-    pub(crate) fn drop_fetch(&mut self, linear: u64, shift: u8) {
+    /// Drops a page that leaves the instruction TLB. Whether it was known.
+    pub(crate) fn drop_fetch(&mut self, linear: u64, shift: u8) -> bool {
         self.note(Left { linear, shift, code: true });
-        self.current().drop_fetch(linear, shift);
+        self.current().drop_fetch(linear, shift)
     }
 
     /// Follows a change of [`Ram::epoch`](crate::Ram::epoch): a page may have got its first marked line.
@@ -478,10 +505,9 @@ impl Fetch {
         self.page = NO_PAGE;
     }
 
-    pub(crate) fn drop_range(&mut self, linear: u64, shift: u8) {
-        if self.page >> shift == linear >> shift {
-            self.page = NO_PAGE;
-        }
+    /// Whether it must be looked up again.
+    pub(crate) fn left(&self) -> bool {
+        self.page == NO_PAGE
     }
 }
 

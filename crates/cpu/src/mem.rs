@@ -194,8 +194,10 @@ impl Cpu {
     }
 
     fn drop_code(&mut self, linear: u64, shift: u8) {
-        self.fetch.drop_range(linear, shift);
-        self.front.drop_fetch(linear, shift);
+        if self.front.drop_fetch(linear, shift) {
+            // It may be the page being executed.
+            self.fetch.leave();
+        }
     }
 
     fn displaced(&mut self, displaced: Option<Entry>, code: bool) {

@@ -1,51 +1,109 @@
 //! The modelled predictor for indirect branches and returns: a target cache and a return stack, sized by the profile.
+//!
+//! Translated code works on both in place, which is why the return stack is a ring of linked entries.
 
 use ledger::Geometry;
 
+/// An entry of the return stack.
+#[repr(C)]
+pub struct Return {
+    /// Return address, negated.
+    pub(crate) negated: u64,
+    /// The entry of the next call.
+    pub(crate) next: *mut Return,
+    /// The entry of the call before.
+    pub(crate) previous: *mut Return,
+}
+
+/// An entry of the target cache.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Target {
+    /// Address of the branch.
+    pub(crate) from: u64,
+    /// Where it went.
+    pub(crate) to: u64,
+}
+
 /// Predictor state of one processor.
 pub struct Predictor {
-    targets: Vec<(u64, u64)>,
-    stack: Vec<u64>,
-    top: usize,
+    targets: Box<[Target]>,
+    /// Kept for its entries; all access is through `top`.
+    _stack: Box<[Return]>,
+    top: *mut Return,
 }
 
 impl Predictor {
     /// An empty predictor of the given sizes.
     pub fn new(size: &Geometry) -> Self {
-        Self {
-            targets: vec![(0, 0); usize::from(size.target_cache.max(1)).next_power_of_two()],
-            stack: vec![0; usize::from(size.return_stack.max(1))],
-            top: 0,
+        let targets = usize::from(size.target_cache.max(1)).next_power_of_two();
+        let entries = usize::from(size.return_stack.max(1));
+        let nowhere = std::ptr::null_mut();
+        let empty = || Return { negated: 0, next: nowhere, previous: nowhere };
+        let mut stack: Box<[Return]> = (0..entries).map(|_| empty()).collect();
+        let first = stack.as_mut_ptr();
+        for (number, entry) in stack.iter_mut().enumerate() {
+            // Both neighbours lie in the same allocation.
+            entry.next = first.wrapping_add((number + 1) % entries);
+            entry.previous = first.wrapping_add((number + entries - 1) % entries);
         }
+        Self { targets: vec![Target::default(); targets].into_boxed_slice(), _stack: stack, top: first }
     }
 
     /// Notes a call; a full stack overwrites its oldest entry.
     #[inline]
     pub fn call(&mut self, return_address: u64) {
-        self.top = if self.top + 1 >= self.stack.len() { 0 } else { self.top + 1 };
-        self.stack[self.top] = return_address;
+        // SAFETY: `top` and the neighbours of every entry are entries of the stack, which lives as long as `self`.
+        unsafe {
+            self.top = (*self.top).next;
+            (*self.top).negated = return_address.wrapping_neg();
+        }
     }
 
     /// Whether a return to `target` was predicted.
     #[inline]
     pub fn ret(&mut self, target: u64) -> bool {
-        let hit = self.stack[self.top] == target;
-        self.top = if self.top == 0 { self.stack.len() - 1 } else { self.top - 1 };
-        hit
+        // SAFETY: as in `call`.
+        unsafe {
+            let hit = (*self.top).negated == target.wrapping_neg();
+            self.top = (*self.top).previous;
+            hit
+        }
+    }
+
+    /// The slot of the indirect branch at `from`, in a cache of so many.
+    #[inline]
+    pub(crate) fn slot(from: u64, slots: usize) -> usize {
+        (from ^ (from >> 13)) as usize & (slots - 1)
+    }
+
+    /// Slots of the target cache.
+    pub(crate) fn slots(&self) -> usize {
+        self.targets.len()
     }
 
     /// Whether the indirect branch at `from` was predicted to go to `target`; from now on it is.
     #[inline]
     pub fn indirect(&mut self, from: u64, target: u64) -> bool {
-        let mask = self.targets.len() - 1;
-        let slot = &mut self.targets[(from ^ (from >> 13)) as usize & mask];
-        let hit = *slot == (from, target);
-        *slot = (from, target);
+        let slot = Self::slot(from, self.targets.len());
+        let slot = &mut self.targets[slot];
+        let hit = *slot == Target { from, to: target };
+        *slot = Target { from, to: target };
         hit
     }
 
     /// Forgets all targets (IBPB).
     pub fn barrier(&mut self) {
-        self.targets.fill((0, 0));
+        self.targets.fill(Target::default());
+    }
+
+    /// Where translated code finds the newest entry of the return stack, and the target cache.
+    pub(crate) fn expose(&mut self) -> (*mut Return, *mut Target) {
+        (self.top, self.targets.as_mut_ptr())
+    }
+
+    /// Takes the newest entry back from translated code, which only follows the ring.
+    pub(crate) fn set_top(&mut self, top: *mut Return) {
+        self.top = top;
     }
 }

@@ -8,6 +8,7 @@ use crate::flags;
 use crate::op::Op;
 use crate::ram::PAGE;
 use crate::state::{Cpu, NOT_LOADED, attention, seg};
+use crate::translate::Before;
 use crate::walk::Access;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Shape, Ticks};
@@ -45,8 +46,10 @@ impl Cpu {
         // Whatever the host computed since then may have left flags behind.
         self.vector.loaded = NOT_LOADED;
         let mut before = NONE;
+        let mut led = Before::Nothing;
         loop {
             if self.clock >= self.stop_at {
+                led = Before::Nothing;
                 if let Some(exit) = self.between_blocks(cache) {
                     return exit;
                 }
@@ -57,10 +60,18 @@ impl Cpu {
             }
             match self.next_block(cache, before) {
                 Some(index) => {
-                    self.run_block(cache, index);
-                    before = index;
+                    if self.run_translated(cache, index, &mut led) {
+                        before = NONE;
+                    } else {
+                        led = Before::Nothing;
+                        self.run_block(cache, index);
+                        before = index;
+                    }
                 }
-                None => before = NONE,
+                None => {
+                    led = Before::Nothing;
+                    before = NONE;
+                }
             }
         }
     }
@@ -159,7 +170,7 @@ impl Cpu {
     /// Replaces the charge of a whole block by that of its first `done` operations.
     #[cold]
     #[inline(never)]
-    fn uncharge(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, done: usize) {
+    pub(crate) fn uncharge(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, done: usize) {
         cache.uncount(index, origin);
         let block = &cache.blocks[index as usize];
         self.clock -= block.cost;
@@ -174,7 +185,7 @@ impl Cpu {
 
     #[cold]
     #[inline(never)]
-    fn after_fault(&mut self, cache: &mut BlockCache) {
+    pub(crate) fn after_fault(&mut self, cache: &mut BlockCache) {
         if self.fault == Cause::CodeWrite {
             self.fault = Cause::None;
             self.code_write_allowed = true;

@@ -7,6 +7,7 @@ pub mod devices;
 pub mod error;
 mod linux;
 pub mod loader;
+pub mod lockstep;
 pub mod machine;
 pub mod memory;
 pub mod pci;

@@ -54,8 +54,6 @@ pub struct Config {
     pub platform: Platform,
     /// What executes the guest's instructions; it changes nothing but the time that takes.
     pub tier: Tier,
-    /// Whether the processor's two tiers are held against each other, block by block.
-    pub check_translation: bool,
 }
 
 /// The outside world, as a machine sees it.
@@ -114,6 +112,7 @@ pub struct Machine {
     /// Guest memory.
     pub ram: GuestRam,
     clock: ClockSource,
+    started: Instant,
     pub(crate) profile: Profile,
     /// What the guest runs on.
     pub platform: Platform,
@@ -189,7 +188,6 @@ impl Machine {
         };
         let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), hypervisor);
         vcpus.cache.tier = config.tier;
-        vcpus.cache.check_translation = config.check_translation;
         vcpus.enter(&entry);
         // Loading went through the devices' view of memory; no code is decoded yet.
         drop(ram.take_written());
@@ -208,6 +206,7 @@ impl Machine {
             recorder,
             ram,
             clock: config.clock,
+            started: Instant::now(),
             profile: config.profile,
             platform: config.platform,
             description,
@@ -233,29 +232,15 @@ impl Machine {
 
     /// Runs until the guest ends the machine, or the host stops it.
     pub fn run(&mut self, host: &mut dyn Host) -> Outcome {
-        let started = Instant::now();
+        self.started = Instant::now();
+        let started = self.started;
         let outcome = loop {
             if self.clock == ClockSource::Host {
                 self.follow_host(started);
             }
             let pause = self.vcpus.run();
-            self.console(host);
-            let wanted = self.board.borrow().console_room();
-            let poll = host.poll(self.vcpus.now(), wanted);
-            if !poll.input.is_empty() {
-                self.board.borrow_mut().console_input(&poll.input);
-            }
-            match pause {
-                Pause::Ended(Ending::PowerOff) => break Outcome::PowerOff,
-                Pause::Ended(Ending::Reset) => break Outcome::Reset,
-                Pause::Ended(Ending::DebugExit(status)) => break Outcome::DebugExit(status),
-                Pause::TripleFault(cpu) => break Outcome::TripleFault(cpu),
-                Pause::UnhandledExit(cpu, reason) => break Outcome::UnhandledExit(cpu, reason),
-                Pause::Failed(cpu) => break Outcome::Failed(cpu),
-                Pause::Stuck => break Outcome::Stuck,
-                _ if poll.stop => break Outcome::Stopped,
-                Pause::Slice => {}
-                Pause::Idle(event) => self.idle(host, event, started),
+            if let Some(outcome) = self.outside(pause, host) {
+                break outcome;
             }
         };
         self.console(host);
@@ -265,6 +250,29 @@ impl Machine {
             self.vcpus.cache.release(&first.cpu.ram, &mut self.recorder.borrow_mut());
         }
         outcome
+    }
+
+    /// What is to be done outside when the processors pause. The outcome, if that is all.
+    pub(crate) fn outside(&mut self, pause: Pause, host: &mut dyn Host) -> Option<Outcome> {
+        self.console(host);
+        let wanted = self.board.borrow().console_room();
+        let poll = host.poll(self.vcpus.now(), wanted);
+        if !poll.input.is_empty() {
+            self.board.borrow_mut().console_input(&poll.input);
+        }
+        match pause {
+            Pause::Ended(Ending::PowerOff) => return Some(Outcome::PowerOff),
+            Pause::Ended(Ending::Reset) => return Some(Outcome::Reset),
+            Pause::Ended(Ending::DebugExit(status)) => return Some(Outcome::DebugExit(status)),
+            Pause::TripleFault(cpu) => return Some(Outcome::TripleFault(cpu)),
+            Pause::UnhandledExit(cpu, reason) => return Some(Outcome::UnhandledExit(cpu, reason)),
+            Pause::Failed(cpu) => return Some(Outcome::Failed(cpu)),
+            Pause::Stuck => return Some(Outcome::Stuck),
+            _ if poll.stop => return Some(Outcome::Stopped),
+            Pause::Slice => {}
+            Pause::Idle(event) => self.idle(host, event, self.started),
+        }
+        None
     }
 
     fn console(&mut self, host: &mut dyn Host) {

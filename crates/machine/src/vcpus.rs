@@ -130,6 +130,8 @@ pub struct Vcpus {
     pub failure: Option<hypervisor::Failure>,
     board: Rc<RefCell<Board>>,
     slice_end: Ticks,
+    /// How long [`Vcpus::run`] runs at most before it returns.
+    pub(crate) slice: Ticks,
 }
 
 impl Vcpus {
@@ -142,7 +144,15 @@ impl Vcpus {
             nmis: 0,
         };
         let all = cpus.into_iter().enumerate().map(vcpu).collect();
-        Self { all, cache: BlockCache::new(), hypervisor, failure: None, board, slice_end: 0 }
+        Self {
+            all,
+            cache: BlockCache::new(),
+            hypervisor,
+            failure: None,
+            board,
+            slice_end: 0,
+            slice: SLICE_CYCLES * ledger::TICKS_PER_CYCLE,
+        }
     }
 
     /// Puts into the processors what the guest believes is there, so that its memory can be looked at as it sees it. The
@@ -198,7 +208,7 @@ impl Vcpus {
 
     /// Runs until something is to be done outside.
     pub fn run(&mut self) -> Pause {
-        self.slice_end = self.now() + SLICE_CYCLES * ledger::TICKS_PER_CYCLE;
+        self.slice_end = self.now() + self.slice;
         loop {
             if let Some(ending) = self.board.borrow_mut().ending() {
                 return Pause::Ended(ending);

@@ -7,10 +7,12 @@ use crate::terminal::{Terminal, print};
 use crate::tier::TierArgs;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
+use cpu::Tier;
 use ledger::Ticks;
 use ledger::profile::Profile;
 use ledger::symbols::{self, Symbol};
 use machine::board::Parts;
+use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
 use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
 use std::fs::{File, OpenOptions};
@@ -204,27 +206,32 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let kernel = machine::loader::read_file(&args.kernel)?;
     let initrd = args.initrd.as_deref().map(machine::loader::read_file).transpose()?;
     let symbol_files = args.symbols.iter().map(|s| read_symbols(s)).collect::<Result<Vec<_>>>()?;
-    let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
     let name = |path: &PathBuf| path.display().to_string();
-    let config = Config {
-        memory: args.memory,
-        cpus: args.cpus,
-        profile,
-        kernel,
-        kernel_name: name(&args.kernel),
-        initrd,
-        initrd_name: args.initrd.as_ref().map(name).unwrap_or_default(),
-        cmdline: args.append.clone(),
-        parts: Parts { disks, ..Parts::default() },
-        clock: match args.clock {
-            ClockArg::Virtual => ClockSource::Virtual,
-            ClockArg::Host => ClockSource::Host,
-        },
-        platform,
-        tier,
-        check_translation,
+    let make = |tier| -> Result<Machine> {
+        let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
+        let config = Config {
+            memory: args.memory,
+            cpus: args.cpus,
+            profile: profile.clone(),
+            kernel: kernel.clone(),
+            kernel_name: name(&args.kernel),
+            initrd: initrd.clone(),
+            initrd_name: args.initrd.as_ref().map(name).unwrap_or_default(),
+            cmdline: args.append.clone(),
+            parts: Parts { disks, ..Parts::default() },
+            clock: match args.clock {
+                ClockArg::Virtual => ClockSource::Virtual,
+                ClockArg::Host => ClockSource::Host,
+            },
+            platform: platform.clone(),
+            tier,
+        };
+        Machine::new(config).with_context(|| format!("can't boot {}", args.kernel.display()))
     };
-    let mut machine = Machine::new(config).with_context(|| format!("can't boot {}", args.kernel.display()))?;
+    if check_translation {
+        return check(&make, tier);
+    }
+    let mut machine = make(tier)?;
     if args.dry_run {
         describe(args, &machine)?;
         return Ok(ExitCode::SUCCESS);
@@ -270,6 +277,29 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     machine.check().map_err(|what| anyhow!("the hypervisor's tables are not in order: {what}"))?;
     Ok(ExitCode::from(status))
+}
+
+/// Runs the guest in both tiers at once; at the first difference says what it is.
+fn check(make: &dyn Fn(Tier) -> Result<Machine>, tier: Tier) -> Result<ExitCode> {
+    let both = || Ok::<_, anyhow::Error>(Lockstep::new(make(Tier::Interpreter)?, make(tier)?));
+    let mut console = Console {
+        terminal: Terminal::open().context("can't use standard input")?,
+        deadline: None,
+        limit: None,
+        timed_out: false,
+        listening: true,
+    };
+    let first = match both()?.run(&mut console) {
+        Ok(outcome) => return Ok(ExitCode::from(ending(outcome, false).1)),
+        Err(difference) => difference,
+    };
+    // The same again up to the stretch before, then block by block.
+    let mut again = both()?;
+    again.skip(first.stretch - 1);
+    again.block_by_block();
+    let found = again.run(&mut console).err().unwrap_or(first);
+    drop(console);
+    bail!("the translation is wrong in stretch {}:\n{}", found.stretch, found.text)
 }
 
 /// How a run ended, in words and as exit status.

@@ -1,8 +1,10 @@
 //! The host's own vector units: what is required of them, and stubs of machine code that run one guest instruction each.
 
+mod executable;
 mod pool;
 mod stub;
 
+pub(crate) use executable::Executable;
 #[cfg(test)]
 pub(crate) use pool::publish;
 pub use stub::{Extra, HOST_MXCSR, Kind, Plan, Stub, load_mxcsr};

@@ -1,7 +1,293 @@
-//! What the second tier, same-ISA translation, keeps beside the tables of the fast path.
+//! The second tier: blocks translated to host code.
+//!
+//! The guest's instruction set is the host's, so a translation is mostly the guest's own instructions with other registers:
+//! guest registers live in host registers ([`layout`]), guest flags in the host's flags, and whatever stands between two guest
+//! instructions leaves flags alone ([`asm`]). Memory operands probe the fast path's tables inline ([`address`]); what misses
+//! there, and every instruction without a translation, is run by the interpreter's handler with all state in its place
+//! ([`run::slow`]), so that a fault finds the processor as the architecture has it. Blocks are the interpreter's: charged on
+//! entry, left at the same boundaries, counted in the same counters.
+//!
+//! Reading order: [`plan`] (what becomes of an instruction), [`emit`] (a block), [`branch`] (its end), [`entry`] (the way in and out), [`run`]
+//! (who enters when), and here: where translations are kept, linked and dropped.
 
-/// What translated code keeps at its stack pointer.
-#[repr(C)]
-pub struct Running {
-    registers: [u64; 16],
+mod address;
+mod asm;
+mod branch;
+mod emit;
+mod entry;
+mod fix;
+mod layout;
+mod plan;
+mod run;
+
+pub use emit::{KEYS, Key};
+pub use layout::Running;
+pub(crate) use run::Before;
+
+use crate::native::Executable;
+use emit::{Aim, Source};
+use iced_x86::{Encoder, InstructionInfoFactory};
+use rustc_hash::FxHashMap;
+
+/// Memory for translated code. When it is full, everything is translated anew.
+const SIZE: usize = 64 << 20;
+/// Code begins after the ways out.
+const FIRST_CODE: usize = 64;
+const EXIT_AT: usize = 0;
+const SLOW_AT: usize = 16;
+
+/// What an exit code says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// The processor's state says where to go on.
+    Plain,
+    /// Something is due before this block.
+    Head {
+        /// Its number.
+        index: u32,
+    },
+    /// The block went on where no translation was known.
+    Link {
+        /// Its number.
+        index: u32,
+        /// Its [`Key`].
+        key: u8,
+        /// The branch target (0) or the next instruction (1).
+        number: u8,
+    },
+}
+
+const INDEX: u32 = (1 << 24) - 1;
+
+impl Code {
+    pub(crate) fn encode(self) -> u32 {
+        match self {
+            Self::Plain => entry::PLAIN as u32,
+            Self::Head { index } => 1 << 31 | index,
+            Self::Link { index, key, number } => 1 << 30 | u32::from(number) << 27 | u32::from(key) << 25 | index,
+        }
+    }
+
+    pub(crate) fn decode(code: u32) -> Self {
+        let index = code & INDEX;
+        match code >> 30 {
+            0 => Self::Plain,
+            1 => Self::Link { index, key: (code >> 25) as u8 & 3, number: (code >> 27) as u8 & 1 },
+            _ => Self::Head { index },
+        }
+    }
+}
+
+/// A translation of a block under one key: offsets in the code memory.
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    checked: u32,
+    head: u32,
+    begin: u32,
+    due: u32,
+    links: [(u32, u32); 2],
+}
+
+/// What is kept for a block.
+#[derive(Clone, Copy, Default)]
+struct Block {
+    /// How often it was interpreted, up to the threshold.
+    heat: u16,
+    /// Numbers of its entries plus one, by key.
+    entries: [u32; KEYS],
+}
+
+/// A link that leads to a block: the distance field, and where it led before.
+struct Incoming {
+    site: u32,
+    stub: u32,
+}
+
+/// All translations of a machine.
+pub(crate) struct Translations {
+    memory: Option<Executable>,
+    /// The host gave no executable memory.
+    refused: bool,
+    used: usize,
+    /// Counts how often everything was dropped.
+    generation: u64,
+    blocks: Vec<Block>,
+    entries: Vec<Entry>,
+    incoming: FxHashMap<u32, Vec<Incoming>>,
+    tools: Option<Box<(Encoder, InstructionInfoFactory)>>,
+    /// Executions counted since the counters were drained, at most.
+    pub(crate) pending: u64,
+}
+
+impl Translations {
+    pub(crate) fn new() -> Self {
+        Self {
+            memory: None,
+            refused: false,
+            used: 0,
+            generation: 0,
+            blocks: Vec::new(),
+            entries: Vec::new(),
+            incoming: FxHashMap::default(),
+            tools: None,
+            pending: 0,
+        }
+    }
+
+    /// Which code cache this is: another number once everything was dropped.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    fn block(&mut self, index: u32) -> &mut Block {
+        let index = index as usize;
+        if self.blocks.len() <= index {
+            self.blocks.resize(index + 1, Block::default());
+        }
+        &mut self.blocks[index]
+    }
+
+    /// The number of a block's translation plus one; else counts that it was asked for. The second value says whether that
+    /// was for the `threshold`th time or more.
+    #[inline]
+    pub(crate) fn find(&mut self, index: u32, key: Key, threshold: u16) -> (u32, bool) {
+        let block = self.block(index);
+        let entry = block.entries[key as usize];
+        if entry != 0 {
+            return (entry, false);
+        }
+        block.heat = block.heat.saturating_add(1);
+        (0, block.heat >= threshold)
+    }
+
+    /// A block is not to be translated.
+    pub(crate) fn refuse(&mut self, index: u32) {
+        self.block(index).heat = 0;
+    }
+
+    /// Where a translation is entered whose page is the current one and before which nothing is due.
+    #[inline]
+    pub(crate) fn begin(&self, entry: u32) -> *const u8 {
+        self.address(self.entries[entry as usize - 1].begin)
+    }
+
+    /// Where it is entered when the page must be checked.
+    pub(crate) fn checked(&self, entry: u32) -> *const u8 {
+        self.address(self.entries[entry as usize - 1].checked)
+    }
+
+    fn address(&self, at: u32) -> *const u8 {
+        self.memory.as_ref().map_or(std::ptr::null(), |memory| memory.address(at as usize))
+    }
+
+    fn prepare(&mut self) -> bool {
+        if self.memory.is_none() && !self.refused {
+            match Executable::new(c"tollgate-code", SIZE) {
+                Ok(mut memory) => {
+                    let way_out = |to: u64| {
+                        // jmp [rip + 0]
+                        let mut code = [0xff, 0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+                        code[6..].copy_from_slice(&to.to_le_bytes());
+                        code
+                    };
+                    memory.write(EXIT_AT, &way_out(entry::exit as *const () as u64));
+                    memory.write(SLOW_AT, &way_out(entry::slow as *const () as u64));
+                    self.memory = Some(memory);
+                    self.used = FIRST_CODE;
+                    self.tools = Some(Box::new((Encoder::new(64), InstructionInfoFactory::new())));
+                }
+                Err(_) => self.refused = true,
+            }
+        }
+        self.memory.is_some()
+    }
+
+    /// Translates a block. Returns the number of the translation plus one, or 0 if there can be none.
+    pub(crate) fn translate(&mut self, source: &Source) -> u32 {
+        if !self.prepare() {
+            return 0;
+        }
+        let Some(tools) = &mut self.tools else { return 0 };
+        let Some(mut emitted) = emit::emit(source, &mut tools.0, &mut tools.1) else { return 0 };
+        if self.used + emitted.code.len() > SIZE {
+            self.drop_all();
+        }
+        let base = self.used;
+        for (site, aim) in &emitted.aims {
+            let to = match aim {
+                Aim::Slow => SLOW_AT,
+                Aim::Exit => EXIT_AT,
+            };
+            let distance = (to as i64 - (base + site + 4) as i64) as i32;
+            emitted.code[*site..site + 4].copy_from_slice(&distance.to_le_bytes());
+        }
+        let Some(memory) = &mut self.memory else { return 0 };
+        memory.write(base, &emitted.code);
+        self.used = (base + emitted.code.len()).next_multiple_of(16);
+        let at = |offset: usize| (base + offset) as u32;
+        self.entries.push(Entry {
+            checked: at(emitted.checked),
+            head: at(emitted.head),
+            begin: at(emitted.begin),
+            due: at(emitted.due),
+            links: emitted.links.map(|(site, stub)| if site == 0 { (0, 0) } else { (at(site), at(stub)) }),
+        });
+        let number = self.entries.len() as u32;
+        self.block(source.index).entries[source.key as usize] = number;
+        number
+    }
+
+    fn aim(&mut self, site: u32, to: u32) {
+        let distance = (i64::from(to) - i64::from(site + 4)) as i32;
+        if let Some(memory) = &mut self.memory {
+            memory.write(site as usize, &distance.to_le_bytes());
+        }
+    }
+
+    /// Makes a link of the translation of block `from` lead to the translation `entry` of block `to`, which is in the same
+    /// page or not.
+    pub(crate) fn link(&mut self, from: u32, key: u8, number: u8, to: u32, entry: u32, same_page: bool) {
+        let source = self.block(from).entries[usize::from(key)];
+        if source == 0 {
+            return;
+        }
+        let (site, stub) = self.entries[source as usize - 1].links[usize::from(number)];
+        let target = self.entries[entry as usize - 1];
+        if site == 0 {
+            return;
+        }
+        self.aim(site, if same_page { target.head } else { target.checked });
+        self.incoming.entry(to).or_default().push(Incoming { site, stub });
+    }
+
+    /// Drops the translations of a block: nothing leads to them any more.
+    pub(crate) fn remove(&mut self, index: u32) {
+        let Some(block) = self.blocks.get_mut(index as usize) else { return };
+        let entries = std::mem::take(block).entries;
+        for entry in entries.into_iter().filter(|entry| *entry != 0) {
+            // Targets of indirect branches lead to the checked entry.
+            let Entry { checked, due, .. } = self.entries[entry as usize - 1];
+            let mut jump = [0xe9, 0, 0, 0, 0];
+            jump[1..].copy_from_slice(&((i64::from(due) - i64::from(checked + 5)) as i32).to_le_bytes());
+            if let Some(memory) = &mut self.memory {
+                memory.write(checked as usize, &jump);
+            }
+        }
+        for Incoming { site, stub } in self.incoming.remove(&index).unwrap_or_default() {
+            self.aim(site, stub);
+        }
+    }
+
+    fn drop_all(&mut self) {
+        self.generation += 1;
+        self.used = FIRST_CODE;
+        self.blocks.clear();
+        self.entries.clear();
+        self.incoming.clear();
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear(&mut self) {
+        self.drop_all();
+    }
 }

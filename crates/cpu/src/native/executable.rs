@@ -1,0 +1,70 @@
+//! Executable memory: one anonymous file mapped twice, once writable and once executable, so that nothing is ever both.
+
+use std::ffi::CStr;
+use std::io;
+
+/// Two mappings of the same memory.
+pub struct Executable {
+    writable: *mut u8,
+    executable: *mut u8,
+    size: usize,
+}
+
+// SAFETY: plain addresses of mappings that belong to the value alone.
+unsafe impl Send for Executable {}
+
+fn map(fd: i32, size: usize, protection: i32) -> io::Result<*mut u8> {
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, libc::MAP_SHARED, fd, 0) };
+    if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.cast()) }
+}
+
+impl Executable {
+    /// Memory of `size` bytes; what is never written takes none.
+    pub fn new(name: &CStr, size: usize) -> io::Result<Self> {
+        // SAFETY: plain system calls on a descriptor that is ours alone; the mappings keep the file alive after `close`.
+        unsafe {
+            let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let made = if libc::ftruncate(fd, size as libc::off_t) == 0 {
+                map(fd, size, libc::PROT_READ | libc::PROT_WRITE).and_then(|writable| {
+                    match map(fd, size, libc::PROT_READ | libc::PROT_EXEC) {
+                        Ok(executable) => Ok(Self { writable, executable, size }),
+                        Err(error) => {
+                            libc::munmap(writable.cast(), size);
+                            Err(error)
+                        }
+                    }
+                })
+            } else {
+                Err(io::Error::last_os_error())
+            };
+            libc::close(fd);
+            made
+        }
+    }
+
+    /// Writes bytes; they must fit.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.size && bytes.len() <= self.size - at, "outside executable memory");
+        // SAFETY: the range lies inside the writable mapping, to which there are no references.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.writable.add(at), bytes.len()) };
+    }
+
+    /// Where the byte at an offset is executed.
+    pub fn address(&self, at: usize) -> *const u8 {
+        self.executable.wrapping_add(at)
+    }
+}
+
+impl Drop for Executable {
+    fn drop(&mut self) {
+        // SAFETY: both mappings are ours; whoever executes here borrows the value.
+        unsafe {
+            libc::munmap(self.writable.cast(), self.size);
+            libc::munmap(self.executable.cast(), self.size);
+        }
+    }
+}

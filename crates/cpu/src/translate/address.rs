@@ -1,0 +1,116 @@
+//! Memory operands: their addresses, and the probe of the fast path's tables.
+
+use super::asm::{M, R};
+use super::emit::Emit;
+use super::layout::{FIRST, SECOND, TABLE_SLOTS, TEST, host, memory_register, segment_base, table};
+use crate::op::NO_REG;
+use crate::state::seg;
+
+impl Emit<'_> {
+    /// A guest register's value in a host register: its own, or `scratch`.
+    pub fn value(&mut self, guest: u8, scratch: R) -> R {
+        host(guest).unwrap_or_else(|| {
+            self.asm.flagless_load(scratch, memory_register(guest));
+            scratch
+        })
+    }
+
+    /// The address of the memory operand at hand, without its segment's base unless `based`, in `to`; cut to 32 bits if `narrow`. May use
+    /// all scratch registers.
+    pub fn address(&mut self, to: R, narrow: bool, based: bool) -> bool {
+        let op = *self.op();
+        if op.asize == 2 {
+            return false;
+        }
+        let narrow = narrow || op.asize == 4;
+        let Ok(disp) = i32::try_from(op.disp as i64) else {
+            if op.base != NO_REG || op.index != NO_REG {
+                return false;
+            }
+            self.asm.flagless_constant(to, if narrow { op.disp & 0xffff_ffff } else { op.disp });
+            return self.add_base(to, based);
+        };
+        match (op.base, op.index) {
+            (NO_REG, NO_REG) => {
+                self.asm.flagless_constant(to, if narrow { op.disp & 0xffff_ffff } else { op.disp });
+            }
+            (NO_REG, index) => {
+                let index = self.value(index, SECOND);
+                self.asm.flagless_lea_scaled(!narrow, to, index, op.scale & 3, disp);
+            }
+            (base, index) => {
+                let base = self.value(base, FIRST);
+                let index = if index == NO_REG { None } else { Some((self.value(index, SECOND), op.scale & 3)) };
+                let m = M { base, index, disp };
+                if narrow { self.asm.flagless_lea32(to, m) } else { self.asm.flagless_lea(to, m) }
+            }
+        }
+        self.add_base(to, based)
+    }
+
+    fn add_base(&mut self, to: R, based: bool) -> bool {
+        let segment = self.op().seg;
+        if based && (segment == seg::FS || segment == seg::GS) {
+            self.asm.flagless_load(SECOND, segment_base(segment));
+            self.asm.flagless_lea(to, M::indexed(to, SECOND, 0, 0));
+        }
+        true
+    }
+
+    /// Probes for the memory operand at hand: afterwards it is at `FIRST + SECOND - (size - 1)`. Returns the stub for a miss.
+    /// `None`: its address cannot be had.
+    pub fn probe(&mut self, write: bool) -> Option<usize> {
+        let op = *self.op();
+        let size = self.instruction().memory_size().size() as i32;
+        let plain = op.asize == 8 && op.seg != seg::FS && op.seg != seg::GS;
+        if plain && op.base == NO_REG && op.index == NO_REG {
+            return Some(self.probe_constant(op.disp, size, write));
+        }
+        match (host(op.base), op.index, op.disp) {
+            (Some(base), NO_REG, 0) if plain && op.base != NO_REG => Some(self.probe_at(base, size, write)),
+            _ => {
+                if !self.address(FIRST, false, true) {
+                    return None;
+                }
+                Some(self.probe_at(FIRST, size, write))
+            }
+        }
+    }
+
+    /// Probes for `size` bytes at the address in `at`, which is neither `SECOND` nor `TEST`.
+    pub fn probe_at(&mut self, at: R, size: i32, write: bool) -> usize {
+        let (negated, hosts) = table(self.key.table(), write);
+        self.asm.flagless_rotate(false, TEST, at, 12);
+        self.asm.flagless_low_byte(TEST, TEST);
+        self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, negated));
+        self.asm.flagless_lea(FIRST, M::indexed(at, SECOND, 0, size - 1));
+        self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, hosts));
+        self.decide()
+    }
+
+    fn probe_constant(&mut self, address: u64, size: i32, write: bool) -> usize {
+        let (negated, hosts) = table(self.key.table(), write);
+        let slot = 8 * ((address >> 12) as usize % TABLE_SLOTS) as i32;
+        let last = address.wrapping_add(size as u64 - 1);
+        self.asm.flagless_load(SECOND, M::at(R::RSP, negated + slot));
+        match i32::try_from(last as i64) {
+            Ok(last) => self.asm.flagless_lea(FIRST, M::at(SECOND, last)),
+            Err(_) => {
+                self.asm.flagless_constant(FIRST, last);
+                self.asm.flagless_lea(FIRST, M::indexed(FIRST, SECOND, 0, 0));
+            }
+        }
+        self.asm.flagless_load(SECOND, M::at(R::RSP, hosts + slot));
+        self.decide()
+    }
+
+    /// Whether the offset in the page, of the last byte, is one.
+    fn decide(&mut self) -> usize {
+        // The stack pointer's low six bits are 12.
+        self.asm.flagless_shift_right(TEST, FIRST, R::RSP);
+        let hit = self.asm.flagless_if_zero();
+        let stub = self.otherwise();
+        self.asm.land(hit);
+        stub
+    }
+}

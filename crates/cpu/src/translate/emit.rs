@@ -1,0 +1,480 @@
+//! Emitting one block: its head, its instructions one after the other, and what is out of line.
+
+use super::asm::{Asm, M, R};
+use super::layout::fetch;
+use super::layout::{BUDGET, FIRST, SECOND, TEST, field, host, memory_register};
+use super::plan::{Plan, plans};
+use super::{Code, fix};
+use crate::front::{fetch_slot, signature};
+use crate::op::Op;
+use iced_x86::{Encoder, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
+
+/// Who may access what, as far as translations differ by it: an index into what is kept for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// CPL 3.
+    User = 0,
+    /// Below, without SMAP.
+    Supervisor = 1,
+    /// Below, with SMAP and RFLAGS.AC clear.
+    SupervisorOnly = 2,
+    /// Below, with SMAP and RFLAGS.AC set.
+    Override = 3,
+}
+
+/// How many there are.
+pub const KEYS: usize = 4;
+
+impl Key {
+    /// The table of [`Area::tables`](crate::front::Area::tables).
+    pub fn table(self) -> usize {
+        match self {
+            Self::User => 0,
+            Self::Supervisor | Self::Override => 1,
+            Self::SupervisorOnly => 2,
+        }
+    }
+
+    fn after(self, access_control: bool) -> Self {
+        match (self, access_control) {
+            (Self::SupervisorOnly | Self::Override, true) => Self::Override,
+            (Self::SupervisorOnly | Self::Override, false) => Self::SupervisorOnly,
+            (other, _) => other,
+        }
+    }
+}
+
+/// A block to translate.
+pub struct Source<'a> {
+    /// Its number.
+    pub index: u32,
+    /// Its address, in 64-bit mode.
+    pub rip: u64,
+    /// Where it is.
+    pub physical: u64,
+    /// What it costs.
+    pub cost: u64,
+    /// Its operations.
+    pub ops: &'a [Op],
+    /// What they were made of.
+    pub instructions: &'a [Instruction],
+    /// Under which access it runs.
+    pub key: Key,
+    /// Executions are counted.
+    pub counted: bool,
+    /// Slots of the modelled target cache.
+    pub target_slots: usize,
+}
+
+/// Why translated code left, as it says in its exit code: see [`Code`].
+#[derive(Clone, Copy, Debug)]
+pub enum Aim {
+    /// [`super::entry::slow`].
+    Slow,
+    /// [`super::entry::exit`].
+    Exit,
+}
+
+/// Something out of line: a number in ECX, a call or jump, and a way back.
+struct Stub {
+    from: From,
+    code: u32,
+    back: Option<usize>,
+}
+
+enum From {
+    /// A jump with this distance field leads here.
+    Jump(usize),
+    /// The exit that this link leads to until it is linked.
+    Link(usize),
+}
+
+/// What came out.
+#[derive(Default)]
+pub struct Emitted {
+    /// The code.
+    pub code: Vec<u8>,
+    /// Distances to fill in once its place is known.
+    pub aims: Vec<(usize, Aim)>,
+    /// Where it is entered when its page must be checked.
+    pub checked: usize,
+    /// Where it is entered otherwise.
+    pub head: usize,
+    /// Where it is entered when nothing more may come before it.
+    pub begin: usize,
+    /// Where it leaves when something is due.
+    pub due: usize,
+    /// Links: distance fields, and where they lead until they are linked. 0: none.
+    pub links: [(usize, usize); 2],
+}
+
+/// The emitter.
+pub struct Emit<'a> {
+    /// The code.
+    pub asm: Asm,
+    /// The block.
+    pub source: &'a Source<'a>,
+    encoder: &'a mut Encoder,
+    factory: &'a mut InstructionInfoFactory,
+    /// Under which access the instruction at hand runs.
+    pub key: Key,
+    stubs: Vec<Stub>,
+    aims: Vec<(usize, Aim)>,
+    links: [(usize, usize); 2],
+    /// The instruction at hand.
+    pub at: usize,
+}
+
+/// Translates a block. `None`: something could not be encoded as it would have to be.
+pub fn emit(source: &Source, encoder: &mut Encoder, factory: &mut InstructionInfoFactory) -> Option<Emitted> {
+    let mut emit = Emit {
+        asm: Asm { code: Vec::with_capacity(512) },
+        source,
+        encoder,
+        factory,
+        key: source.key,
+        stubs: Vec::new(),
+        aims: Vec::new(),
+        links: [(0, 0); 2],
+        at: 0,
+    };
+    emit.block()
+}
+
+impl Emit<'_> {
+    fn block(&mut self) -> Option<Emitted> {
+        let (checked, due, head, begin) = self.head();
+        let plans = plans(self.source.instructions, self.source.ops);
+        for (at, plan) in plans.iter().enumerate() {
+            self.at = at;
+            if !self.one(*plan)? {
+                self.handler();
+            }
+            if let Plan::AccessControl { set } = plan {
+                self.key = self.key.after(*set);
+            }
+        }
+        match plans.last() {
+            // A handler at the end leaves.
+            Some(plan) if plan.leaves() || matches!(plan, Plan::Handler | Plan::AccessControl { .. }) => {}
+            _ => self.link(1, None),
+        }
+        self.out_of_line();
+        Some(Emitted {
+            code: std::mem::take(&mut self.asm.code),
+            aims: std::mem::take(&mut self.aims),
+            checked,
+            head,
+            begin,
+            due,
+            links: self.links,
+        })
+    }
+
+    /// The checks on entry, and the charge.
+    fn head(&mut self) -> (usize, usize, usize, usize) {
+        let source = self.source;
+        let (signature, _) = signature(source.rip, source.physical, source.key == Key::User);
+        let checked = self.asm.here();
+        self.asm.flagless_constant(FIRST, signature.wrapping_neg());
+        self.asm.flagless_load(TEST, fetch(fetch_slot(source.rip)));
+        self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
+        let here = self.asm.flagless_if_zero();
+        let due = self.asm.here();
+        self.asm.flagless_constant(TEST, u64::from(Code::Head { index: source.index }.encode()));
+        let site = self.asm.jump();
+        self.aims.push((site, Aim::Exit));
+        self.asm.land(here);
+        let head = self.asm.here();
+        self.asm.flagless_rotate(true, TEST, BUDGET, 32);
+        self.asm.flagless_if_zero32_back(due);
+        let begin = self.asm.here();
+        self.asm.flagless_lea(BUDGET, M::at(BUDGET, source.cost as i32));
+        if source.counted {
+            let count = M::at(TEST, 4 * source.index as i32);
+            self.asm.flagless_load(TEST, field!(counts));
+            self.asm.flagless_load32(FIRST, count);
+            self.asm.flagless_lea32(FIRST, M::at(FIRST, 1));
+            self.asm.flagless_store32(count, FIRST);
+        }
+        (checked, due, head, begin)
+    }
+
+    /// Emits an instruction; `false`: its handler must run it.
+    fn one(&mut self, plan: Plan) -> Option<bool> {
+        let before = (self.asm.here(), self.stubs.len(), self.aims.len(), self.links);
+        let done = match plan {
+            Plan::Handler | Plan::AccessControl { .. } => false,
+            Plan::Nothing => true,
+            Plan::Native | Plan::Fixed => self.general(plan == Plan::Fixed),
+            Plan::Lea => self.lea(),
+            Plan::Push => self.push(),
+            Plan::Pop => self.pop(),
+            Plan::Leave => self.leave(),
+            Plan::Branch => self.branch(),
+            Plan::Jump => {
+                self.link(0, None);
+                true
+            }
+            Plan::Call => self.call(),
+            Plan::Return => self.ret(),
+            Plan::Indirect { call } => self.indirect(call),
+        };
+        if !done {
+            self.asm.code.truncate(before.0);
+            self.stubs.truncate(before.1);
+            self.aims.truncate(before.2);
+            self.links = before.3;
+        }
+        Some(done)
+    }
+
+    /// The operation of the instruction at hand.
+    pub fn op(&self) -> &Op {
+        &self.source.ops[self.at]
+    }
+
+    /// The instruction at hand.
+    pub fn instruction(&self) -> &Instruction {
+        &self.source.instructions[self.at]
+    }
+
+    fn slow_code(&self) -> u32 {
+        self.source.index << 5 | self.at as u32
+    }
+
+    /// Has the handler run the instruction at hand.
+    fn handler(&mut self) {
+        self.asm.flagless_constant(TEST, u64::from(self.slow_code()));
+        let site = self.asm.call();
+        self.aims.push((site, Aim::Slow));
+    }
+
+    /// A jump to where the handler runs the instruction at hand, which then goes on at what [`Emit::back_here`] says.
+    pub fn otherwise(&mut self) -> usize {
+        let site = self.asm.jump();
+        self.stubs.push(Stub { from: From::Jump(site), code: self.slow_code(), back: None });
+        self.stubs.len() - 1
+    }
+
+    /// The place to which a stub comes back.
+    pub fn back_here(&mut self, stub: usize) {
+        self.stubs[stub].back = Some(self.asm.here());
+    }
+
+    /// Goes on at a known place: the branch target (0) or the next instruction (1). With a condition, if it holds.
+    pub fn link(&mut self, number: usize, condition: Option<u8>) {
+        let site = match condition {
+            Some(condition) => self.asm.jump_if(condition),
+            None => self.asm.jump(),
+        };
+        let code = Code::Link { index: self.source.index, key: self.source.key as u8, number: number as u8 };
+        self.links[number].0 = site;
+        self.stubs.push(Stub { from: From::Link(number), code: code.encode(), back: None });
+    }
+
+    fn out_of_line(&mut self) {
+        for stub in std::mem::take(&mut self.stubs) {
+            let here = self.asm.here();
+            self.asm.flagless_constant(TEST, u64::from(stub.code));
+            match stub.from {
+                From::Jump(site) => {
+                    self.asm.aim(site, here);
+                    let call = self.asm.call();
+                    self.aims.push((call, Aim::Slow));
+                    if let Some(back) = stub.back {
+                        let site = self.asm.jump();
+                        self.asm.aim(site, back);
+                    }
+                }
+                From::Link(number) => {
+                    self.links[number].1 = here;
+                    self.asm.aim(self.links[number].0, here);
+                    let site = self.asm.jump();
+                    self.aims.push((site, Aim::Exit));
+                }
+            }
+        }
+    }
+
+    /// Encodes an instruction on host registers. `false`: it cannot be.
+    pub fn native(&mut self, i: &Instruction) -> bool {
+        let buffer = std::mem::take(&mut self.asm.code);
+        let before = buffer.len();
+        self.encoder.set_buffer(buffer);
+        let encoded = self.encoder.encode(i, 0).is_ok();
+        self.asm.code = self.encoder.take_buffer();
+        if !encoded {
+            self.asm.code.truncate(before);
+        }
+        encoded
+    }
+
+    /// `mov to, from`.
+    pub fn copy(&mut self, wide: bool, to: R, from: R) {
+        self.two(wide, 0x89, from, to);
+    }
+
+    /// `add to, from`.
+    pub fn add(&mut self, wide: bool, to: R, from: R) {
+        self.two(wide, 0x01, from, to);
+    }
+
+    /// `xor to, from`.
+    pub fn xor(&mut self, wide: bool, to: R, from: R) {
+        self.two(wide, 0x31, from, to);
+    }
+
+    /// `test at, at`.
+    pub fn test(&mut self, wide: bool, at: R) {
+        self.two(wide, 0x85, at, at);
+    }
+
+    /// `shr at, count`.
+    pub fn shift_right(&mut self, wide: bool, at: R, count: u8) {
+        self.two(wide, 0xc1, R(5), at);
+        self.asm.code.push(count);
+    }
+
+    fn two(&mut self, wide: bool, opcode: u8, reg: R, rm: R) {
+        let rex = 0x40 | u8::from(wide) << 3 | (reg.0 >> 3) << 2 | rm.0 >> 3;
+        self.asm.bytes(&[rex, opcode, 0xc0 | (reg.0 & 7) << 3 | rm.0 & 7]);
+    }
+
+    /// An instruction that the host executes with other operands.
+    fn general(&mut self, fixed: bool) -> bool {
+        let mut i = *self.instruction();
+        let memory = (0..i.op_count()).find(|&n| i.op_kind(n) == OpKind::Memory);
+        let accesses: [OpAccess; 5] = {
+            let info = self.factory.info(&i);
+            std::array::from_fn(|n| if n < 5 { info.op_access(n as u32) } else { OpAccess::None })
+        };
+        let writes = |access| {
+            matches!(access, OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite)
+        };
+        let by_cl = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n) == Register::CL);
+        let shift = by_cl && is_shift(&i);
+        if shift && memory.is_some() {
+            return false;
+        }
+        let stub = match memory {
+            Some(n) => match self.probe(writes(accesses[n as usize])) {
+                Some(stub) => Some(stub),
+                None => return false,
+            },
+            None => None,
+        };
+        // After a probe the two others hold the address.
+        let mut free: &[R] = if memory.is_some() { &[TEST] } else { &[FIRST, SECOND, TEST] };
+        if shift {
+            free = &[FIRST, SECOND];
+        }
+        let mut loaded: [(u8, R, bool); 3] = [(0, TEST, false); 3];
+        let mut used = 0;
+        for n in 0..i.op_count() {
+            if i.op_kind(n) != OpKind::Register {
+                continue;
+            }
+            let register = i.op_register(n);
+            if shift && n > 0 && register == Register::CL {
+                self.asm.flagless_copy(TEST, R::R9);
+                continue;
+            }
+            let guest = register.full_register().number() as u8;
+            let written = writes(accesses[n as usize]);
+            let at = match host(guest) {
+                Some(at) => at,
+                None => match loaded[..used].iter_mut().find(|(number, ..)| *number == guest) {
+                    Some((_, at, stored)) => {
+                        *stored |= written;
+                        *at
+                    }
+                    None => {
+                        let Some(at) = free.get(used).copied() else { return false };
+                        loaded[used] = (guest, at, written);
+                        used += 1;
+                        let whole = accesses[n as usize] == OpAccess::Write && register.size() >= 4;
+                        let again = (n + 1..i.op_count()).any(|m| {
+                            i.op_kind(m) == OpKind::Register
+                                && i.op_register(m).full_register() == register.full_register()
+                        });
+                        if !whole || again {
+                            self.asm.flagless_load(at, memory_register(guest));
+                        }
+                        at
+                    }
+                },
+            };
+            let Some(renamed) = rename(register, at) else { return false };
+            i.set_op_register(n, renamed);
+        }
+        if let Some(n) = memory {
+            let size = i.memory_size().size() as i64;
+            let _ = n;
+            i.set_memory_base(FIRST.named());
+            i.set_memory_index(SECOND.named());
+            i.set_memory_index_scale(1);
+            i.set_memory_displacement64((1 - size) as u64);
+            i.set_memory_displ_size(u32::from(size != 1));
+            i.set_segment_prefix(Register::None);
+        }
+        // All processors run on one thread of the host: nothing comes between a read and its write.
+        i.set_has_lock_prefix(false);
+        i.set_has_rep_prefix(false);
+        i.set_has_repne_prefix(false);
+        i.set_has_xacquire_prefix(false);
+        i.set_has_xrelease_prefix(false);
+        let encoded = if fixed { fix::fix(self, &i) } else { self.native(&i) };
+        if !encoded {
+            return false;
+        }
+        for (guest, at, stored) in &loaded[..used] {
+            if *stored {
+                self.asm.flagless_store(memory_register(*guest), *at);
+            }
+        }
+        if let Some(stub) = stub {
+            self.back_here(stub);
+        }
+        true
+    }
+
+    /// LEA: the address as it is.
+    fn lea(&mut self) -> bool {
+        let register = self.instruction().op0_register();
+        let guest = register.number() as u8;
+        if register.size() < 4 {
+            return false;
+        }
+        let to = host(guest).unwrap_or(FIRST);
+        if !self.address(to, register.size() == 4, false) {
+            return false;
+        }
+        if host(guest).is_none() {
+            self.asm.flagless_store(memory_register(guest), to);
+        }
+        true
+    }
+}
+
+fn is_shift(i: &Instruction) -> bool {
+    use iced_x86::Mnemonic::*;
+    matches!(i.mnemonic(), Shl | Sal | Shr | Sar | Rol | Ror | Shld | Shrd)
+}
+
+/// The part of a host register that corresponds to a guest register.
+fn rename(register: Register, to: R) -> Option<Register> {
+    let number = u32::from(to.0);
+    match register.size() {
+        8 => Some(Register::RAX + number),
+        4 => Some(Register::EAX + number),
+        2 => Some(Register::AX + number),
+        _ => match register {
+            // These stay where they are.
+            Register::AH | Register::DH | Register::BH => Some(register),
+            Register::CH => None,
+            _ if number < 4 => Some(Register::AL + number),
+            _ => Some(Register::SPL + (number - 4)),
+        },
+    }
+}

@@ -1,0 +1,114 @@
+//! Where translated code finds things: guest registers in host registers, and what the stack pointer leads to.
+//!
+//! The stack pointer points 12 bytes into the current [`Area`](crate::front::Area): the low six bits of it are then 12, which
+//! makes it the shift count that turns addresses into page numbers, without a register for that.
+
+use super::asm::{M, R};
+use crate::front::{Area, FETCH_SLOTS, Half, Jump, SLOTS, Table};
+use crate::predict::{Return, Target};
+use std::mem::offset_of;
+
+/// How far into the area the stack pointer points.
+pub const BIAS: usize = 12;
+
+/// Guest registers that live in memory while translated code runs, in the order of [`Running::memory`].
+pub const IN_MEMORY: [u8; 5] = [9, 10, 11, 14, 15];
+
+/// The host register that holds a guest register, unless it is in memory.
+///
+/// Those that instructions name implicitly (RAX, RDX, RBX, RSI, RDI) keep their place; RCX is needed for JRCXZ.
+pub fn host(guest: u8) -> Option<R> {
+    Some(match guest {
+        1 => R::R9,
+        4 => R::R15,
+        0 | 2 | 3 | 5..=8 | 12 | 13 => R(guest),
+        _ => return None,
+    })
+}
+
+/// Time until something is due, negative: the high half is zero once it is.
+pub const BUDGET: R = R::R14;
+/// Scratch registers: the one that JRCXZ tests, and two more.
+pub const TEST: R = R::RCX;
+/// See [`TEST`].
+pub const FIRST: R = R::R10;
+/// See [`TEST`].
+pub const SECOND: R = R::R11;
+
+/// What translated code keeps at its stack pointer.
+#[repr(C)]
+pub struct Running {
+    /// Return addresses of the calls it makes.
+    pub(super) pushed: [u64; 2],
+    /// Guest registers, see [`IN_MEMORY`].
+    pub(super) memory: [u64; IN_MEMORY.len()],
+    /// Newest entry of the modelled return stack.
+    pub(super) returns: *mut Return,
+    /// Executions of blocks by the current origin.
+    pub(super) counts: *mut u32,
+    /// Bases of FS and GS.
+    pub(super) bases: [u64; 2],
+    /// Which bits of an indirect branch's target find its slot.
+    pub(super) jump_mask: u64,
+    /// Modelled targets of indirect branches.
+    pub(super) targets: *mut Target,
+    /// The processor's general registers.
+    pub(super) registers: *mut u64,
+    /// OF in the low byte, the other arithmetic flags in the next.
+    pub(super) flags: u64,
+    /// See [`BUDGET`].
+    pub(super) budget: i64,
+    /// Where a call goes while the stack is probed.
+    pub(super) target: u64,
+    /// Where to go on.
+    pub(super) resume: u64,
+    /// The host's stack pointer.
+    pub(super) host_stack: u64,
+    /// What is handed to [`super::run::slow`].
+    pub(super) context: *mut super::run::Context,
+}
+
+const fn from_stack(offset: usize) -> i32 {
+    offset as i32 - BIAS as i32
+}
+
+/// A field of [`Running`].
+macro_rules! field {
+    ($($name:tt)+) => {
+        M::at(R::RSP, std::mem::offset_of!($crate::translate::layout::Running, $($name)+) as i32 - $crate::translate::layout::BIAS as i32)
+    };
+}
+pub(super) use field;
+
+/// Place of a guest register that lives in memory.
+pub fn memory_register(guest: u8) -> M {
+    let slot = IN_MEMORY.iter().position(|r| *r == guest).unwrap_or(0);
+    M::at(R::RSP, from_stack(offset_of!(Running, memory) + 8 * slot))
+}
+
+/// The base of FS (4) or GS (5).
+pub fn segment_base(segment: u8) -> M {
+    let slot = usize::from(segment == crate::state::seg::GS);
+    M::at(R::RSP, from_stack(offset_of!(Running, bases) + 8 * slot))
+}
+
+/// Displacements of a table's two arrays, negated addresses and host addresses.
+pub fn table(number: usize, write: bool) -> (i32, i32) {
+    let half = if write { offset_of!(Table, write) } else { offset_of!(Table, read) };
+    let at = offset_of!(Area, tables) + number * size_of::<Table>() + half;
+    (from_stack(at + offset_of!(Half, negated)), from_stack(at + offset_of!(Half, host)))
+}
+
+/// Slots of a [`Half`].
+pub const TABLE_SLOTS: usize = SLOTS;
+
+/// The slot of a page of code.
+pub fn fetch(slot: usize) -> M {
+    M::at(R::RSP, from_stack(offset_of!(Area, fetch) + 8 * (slot % FETCH_SLOTS)))
+}
+
+/// Displacements of a jump table's fields: negated target and code.
+pub fn jumps(key: usize) -> (i32, i32) {
+    let at = offset_of!(Area, jumps) + key * size_of::<[Jump; crate::front::JUMP_SLOTS]>();
+    (from_stack(at + offset_of!(Jump, negated)), from_stack(at + offset_of!(Jump, code)))
+}

@@ -1,0 +1,293 @@
+//! What becomes of each instruction of a block: executed natively, written out by the translator, or run by its handler.
+
+use crate::op::{Op, SEG_FLAT};
+use crate::state::seg;
+use iced_x86::{Instruction, Mnemonic, OpKind, Register, RflagsBits};
+
+/// How an instruction is translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// By its handler.
+    Handler,
+    /// Nothing happens.
+    Nothing,
+    /// The guest's instruction, with other operands.
+    Native,
+    /// The guest's instruction, after which flags that the manual leaves undefined are made those of the interpreter.
+    Fixed,
+    /// LEA.
+    Lea,
+    /// PUSH of a register or an immediate (64 bits).
+    Push,
+    /// POP to a register (64 bits).
+    Pop,
+    /// LEAVE (64 bits).
+    Leave,
+    /// STAC or CLAC: by its handler, and the mode of access changes.
+    AccessControl {
+        /// RFLAGS.AC afterwards.
+        set: bool,
+    },
+    /// Conditional jump.
+    Branch,
+    /// Jump to a known place.
+    Jump,
+    /// Call to a known place.
+    Call,
+    /// Return (64 bits).
+    Return,
+    /// Indirect jump or call, through a register or memory (64 bits).
+    Indirect {
+        /// A call.
+        call: bool,
+    },
+}
+
+impl Plan {
+    /// Whether the instruction is the last of its block and says where to go on.
+    pub fn leaves(self) -> bool {
+        matches!(self, Self::Branch | Self::Jump | Self::Call | Self::Return | Self::Indirect { .. })
+    }
+}
+
+/// Instructions that the host executes as the interpreter does, apart from flags that the manual leaves undefined.
+fn is_native(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Mov | Movzx
+            | Movsx
+            | Movsxd
+            | Xchg
+            | Add
+            | Or
+            | Adc
+            | Sbb
+            | And
+            | Sub
+            | Xor
+            | Cmp
+            | Test
+            | Inc
+            | Dec
+            | Neg
+            | Not
+            | Cmovo
+            | Cmovno
+            | Cmovb
+            | Cmovae
+            | Cmove
+            | Cmovne
+            | Cmovbe
+            | Cmova
+            | Cmovs
+            | Cmovns
+            | Cmovp
+            | Cmovnp
+            | Cmovl
+            | Cmovge
+            | Cmovle
+            | Cmovg
+            | Seto
+            | Setno
+            | Setb
+            | Setae
+            | Sete
+            | Setne
+            | Setbe
+            | Seta
+            | Sets
+            | Setns
+            | Setp
+            | Setnp
+            | Setl
+            | Setge
+            | Setle
+            | Setg
+            | Cbw
+            | Cwde
+            | Cdqe
+            | Cwd
+            | Cdq
+            | Cqo
+            | Bswap
+            | Movbe
+            | Cmpxchg
+            | Xadd
+            | Clc
+            | Stc
+            | Cmc
+            | Popcnt
+            | Shl
+            | Sal
+            | Shr
+            | Sar
+            | Rol
+            | Ror
+            | Shld
+            | Shrd
+            | Imul
+            | Mul
+            | Bt
+            | Bts
+            | Btr
+            | Btc
+            | Tzcnt
+            | Lzcnt
+            | Rorx
+            | Shlx
+            | Shrx
+            | Sarx
+            | Pdep
+            | Pext
+            | Mulx
+            | Andn
+            | Blsr
+            | Blsi
+            | Blsmsk
+            | Bzhi
+            | Bextr
+            | Crc32
+            | Adcx
+            | Adox
+    )
+}
+
+/// Whether a register operand can be given to the host.
+fn is_general(register: Register) -> bool {
+    register.is_gpr() && register != Register::CH
+}
+
+/// The flags that an instruction leaves to the processor's choice.
+pub fn undefined_flags(instruction: &Instruction) -> u32 {
+    use Mnemonic::*;
+    match instruction.mnemonic() {
+        // All processors clear AF.
+        And | Or | Xor | Test => 0,
+        _ => instruction.rflags_undefined() & ARITHMETIC,
+    }
+}
+
+/// The six arithmetic flags, as the decoder library names them.
+pub const ARITHMETIC: u32 =
+    RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::CF | RflagsBits::PF;
+
+/// Whether an instruction changes flags only for some counts.
+fn conditional_flags(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    matches!(i.mnemonic(), Shl | Sal | Shr | Sar | Rol | Ror | Rcl | Rcr | Shld | Shrd)
+        && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n) == Register::CL)
+}
+
+/// The plan for an instruction that `op` was made of, in 64-bit mode.
+fn plan_one(i: &Instruction, op: &Op) -> Plan {
+    use Mnemonic::*;
+    if op.code != i.code() as u16 {
+        // The model does not have it.
+        return Plan::Handler;
+    }
+    let canonical = |address: u64| ((address as i64) << 16 >> 16) as u64 == address;
+    match i.mnemonic() {
+        Nop | Endbr32 | Endbr64 | Prefetch | Prefetchw | Prefetchnta | Prefetcht0 | Prefetcht1 | Prefetcht2 => {
+            return Plan::Nothing;
+        }
+        Lea if is_general(i.op0_register()) => return Plan::Lea,
+        Push if op.size == 8 || i.op0_kind() != OpKind::Register => {
+            return match i.code() {
+                iced_x86::Code::Push_r64 | iced_x86::Code::Pushq_imm8 | iced_x86::Code::Pushq_imm32 => Plan::Push,
+                _ => Plan::Handler,
+            };
+        }
+        Pop if i.code() == iced_x86::Code::Pop_r64 => return Plan::Pop,
+        Leave if i.code() == iced_x86::Code::Leaveq => return Plan::Leave,
+        Stac => return Plan::AccessControl { set: true },
+        Clac => return Plan::AccessControl { set: false },
+        Jmp if i.op0_kind() == OpKind::NearBranch64 && canonical(op.imm) => return Plan::Jump,
+        Call if i.code() == iced_x86::Code::Call_rel32_64 && canonical(op.imm) => return Plan::Call,
+        Ret if matches!(i.code(), iced_x86::Code::Retnq | iced_x86::Code::Retnq_imm16) => return Plan::Return,
+        Jmp if matches!(i.code(), iced_x86::Code::Jmp_rm64) => return Plan::Indirect { call: false },
+        Call if matches!(i.code(), iced_x86::Code::Call_rm64) => return Plan::Indirect { call: true },
+        _ if i.is_jcc_short_or_near() && i.op0_kind() == OpKind::NearBranch64 && canonical(op.imm) => {
+            return Plan::Branch;
+        }
+        _ => {}
+    }
+    let registers_fit = (0..i.op_count()).all(|n| match i.op_kind(n) {
+        OpKind::Register => is_general(i.op_register(n)),
+        OpKind::Memory => native_memory(i, op),
+        kind => {
+            matches!(kind, OpKind::Immediate8 | OpKind::Immediate16 | OpKind::Immediate32 | OpKind::Immediate64)
+                || matches!(kind, OpKind::Immediate8to16 | OpKind::Immediate8to32 | OpKind::Immediate8to64)
+                || kind == OpKind::Immediate32to64
+        }
+    });
+    if !is_native(i.mnemonic()) || !registers_fit {
+        return Plan::Handler;
+    }
+    // A bit offset in a register reaches beyond the operand.
+    if matches!(i.mnemonic(), Bt | Bts | Btr | Btc)
+        && i.op0_kind() == OpKind::Memory
+        && i.op1_kind() == OpKind::Register
+    {
+        return Plan::Handler;
+    }
+    Plan::Native
+}
+
+/// Whether the translator computes this memory operand's address.
+pub fn native_memory(i: &Instruction, op: &Op) -> bool {
+    let segment = op.seg >= SEG_FLAT || op.seg == seg::FS || op.seg == seg::GS;
+    let moffs = i.memory_base() == Register::None && i.memory_displ_size() == 8 && !i.is_ip_rel_memory_operand() && {
+        use iced_x86::Code::*;
+        matches!(
+            i.code(),
+            Mov_AL_moffs8
+                | Mov_AX_moffs16
+                | Mov_EAX_moffs32
+                | Mov_RAX_moffs64
+                | Mov_moffs8_AL
+                | Mov_moffs16_AX
+                | Mov_moffs32_EAX
+                | Mov_moffs64_RAX
+        )
+    };
+    let size = i.memory_size().size();
+    segment && !moffs && op.asize >= 4 && matches!(size, 1 | 2 | 4 | 8)
+}
+
+/// Plans for the instructions of a block.
+pub fn plans(instructions: &[Instruction], ops: &[Op]) -> Vec<Plan> {
+    let mut plans: Vec<Plan> = instructions.iter().zip(ops).map(|(i, op)| plan_one(i, op)).collect();
+    for n in 0..plans.len() {
+        if plans[n] == Plan::Native {
+            let undefined = undefined_flags(&instructions[n]);
+            if undefined != 0 && !die(undefined, &instructions[n + 1..], &plans[n + 1..]) {
+                plans[n] = if super::fix::can_fix(&instructions[n], &ops[n]) { Plan::Fixed } else { Plan::Handler };
+            }
+        }
+    }
+    plans
+}
+
+/// Whether flags are overwritten before anything can see them: an instruction that uses them, or one at which the block may be left.
+fn die(mut flags: u32, instructions: &[Instruction], plans: &[Plan]) -> bool {
+    for (i, plan) in instructions.iter().zip(plans) {
+        let memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+        match plan {
+            Plan::Nothing | Plan::Lea => continue,
+            Plan::Native if !memory => {}
+            _ => return false,
+        }
+        if i.rflags_read() & flags != 0 {
+            return false;
+        }
+        if !conditional_flags(i) {
+            // What an instruction leaves undefined it may leave alone.
+            flags &= !(i.rflags_modified() & !undefined_flags(i));
+            if flags == 0 {
+                return true;
+            }
+        }
+    }
+    false
+}

@@ -1,0 +1,267 @@
+//! Entering translated code, and what it calls back for.
+
+use super::emit::Source;
+use super::layout::Running;
+use super::{Code, Key, entry};
+use crate::cache::BlockCache;
+use crate::decode::mode;
+use crate::fault::Flow;
+use crate::front::{JUMP_MASK, Mode};
+use crate::ram::PAGE;
+use crate::state::{Cpu, bits::CR4_SMAP, seg};
+use crate::tier::Tier;
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use ledger::{Class, OriginId, Ticks};
+
+/// Executions after which a block is translated.
+const THRESHOLD: u16 = 40;
+/// Time that translated code runs at most before it leaves.
+const LONGEST: Ticks = 1 << 30;
+/// What a translated block costs at least.
+const CHEAPEST: Ticks = 128;
+/// Time after which counters are drained: no block can have been executed so often that its counter overflows.
+const DRAIN: Ticks = CHEAPEST << 31;
+
+/// What translated code and those it calls share.
+pub struct Context {
+    cpu: *mut Cpu,
+    cache: *mut BlockCache,
+    /// The current area's.
+    running: *mut Running,
+    /// What [`Running::budget`] counts from.
+    base: Ticks,
+    /// Who is charged for blocks.
+    origin: OriginId,
+    /// The last instruction was an indirect branch that its handler ran.
+    indirect: bool,
+}
+
+/// What came before a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// Nothing that concerns it.
+    #[default]
+    Nothing,
+    /// A translated block that could lead here.
+    Link { index: u32, key: u8, number: u8 },
+    /// An indirect branch.
+    Indirect,
+}
+
+impl Cpu {
+    /// Under which access code runs now; `None` if it is not translated.
+    #[inline]
+    fn key(&self) -> Option<Key> {
+        if !self.long64 {
+            return None;
+        }
+        match self.front.mode() {
+            Mode::User => Some(Key::User),
+            Mode::SupervisorOnly => Some(Key::SupervisorOnly),
+            Mode::Supervisor if self.cr4 & CR4_SMAP != 0 => Some(Key::Override),
+            Mode::Supervisor => Some(Key::Supervisor),
+            Mode::Slow => None,
+        }
+    }
+
+    /// Runs a block, and those it leads to, as translated code. `false`: it is for the interpreter.
+    #[inline]
+    pub(crate) fn run_translated(&mut self, cache: &mut BlockCache, index: u32, before: &mut Before) -> bool {
+        let threshold = match cache.tier {
+            Tier::Interpreter => return false,
+            Tier::Translator => 1,
+            Tier::Auto => THRESHOLD,
+        };
+        let Some(key) = self.key() else { return false };
+        let (mut entry, hot) = cache.translations.find(index, key, threshold);
+        if entry == 0 {
+            if !hot {
+                return false;
+            }
+            entry = self.translate_block(cache, index, key);
+            if entry == 0 {
+                return false;
+            }
+        }
+        let block = &cache.blocks[index as usize];
+        match std::mem::take(before) {
+            Before::Nothing => {}
+            Before::Link { index: from, key: from_key, number } => {
+                let same_page = cache.blocks[from as usize].rip & !(PAGE - 1) == block.rip & !(PAGE - 1);
+                cache.translations.link(from, from_key, number, index, entry, same_page);
+            }
+            Before::Indirect => {
+                let code = cache.translations.checked(entry) as u64;
+                let generation = cache.translations.generation();
+                let area = self.front.current();
+                area.follow_code(generation);
+                area.fill_jump(key as usize, block.rip, code);
+            }
+        }
+        *before = self.enter_translated(cache, entry);
+        true
+    }
+
+    #[cold]
+    fn translate_block(&mut self, cache: &mut BlockCache, index: u32, key: Key) -> u32 {
+        let block = &cache.blocks[index as usize];
+        // A block that crosses pages is checked on each entry; the counter of one that costs next to nothing could overflow.
+        if block.second != 0 || block.cost < CHEAPEST || block.mode & 3 != mode::BITS64 {
+            cache.translations.refuse(index);
+            return 0;
+        }
+        let mut bytes = vec![0; usize::from(block.len)];
+        if !self.ram.read_bytes(block.physical, &mut bytes) {
+            return 0;
+        }
+        let ops = &cache.ops[block.first as usize..][..block.count as usize];
+        let mut decoder = Decoder::with_ip(64, &bytes, block.rip, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        let mut instructions = Vec::with_capacity(ops.len());
+        while decoder.can_decode() && instructions.len() < ops.len() {
+            decoder.decode_out(&mut instruction);
+            instructions.push(self.as_model(instruction));
+        }
+        let same =
+            instructions.len() == ops.len() && instructions.iter().zip(ops).all(|(i, op)| i.next_ip() == op.next);
+        if !same {
+            cache.translations.refuse(index);
+            return 0;
+        }
+        let source = Source {
+            index,
+            rip: block.rip,
+            physical: block.physical,
+            cost: block.cost,
+            ops,
+            instructions: &instructions,
+            key,
+            counted: true,
+            target_slots: self.predictor.slots(),
+        };
+        let entry = cache.translations.translate(&source);
+        if entry == 0 {
+            cache.translations.refuse(index);
+        }
+        entry
+    }
+
+    fn enter_translated(&mut self, cache: &mut BlockCache, entry: u32) -> Before {
+        let code = cache.translations.begin(entry);
+        let mut context =
+            Context { cpu: self, cache, running: std::ptr::null_mut(), base: 0, origin: self.origin, indirect: false };
+        let started = self.clock;
+        let running = self.prepare_area(cache, &mut context);
+        context.cpu = self;
+        context.cache = cache;
+        // SAFETY: the area has been prepared for the current state, and `code` is the head of a translation for the key in
+        // force whose page is the current one. Until it returns, `self` and `cache` are only used through `context`.
+        let exit = unsafe { entry::enter(running, code) };
+        let left = Code::decode(exit as u32);
+        if left != Code::Plain {
+            self.leave_area(&context);
+        }
+        cache.translations.pending += self.clock.wrapping_sub(started);
+        if cache.translations.pending >= DRAIN {
+            cache.translations.pending = 0;
+            self.settle(cache);
+        }
+        match left {
+            Code::Plain if context.indirect => Before::Indirect,
+            Code::Plain => Before::Nothing,
+            Code::Head { index } => {
+                self.rip = cache.blocks[index as usize].rip;
+                Before::Nothing
+            }
+            Code::Link { index, key, number } => {
+                let block = &cache.blocks[index as usize];
+                let last = &cache.ops[(block.first + block.count - 1) as usize];
+                self.rip = if number == 0 { last.imm } else { last.next };
+                Before::Link { index, key, number }
+            }
+        }
+    }
+
+    /// Prepares the current area for translated code.
+    fn prepare_area(&mut self, cache: &mut BlockCache, context: &mut Context) -> *mut Running {
+        let stop = self.stop_at.min(self.clock.saturating_add(LONGEST));
+        // If something is due, it is so at the head of the next block. So it is if that may be elsewhere by now.
+        let due = self.clock >= stop || self.fetch.left() || self.origin != context.origin;
+        context.base = if due { self.clock } else { stop };
+        let image = self.lazy.image();
+        let counts = cache.counts(context.origin, &mut self.recorder.borrow_mut());
+        let generation = cache.translations.generation();
+        let (returns, targets) = self.predictor.expose();
+        let bases = [self.seg[usize::from(seg::FS)].base, self.seg[usize::from(seg::GS)].base];
+        let registers = self.gpr.as_mut_ptr();
+        let budget = self.clock.wrapping_sub(context.base) as i64;
+        let area = self.front.current();
+        area.follow_code(generation);
+        let running = &mut area.running;
+        if !std::ptr::eq(context.running, running) {
+            if !context.running.is_null() {
+                // SAFETY: the area that was current until now; areas live as long as the processor.
+                let before = unsafe { &*context.running };
+                running.resume = before.resume;
+                running.host_stack = before.host_stack;
+            }
+            context.running = running;
+        }
+        running.returns = returns;
+        running.targets = targets;
+        running.counts = counts;
+        running.bases = bases;
+        running.jump_mask = JUMP_MASK;
+        running.registers = registers;
+        running.flags = image >> 11 & 1 | (image & 0xff) << 8;
+        running.budget = budget;
+        running.context = context;
+        running
+    }
+
+    /// Takes state back from where translated code left it.
+    fn leave_area(&mut self, context: &Context) {
+        // SAFETY: the area that is current since translated code was entered.
+        let running = unsafe { &*context.running };
+        self.clock = context.base.wrapping_add(running.budget as u64);
+        self.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
+        self.predictor.set_top(running.returns);
+    }
+}
+
+/// Runs one instruction by its handler: `code` is its block's number times 32, plus its number in the block. Returns the area's
+/// [`Running`] if translated code goes on, else null.
+///
+/// # Safety
+/// Called by translated code that was entered with this context.
+pub unsafe extern "sysv64" fn slow(context: *mut Context, code: u32) -> *mut Running {
+    // SAFETY: as our caller promises, nobody else uses the context, the processor or the cache meanwhile.
+    let (context, cpu, cache) = unsafe {
+        let context = &mut *context;
+        let (cpu, cache) = (context.cpu, context.cache);
+        (context, &mut *cpu, &mut *cache)
+    };
+    cpu.leave_area(context);
+    let (index, at) = (code >> 5, code as usize & 31);
+    let block = &cache.blocks[index as usize];
+    let count = block.count as usize;
+    let op = &cache.ops[block.first as usize + at];
+    cpu.rip = op.next;
+    cpu.ilen = op.len;
+    match (op.exec)(cpu, op) {
+        Ok(Flow::Next) if at + 1 < count => cpu.prepare_area(cache, context),
+        Ok(_) => {
+            context.indirect = matches!(op.class, Class::Return | Class::IndirectJump | Class::IndirectCall);
+            if at + 1 != count {
+                cpu.uncharge(cache, index, context.origin, at + 1);
+            }
+            std::ptr::null_mut()
+        }
+        Err(_) => {
+            cpu.rip = op.rip();
+            cpu.uncharge(cache, index, context.origin, at);
+            cpu.after_fault(cache);
+            std::ptr::null_mut()
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Two machines with the same guest, one interpreting, one translating, held against each other.
+//!
+//! Both run for the same short stretches of virtual time. After each, the state of every processor must be the same, and from
+//! time to time so must all of memory: a translation that goes wrong is found at the stretch in which it does, which is
+//! then run again from the start of the guest, block by block, to name the block.
+
+use crate::machine::{Host, Machine, Outcome};
+use crate::vcpus::Pause;
+use cpu::Cpu;
+use cpu::state::seg;
+use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
+use std::fmt::Write;
+
+/// A stretch, in cycles.
+const STRETCH: u64 = 20_011;
+/// Stretches between comparisons of memory.
+const MEMORY_EVERY: u64 = 20_000;
+
+/// The two machines.
+pub struct Lockstep {
+    reference: Machine,
+    translated: Machine,
+    stretches: u64,
+}
+
+/// What is not the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The stretch, from the start of the guest.
+    pub stretch: u64,
+    /// Where each processor was before it and the differences after it, for people.
+    pub text: String,
+}
+
+impl Lockstep {
+    /// Puts a machine that interprets beside one that translates. Both must be made the same way.
+    pub fn new(mut reference: Machine, mut translated: Machine) -> Self {
+        for machine in [&mut reference, &mut translated] {
+            machine.vcpus.slice = STRETCH * ledger::TICKS_PER_CYCLE;
+        }
+        Self { reference, translated, stretches: 0 }
+    }
+
+    /// Makes stretches as short as they can be: one block each.
+    pub fn block_by_block(&mut self) {
+        self.reference.vcpus.slice = 1;
+        self.translated.vcpus.slice = 1;
+    }
+
+    /// Runs so many stretches without looking.
+    pub fn skip(&mut self, stretches: u64) {
+        for _ in 0..stretches {
+            self.reference.vcpus.run();
+            self.translated.vcpus.run();
+        }
+        self.stretches += stretches;
+    }
+
+    /// Runs until the guest ends both machines, or they differ. The console of the translating one is the host's.
+    pub fn run(&mut self, host: &mut dyn Host) -> Result<Outcome, Difference> {
+        loop {
+            let before = places(&self.translated);
+            let pauses = (self.reference.vcpus.run(), self.translated.vcpus.run());
+            self.stretches += 1;
+            self.compare(pauses, &before)?;
+            self.reference.board.borrow_mut().console_output();
+            if let Some(outcome) = self.translated.outside(pauses.1, host) {
+                self.memory(&before)?;
+                return Ok(outcome);
+            }
+            if self.stretches.is_multiple_of(MEMORY_EVERY) {
+                self.memory(&before)?;
+            }
+        }
+    }
+
+    fn compare(&self, pauses: (Pause, Pause), before: &str) -> Result<(), Difference> {
+        let mut text = String::new();
+        if pauses.0 != pauses.1 {
+            let _ = writeln!(text, "stopped for: {:?}, translated {:?}", pauses.0, pauses.1);
+        }
+        for (a, b) in self.reference.vcpus.all.iter().zip(&self.translated.vcpus.all) {
+            differences(&a.cpu, &b.cpu, &mut text);
+        }
+        if text.is_empty() {
+            Ok(())
+        } else {
+            Err(Difference { stretch: self.stretches, text: format!("{before}{text}") })
+        }
+    }
+
+    fn memory(&self, before: &str) -> Result<(), Difference> {
+        let ranges = self.reference.ram.host_ranges().into_iter().zip(self.translated.ram.host_ranges());
+        for (a, b) in ranges {
+            for page in (0..a.len).step_by(4096) {
+                // SAFETY: both ranges are mapped and of the same length; no processor runs.
+                let same = unsafe {
+                    let of = |host: *mut u8| std::slice::from_raw_parts(host.add(page as usize), 4096);
+                    of(a.host) == of(b.host)
+                };
+                if !same {
+                    let text = format!("{before}memory at {:#x} differs", a.start + page);
+                    return Err(Difference { stretch: self.stretches, text });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the processors are, with the next instructions.
+fn places(machine: &Machine) -> String {
+    let mut text = String::new();
+    for vcpu in &machine.vcpus.all {
+        let cpu = &vcpu.cpu;
+        let _ = writeln!(text, "cpu {} before, at {:#x}, time {}:", cpu.index, cpu.rip, cpu.clock);
+        let physical = cpu.fetch.physical | (cpu.code_linear() & 0xfff);
+        let mut bytes = [0; 64];
+        if cpu.ram.read_bytes(physical, &mut bytes) {
+            let width = if cpu.long64 { 64 } else { 32 };
+            let mut formatter = GasFormatter::new();
+            let decoder = Decoder::with_ip(width, &bytes, cpu.rip, DecoderOptions::NONE);
+            for instruction in decoder.into_iter().take(12) {
+                let mut line = String::new();
+                formatter.format(&instruction, &mut line);
+                let _ = writeln!(text, "  {:x}: {line}", instruction.ip());
+            }
+        }
+    }
+    text
+}
+
+fn differences(a: &Cpu, b: &Cpu, text: &mut String) {
+    const NAMES: [&str; 16] =
+        ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
+    let mut differ = |name: &str, a: u64, b: u64| {
+        if a != b {
+            let _ = writeln!(text, "{name}: {a:#x}, translated {b:#x}");
+        }
+    };
+    for (number, name) in NAMES.iter().enumerate() {
+        differ(name, a.gpr[number], b.gpr[number]);
+    }
+    differ("rip", a.rip, b.rip);
+    differ("rflags", a.rflags(), b.rflags());
+    differ("clock", a.clock, b.clock);
+    differ("attention", u64::from(a.attention), u64::from(b.attention));
+    differ("cpl", u64::from(a.cpl), u64::from(b.cpl));
+    differ("cr0", a.cr0, b.cr0);
+    differ("cr2", a.cr2, b.cr2);
+    differ("cr3", a.cr3, b.cr3);
+    differ("cr4", a.cr4, b.cr4);
+    differ("mxcsr", u64::from(a.vector.mxcsr), u64::from(b.vector.mxcsr));
+    for number in 0..16 {
+        for word in 0..4 {
+            differ(&format!("ymm{number}[{word}]"), a.vector.ymm[number][word], b.vector.ymm[number][word]);
+        }
+    }
+    for number in 0..8 {
+        differ(&format!("x87 r{number}"), a.x87.regs[number].significand, b.x87.regs[number].significand);
+        let signs = (a.x87.regs[number].sign_exponent, b.x87.regs[number].sign_exponent);
+        differ(&format!("x87 r{number} exponent"), u64::from(signs.0), u64::from(signs.1));
+    }
+    differ("x87 status", u64::from(a.x87.status), u64::from(b.x87.status));
+    differ("x87 tags", u64::from(a.x87.tags), u64::from(b.x87.tags));
+    for number in [seg::ES, seg::CS, seg::SS, seg::DS, seg::FS, seg::GS] {
+        let number = usize::from(number);
+        differ(&format!("segment {number} base"), a.seg[number].base, b.seg[number].base);
+        let selectors = (a.seg[number].selector, b.seg[number].selector);
+        differ(&format!("segment {number}"), u64::from(selectors.0), u64::from(selectors.1));
+    }
+}
