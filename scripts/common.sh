@@ -78,6 +78,19 @@ memory_of() {
     fi
 }
 
+# Turns tables whose columns are two or more spaces apart, with an empty line between tables, into Markdown.
+as_markdown() {
+    awk -F '  +' '
+        /^$/ { heading = 0; print; next }
+        NF < 2 { print; next }
+        {
+            row = rule = "|"
+            for (i = 1; i <= NF; i++) { row = row " " $i " |"; rule = rule (i == 1 ? "---|" : "---:|") }
+            print row
+        }
+        !heading { heading = 1; print rule }'
+}
+
 # The arguments of QEMU (TCG) for a Linux guest: memory in MB, processors, kernel, initramfs, command line.
 qemu_arguments() {
     printf '%s\0' -accel tcg -cpu max -m "$1" -smp "$2" -nodefaults -display none -no-reboot -serial stdio \
