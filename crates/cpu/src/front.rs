@@ -328,6 +328,7 @@ impl Front {
         if fresh {
             area.tables.iter_mut().for_each(Table::clear);
             area.jumps_of = NO_CODE;
+            area.running.reset();
         }
         area.clear();
         area.space = space;

@@ -166,7 +166,7 @@ impl Emit<'_> {
     }
 
     /// Goes on if `TEST` is zero; else the handler runs the instruction.
-    fn or_otherwise(&mut self) {
+    pub fn or_otherwise(&mut self) {
         let hit = self.asm.flagless_if_zero();
         self.otherwise();
         self.asm.land(hit);

@@ -4,10 +4,11 @@ use super::asm::{Asm, M, R};
 use super::layout::fetch;
 use super::layout::{BUDGET, FIRST, SECOND, TEST, field, host, memory_register};
 use super::plan::{Plan, plans};
-use super::{Code, fix};
+use super::vector::Need;
+use super::{Code, fix, vector};
 use crate::front::{fetch_slot, signature};
 use crate::op::Op;
-use iced_x86::{Encoder, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
+use iced_x86::{Encoder, EncodingKind, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
 
 /// Who may access what, as far as translations differ by it: an index into what is kept for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,8 @@ pub enum Aim {
     Slow,
     /// [`super::entry::exit`].
     Exit,
+    /// [`super::entry::load`].
+    Load,
 }
 
 /// Something out of line: a number in ECX, a call or jump, and a way back.
@@ -80,6 +83,8 @@ struct Stub {
     from: From,
     code: u32,
     back: Option<usize>,
+    /// The vector registers are the guest's where it comes back.
+    loaded: bool,
 }
 
 enum From {
@@ -87,6 +92,8 @@ enum From {
     Jump(usize),
     /// The exit that this link leads to until it is linked.
     Link(usize),
+    /// A jump to where vector registers are loaded; back if the need is met, else to the handlers of the rest of the block.
+    Load { site: usize, need: Need, at: usize },
 }
 
 /// What came out.
@@ -123,6 +130,8 @@ pub struct Emit<'a> {
     links: [(usize, usize); 2],
     /// The instruction at hand.
     pub at: usize,
+    /// Needs of vector instructions that are known to be met.
+    pub loaded: u8,
 }
 
 /// Translates a block. `None`: something could not be encoded as it would have to be.
@@ -137,6 +146,7 @@ pub fn emit(source: &Source, encoder: &mut Encoder, factory: &mut InstructionInf
         aims: Vec::new(),
         links: [(0, 0); 2],
         at: 0,
+        loaded: 0,
     };
     emit.block()
 }
@@ -202,11 +212,11 @@ impl Emit<'_> {
 
     /// Emits an instruction; `false`: its handler must run it.
     fn one(&mut self, plan: Plan) -> Option<bool> {
-        let before = (self.asm.here(), self.stubs.len(), self.aims.len(), self.links);
+        let before = (self.asm.here(), self.stubs.len(), self.aims.len(), self.links, self.loaded);
         let done = match plan {
             Plan::Handler | Plan::AccessControl { .. } => false,
             Plan::Nothing => true,
-            Plan::Native | Plan::Fixed => self.general(plan == Plan::Fixed),
+            Plan::Native | Plan::Fixed | Plan::Vector => self.general(plan == Plan::Fixed),
             Plan::Lea => self.lea(),
             Plan::Push => self.push(),
             Plan::Pop => self.pop(),
@@ -225,6 +235,7 @@ impl Emit<'_> {
             self.stubs.truncate(before.1);
             self.aims.truncate(before.2);
             self.links = before.3;
+            self.loaded = before.4;
         }
         Some(done)
     }
@@ -245,6 +256,7 @@ impl Emit<'_> {
 
     /// Has the handler run the instruction at hand.
     fn handler(&mut self) {
+        self.loaded = 0;
         self.asm.flagless_constant(TEST, u64::from(self.slow_code()));
         let site = self.asm.call();
         self.aims.push((site, Aim::Slow));
@@ -253,8 +265,15 @@ impl Emit<'_> {
     /// A jump to where the handler runs the instruction at hand, which then goes on at what [`Emit::back_here`] says.
     pub fn otherwise(&mut self) -> usize {
         let site = self.asm.jump();
-        self.stubs.push(Stub { from: From::Jump(site), code: self.slow_code(), back: None });
+        self.stubs.push(Stub { from: From::Jump(site), code: self.slow_code(), back: None, loaded: self.loaded != 0 });
         self.stubs.len() - 1
+    }
+
+    /// A jump to where the vector registers are loaded.
+    pub fn load_and(&mut self, retry: usize, need: Need) {
+        let site = self.asm.jump();
+        let from = From::Load { site, need, at: self.at };
+        self.stubs.push(Stub { from, code: 0, back: Some(retry), loaded: false });
     }
 
     /// The place to which a stub comes back.
@@ -270,31 +289,66 @@ impl Emit<'_> {
         };
         let code = Code::Link { index: self.source.index, key: self.source.key as u8, number: number as u8 };
         self.links[number].0 = site;
-        self.stubs.push(Stub { from: From::Link(number), code: code.encode(), back: None });
+        self.stubs.push(Stub { from: From::Link(number), code: code.encode(), back: None, loaded: false });
     }
 
     fn out_of_line(&mut self) {
+        let mut refused = Vec::new();
         for stub in std::mem::take(&mut self.stubs) {
             let here = self.asm.here();
-            self.asm.flagless_constant(TEST, u64::from(stub.code));
             match stub.from {
                 From::Jump(site) => {
                     self.asm.aim(site, here);
-                    let call = self.asm.call();
-                    self.aims.push((call, Aim::Slow));
-                    if let Some(back) = stub.back {
-                        let site = self.asm.jump();
-                        self.asm.aim(site, back);
+                    self.call_handler(stub.code);
+                    match stub.back {
+                        Some(back) => {
+                            if stub.loaded {
+                                self.call_load();
+                            }
+                            let site = self.asm.jump();
+                            self.asm.aim(site, back);
+                        }
+                        // It faults, or is the last: it does not come back.
+                        None => self.asm.bytes(&[0x0f, 0x0b]),
                     }
                 }
                 From::Link(number) => {
                     self.links[number].1 = here;
                     self.asm.aim(self.links[number].0, here);
+                    self.asm.flagless_constant(TEST, u64::from(stub.code));
                     let site = self.asm.jump();
                     self.aims.push((site, Aim::Exit));
                 }
+                From::Load { site, need, at } => {
+                    self.asm.aim(site, here);
+                    self.call_load();
+                    self.asm.flagless_load(TEST, need.word());
+                    let met = self.asm.flagless_if_zero();
+                    refused.push((self.asm.jump(), at));
+                    self.asm.land(met);
+                    let site = self.asm.jump();
+                    self.asm.aim(site, stub.back.unwrap_or(here));
+                }
             }
         }
+        // By their handlers, the rest of the block from the first vector instruction on.
+        let Some(first) = refused.iter().map(|(_, at)| *at).min() else { return };
+        for at in first..self.source.ops.len() {
+            let here = self.asm.here();
+            refused.iter().filter(|(_, from)| *from == at).for_each(|(site, _)| self.asm.aim(*site, here));
+            self.call_handler(self.source.index << 5 | at as u32);
+        }
+    }
+
+    fn call_handler(&mut self, code: u32) {
+        self.asm.flagless_constant(TEST, u64::from(code));
+        let site = self.asm.call();
+        self.aims.push((site, Aim::Slow));
+    }
+
+    fn call_load(&mut self) {
+        let site = self.asm.call();
+        self.aims.push((site, Aim::Load));
     }
 
     /// Encodes an instruction on host registers. `false`: it cannot be.
@@ -352,6 +406,10 @@ impl Emit<'_> {
         let writes = |access| {
             matches!(access, OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite)
         };
+        let need = vector::need(&i, self.op());
+        if let Some(need) = need {
+            self.vectors(need);
+        }
         let by_cl = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n) == Register::CL);
         let shift = by_cl && is_shift(&i);
         if shift && memory.is_some() {
@@ -364,6 +422,13 @@ impl Emit<'_> {
             },
             None => None,
         };
+        if need.is_some() && memory.is_some() {
+            let vex = i.code().encoding() == EncodingKind::VEX;
+            let mask = crate::exec::vector::form::align(&i, vex);
+            if mask != 0 {
+                self.aligned(mask, i.memory_size().size() as i32);
+            }
+        }
         // After a probe the two others hold the address.
         let mut free: &[R] = if memory.is_some() { &[TEST] } else { &[FIRST, SECOND, TEST] };
         if shift {
@@ -376,6 +441,9 @@ impl Emit<'_> {
                 continue;
             }
             let register = i.op_register(n);
+            if register.is_vector_register() {
+                continue;
+            }
             if shift && n > 0 && register == Register::CL {
                 self.asm.flagless_copy(TEST, R::R9);
                 continue;

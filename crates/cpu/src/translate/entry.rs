@@ -5,6 +5,7 @@
 //! stack.
 
 use super::layout::{BIAS, Running};
+use crate::state::VectorState;
 use std::arch::naked_asm;
 use std::mem::offset_of;
 
@@ -47,6 +48,37 @@ macro_rules! save {
             "mov rax, [rsp + {memory} + 8*4]\n",
             "mov [r10 + 8*15], rax\n",
             "mov [rsp + {budget}], r14\n",
+            "cmp qword ptr [rsp + {loaded}], 0\n",
+            "je 3f\n",
+            "mov qword ptr [rsp + {loaded}], 0\n",
+            "mov qword ptr [rsp + {missing} + 8*0], 1\n",
+            "mov qword ptr [rsp + {missing} + 8*1], 1\n",
+            "mov qword ptr [rsp + {missing} + 8*2], 1\n",
+            "mov qword ptr [rsp + {missing} + 8*3], 1\n",
+            "mov r10, [rsp + {vector}]\n",
+            "vmovdqa [r10 + 32*0], ymm0\n",
+            "vmovdqa [r10 + 32*1], ymm1\n",
+            "vmovdqa [r10 + 32*2], ymm2\n",
+            "vmovdqa [r10 + 32*3], ymm3\n",
+            "vmovdqa [r10 + 32*4], ymm4\n",
+            "vmovdqa [r10 + 32*5], ymm5\n",
+            "vmovdqa [r10 + 32*6], ymm6\n",
+            "vmovdqa [r10 + 32*7], ymm7\n",
+            "vmovdqa [r10 + 32*8], ymm8\n",
+            "vmovdqa [r10 + 32*9], ymm9\n",
+            "vmovdqa [r10 + 32*10], ymm10\n",
+            "vmovdqa [r10 + 32*11], ymm11\n",
+            "vmovdqa [r10 + 32*12], ymm12\n",
+            "vmovdqa [r10 + 32*13], ymm13\n",
+            "vmovdqa [r10 + 32*14], ymm14\n",
+            "vmovdqa [r10 + 32*15], ymm15\n",
+            "vzeroupper\n",
+            // Under unmasked exceptions MXCSR is not the guest's.
+            "test byte ptr [rsp + {refused} + 8], 1\n",
+            "jnz 3f\n",
+            "stmxcsr [r10 + {mxcsr}]\n",
+            "ldmxcsr [rsp + {host_mxcsr}]\n",
+            "3:\n",
         )
     };
 }
@@ -142,6 +174,12 @@ pub unsafe extern "sysv64" fn slow() {
         registers = const at!(registers),
         memory = const at!(memory),
         budget = const at!(budget),
+        loaded = const at!(loaded),
+        missing = const at!(missing),
+        refused = const at!(refused),
+        vector = const at!(vector),
+        mxcsr = const offset_of!(VectorState, mxcsr),
+        host_mxcsr = const at!(host_mxcsr),
         flags = const at!(flags),
         resume = const at!(resume),
         context = const at!(context),
@@ -163,7 +201,57 @@ pub unsafe extern "sysv64" fn exit() {
         registers = const at!(registers),
         memory = const at!(memory),
         budget = const at!(budget),
+        loaded = const at!(loaded),
+        missing = const at!(missing),
+        refused = const at!(refused),
+        vector = const at!(vector),
+        mxcsr = const offset_of!(VectorState, mxcsr),
+        host_mxcsr = const at!(host_mxcsr),
         flags = const at!(flags),
         host_stack = const at!(host_stack),
+    )
+}
+
+/// Called by translated code to have the guest's vector registers and, unless exceptions are unmasked, its MXCSR in the
+/// host's; clobbers R10 and RCX, and no flags.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn load() {
+    naked_asm!(
+        "mov r10, [rsp + 8 + {vector}]",
+        "vmovdqa ymm0, [r10 + 32*0]",
+        "vmovdqa ymm1, [r10 + 32*1]",
+        "vmovdqa ymm2, [r10 + 32*2]",
+        "vmovdqa ymm3, [r10 + 32*3]",
+        "vmovdqa ymm4, [r10 + 32*4]",
+        "vmovdqa ymm5, [r10 + 32*5]",
+        "vmovdqa ymm6, [r10 + 32*6]",
+        "vmovdqa ymm7, [r10 + 32*7]",
+        "vmovdqa ymm8, [r10 + 32*8]",
+        "vmovdqa ymm9, [r10 + 32*9]",
+        "vmovdqa ymm10, [r10 + 32*10]",
+        "vmovdqa ymm11, [r10 + 32*11]",
+        "vmovdqa ymm12, [r10 + 32*12]",
+        "vmovdqa ymm13, [r10 + 32*13]",
+        "vmovdqa ymm14, [r10 + 32*14]",
+        "vmovdqa ymm15, [r10 + 32*15]",
+        "mov rcx, [rsp + 8 + {refused} + 8*0]",
+        "mov [rsp + 8 + {missing} + 8*0], rcx",
+        "mov rcx, [rsp + 8 + {refused} + 8*2]",
+        "mov [rsp + 8 + {missing} + 8*2], rcx",
+        "mov rcx, [rsp + 8 + {refused} + 8*3]",
+        "mov [rsp + 8 + {missing} + 8*3], rcx",
+        "mov qword ptr [rsp + 8 + {loaded}], 1",
+        "mov rcx, [rsp + 8 + {refused} + 8*1]",
+        "mov [rsp + 8 + {missing} + 8*1], rcx",
+        "jrcxz 2f",
+        "ret",
+        "2:",
+        "ldmxcsr [r10 + {mxcsr}]",
+        "ret",
+        vector = const at!(vector),
+        refused = const at!(refused),
+        missing = const at!(missing),
+        loaded = const at!(loaded),
+        mxcsr = const offset_of!(VectorState, mxcsr),
     )
 }

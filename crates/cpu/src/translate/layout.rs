@@ -4,8 +4,10 @@
 //! makes it the shift count that turns addresses into page numbers, without a register for that.
 
 use super::asm::{M, R};
+use super::vector::NEEDS;
 use crate::front::{Area, FETCH_SLOTS, Half, Jump, SLOTS, Table};
 use crate::predict::{Return, Target};
+use crate::state::VectorState;
 use std::mem::offset_of;
 
 /// How far into the area the stack pointer points.
@@ -58,6 +60,20 @@ pub struct Running {
     pub(super) flags: u64,
     /// See [`BUDGET`].
     pub(super) budget: i64,
+    /// 0 for each kind of vector instruction that may run now, see [`super::vector::Need`].
+    pub(super) missing: [u64; NEEDS],
+    /// What [`Running::missing`] becomes once the vector registers are loaded.
+    pub(super) refused: [u64; NEEDS],
+    /// Whether they are.
+    pub(super) loaded: u64,
+    /// The processor's vector registers and MXCSR.
+    pub(super) vector: *mut VectorState,
+    /// The host's MXCSR for compiled code.
+    pub(super) host_mxcsr: u64,
+    /// Which bits of an address aligned to 16 bytes are 0.
+    pub(super) aligned_to_16: u64,
+    /// Which bits of an address aligned to 32 bytes are 0.
+    pub(super) aligned_to_32: u64,
     /// Where a call goes while the stack is probed.
     pub(super) target: u64,
     /// Where to go on.
@@ -66,6 +82,14 @@ pub struct Running {
     pub(super) host_stack: u64,
     /// What is handed to [`super::run::slow`].
     pub(super) context: *mut super::run::Context,
+}
+
+impl Running {
+    /// As fresh areas have it: the vector registers are not the guest's.
+    pub(crate) fn reset(&mut self) {
+        self.missing = [1; NEEDS];
+        self.loaded = 0;
+    }
 }
 
 const fn from_stack(offset: usize) -> i32 {

@@ -19,6 +19,7 @@ mod fix;
 mod layout;
 mod plan;
 mod run;
+mod vector;
 
 pub use emit::{KEYS, Key};
 pub use layout::Running;
@@ -35,6 +36,7 @@ const SIZE: usize = 64 << 20;
 const FIRST_CODE: usize = 64;
 const EXIT_AT: usize = 0;
 const SLOW_AT: usize = 16;
+const LOAD_AT: usize = 32;
 
 /// What an exit code says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +194,7 @@ impl Translations {
                     };
                     memory.write(EXIT_AT, &way_out(entry::exit as *const () as u64));
                     memory.write(SLOW_AT, &way_out(entry::slow as *const () as u64));
+                    memory.write(LOAD_AT, &way_out(entry::load as *const () as u64));
                     self.memory = Some(memory);
                     self.used = FIRST_CODE;
                     self.tools = Some(Box::new((Encoder::new(64), InstructionInfoFactory::new())));
@@ -217,6 +220,7 @@ impl Translations {
             let to = match aim {
                 Aim::Slow => SLOW_AT,
                 Aim::Exit => EXIT_AT,
+                Aim::Load => LOAD_AT,
             };
             let distance = (to as i64 - (base + site + 4) as i64) as i32;
             emitted.code[*site..site + 4].copy_from_slice(&distance.to_le_bytes());

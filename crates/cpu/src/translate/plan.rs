@@ -15,6 +15,8 @@ pub enum Plan {
     Native,
     /// The guest's instruction, after which flags that the manual leaves undefined are made those of the interpreter.
     Fixed,
+    /// A vector instruction, on the host's vector registers.
+    Vector,
     /// LEA.
     Lea,
     /// PUSH of a register or an immediate (64 bits).
@@ -212,6 +214,10 @@ fn plan_one(i: &Instruction, op: &Op) -> Plan {
         }
         _ => {}
     }
+    if super::vector::need(i, op).is_some() {
+        let memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+        return if memory && !segment_fits(op) { Plan::Handler } else { Plan::Vector };
+    }
     let registers_fit = (0..i.op_count()).all(|n| match i.op_kind(n) {
         OpKind::Register => is_general(i.op_register(n)),
         OpKind::Memory => native_memory(i, op),
@@ -236,7 +242,6 @@ fn plan_one(i: &Instruction, op: &Op) -> Plan {
 
 /// Whether the translator computes this memory operand's address.
 pub fn native_memory(i: &Instruction, op: &Op) -> bool {
-    let segment = op.seg >= SEG_FLAT || op.seg == seg::FS || op.seg == seg::GS;
     let moffs = i.memory_base() == Register::None && i.memory_displ_size() == 8 && !i.is_ip_rel_memory_operand() && {
         use iced_x86::Code::*;
         matches!(
@@ -252,7 +257,12 @@ pub fn native_memory(i: &Instruction, op: &Op) -> bool {
         )
     };
     let size = i.memory_size().size();
-    segment && !moffs && op.asize >= 4 && matches!(size, 1 | 2 | 4 | 8)
+    segment_fits(op) && !moffs && matches!(size, 1 | 2 | 4 | 8)
+}
+
+/// Whether the translator computes addresses in this segment and of this size.
+fn segment_fits(op: &Op) -> bool {
+    (op.seg >= SEG_FLAT || op.seg == seg::FS || op.seg == seg::GS) && op.asize >= 4
 }
 
 /// Plans for the instructions of a block.

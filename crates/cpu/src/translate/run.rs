@@ -2,13 +2,16 @@
 
 use super::emit::Source;
 use super::layout::Running;
+use super::vector::NEEDS;
 use super::{Code, Key, entry};
 use crate::cache::BlockCache;
 use crate::decode::mode;
+use crate::exec::vector::run::{MASKS, XCR0_AVX};
 use crate::fault::Flow;
 use crate::front::{JUMP_MASK, Mode};
+use crate::native::HOST_MXCSR;
 use crate::ram::PAGE;
-use crate::state::{Cpu, bits::CR4_SMAP, seg};
+use crate::state::{Cpu, NOT_LOADED, bits::*, seg};
 use crate::tier::Tier;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use ledger::{Class, OriginId, Ticks};
@@ -195,6 +198,8 @@ impl Cpu {
         let bases = [self.seg[usize::from(seg::FS)].base, self.seg[usize::from(seg::GS)].base];
         let registers = self.gpr.as_mut_ptr();
         let budget = self.clock.wrapping_sub(context.base) as i64;
+        let refused = self.refused();
+        let vector = &raw mut self.vector;
         let area = self.front.current();
         area.follow_code(generation);
         let running = &mut area.running;
@@ -215,8 +220,23 @@ impl Cpu {
         running.registers = registers;
         running.flags = image >> 11 & 1 | (image & 0xff) << 8;
         running.budget = budget;
+        running.refused = refused;
+        running.vector = vector;
+        running.host_mxcsr = u64::from(HOST_MXCSR);
+        running.aligned_to_16 = 15;
+        running.aligned_to_32 = 31;
         running.context = context;
         running
+    }
+
+    /// Which kinds of vector instructions must be left to their handlers, by [`super::vector::Need`].
+    fn refused(&self) -> [u64; NEEDS] {
+        let sse = self.cr0 & (CR0_EM | CR0_TS) == 0 && self.cr4 & CR4_OSFXSR != 0;
+        let avx =
+            self.cr0 & (CR0_TS | CR0_PE) == CR0_PE && self.cr4 & CR4_OSXSAVE != 0 && self.xcr0 & XCR0_AVX == XCR0_AVX;
+        // Arithmetic runs under the guest's MXCSR: no exception may come of it.
+        let arithmetic = sse && self.vector.mxcsr & MASKS == MASKS;
+        [!sse, !arithmetic, !avx, !(avx && arithmetic)].map(u64::from)
     }
 
     /// Takes state back from where translated code left it.
@@ -226,6 +246,8 @@ impl Cpu {
         self.clock = context.base.wrapping_add(running.budget as u64);
         self.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
         self.predictor.set_top(running.returns);
+        // The host's MXCSR is the one for compiled code.
+        self.vector.loaded = NOT_LOADED;
     }
 }
 

@@ -106,7 +106,7 @@ impl Form {
 }
 
 /// Whether a memory operand must be aligned: legacy SSE ones of 16 bytes, and moves that say so.
-fn align(i: &Instruction, vex: bool) -> u8 {
+pub(crate) fn align(i: &Instruction, vex: bool) -> u8 {
     use Mnemonic::*;
     let len = i.memory_size().size() as u8;
     let aligned = match i.mnemonic() {

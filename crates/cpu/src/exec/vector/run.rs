@@ -25,7 +25,7 @@ const UE: u32 = 1 << 4;
 const PE: u32 = 1 << 5;
 
 /// XCR0: SSE and AVX state.
-const XCR0_AVX: u64 = 6;
+pub(crate) const XCR0_AVX: u64 = 6;
 /// x87 status: an unmasked exception is pending.
 const ES: u16 = 1 << 7;
 /// x87 status: top of stack.

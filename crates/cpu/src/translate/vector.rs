@@ -1,0 +1,139 @@
+//! Vector instructions: on the host's registers of the same numbers.
+//!
+//! Compiled code may use those registers, so they only hold the guest's values from the first vector instruction of a piece of
+//! translated code on ([`super::entry::load`]) until it leaves or calls a handler. [`Running::missing`] says what may be
+//! executed in between: nothing before the registers are loaded, and afterwards what the guest's control registers allow.
+//! Arithmetic runs under the guest's MXCSR, as long as that masks all exceptions.
+
+use super::asm::{M, R};
+use super::emit::Emit;
+use super::layout::{FIRST, Running, TEST, field};
+use crate::op::Op;
+use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
+use ledger::Class;
+use std::mem::offset_of;
+
+/// What a vector instruction needs: its word of [`Running::missing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need(u8);
+
+/// Words of [`Running::missing`].
+pub const NEEDS: usize = 4;
+
+impl Need {
+    /// SSE without or with arithmetic, AVX without or with.
+    const fn new(vex: bool, arithmetic: bool) -> Self {
+        Self(vex as u8 * 2 + arithmetic as u8)
+    }
+
+    /// Bit in a set of needs.
+    pub fn bit(self) -> u8 {
+        1 << self.0
+    }
+
+    /// Its word.
+    pub fn word(self) -> M {
+        M::at(R::RSP, (offset_of!(Running, missing) + 8 * usize::from(self.0)) as i32 - super::layout::BIAS as i32)
+    }
+}
+
+/// What an instruction needs, if the host executes it as the interpreter does.
+pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
+    use Mnemonic::*;
+    let arithmetic = match op.class {
+        Class::Vector | Class::Crypto => false,
+        Class::VectorFp | Class::VectorDiv => true,
+        _ => return None,
+    };
+    let vex = match i.code().encoding() {
+        EncodingKind::Legacy => false,
+        EncodingKind::VEX => true,
+        _ => return None,
+    };
+    let special = matches!(
+        i.mnemonic(),
+        // Approximations differ between hosts; the others access memory piecemeal, use RCX, or are not every host's.
+        Rcpps
+            | Rcpss
+            | Rsqrtps
+            | Rsqrtss
+            | Vrcpps
+            | Vrcpss
+            | Vrsqrtps
+            | Vrsqrtss
+            | Maskmovq
+            | Maskmovdqu
+            | Vmaskmovdqu
+            | Vmaskmovps
+            | Vmaskmovpd
+            | Vpmaskmovd
+            | Vpmaskmovq
+            | Vgatherdpd
+            | Vgatherdps
+            | Vgatherqpd
+            | Vgatherqps
+            | Vpgatherdd
+            | Vpgatherdq
+            | Vpgatherqd
+            | Vpgatherqq
+            | Ldmxcsr
+            | Stmxcsr
+            | Vldmxcsr
+            | Vstmxcsr
+            | Emms
+            | Pcmpestri
+            | Pcmpestri64
+            | Pcmpestrm
+            | Pcmpestrm64
+            | Pcmpistri
+            | Pcmpistrm
+            | Vpcmpestri
+            | Vpcmpestri64
+            | Vpcmpestrm
+            | Vpcmpestrm64
+            | Vpcmpistri
+            | Vpcmpistrm
+            | Sha1msg1
+            | Sha1msg2
+            | Sha1nexte
+            | Sha1rnds4
+            | Sha256msg1
+            | Sha256msg2
+            | Sha256rnds2
+            | Movq2dq
+            | Movdq2q
+    );
+    let operands = (0..i.op_count()).all(|n| match i.op_kind(n) {
+        OpKind::Register => {
+            let register = i.op_register(n);
+            register.is_xmm() || register.is_ymm() || (register.is_gpr() && register != Register::CH)
+        }
+        OpKind::Memory => matches!(i.memory_size().size(), 1 | 2 | 4 | 8 | 16 | 32),
+        kind => kind == OpKind::Immediate8,
+    });
+    (!special && operands).then_some(Need::new(vex, arithmetic))
+}
+
+impl Emit<'_> {
+    /// Makes sure that the vector registers hold the guest's values and that the instruction at hand may run. If it may not,
+    /// it and the rest of the block are run by their handlers.
+    pub fn vectors(&mut self, need: Need) {
+        if self.loaded & need.bit() != 0 {
+            return;
+        }
+        let retry = self.asm.here();
+        self.asm.flagless_load(TEST, need.word());
+        let ready = self.asm.flagless_if_zero();
+        self.load_and(retry, need);
+        self.asm.land(ready);
+        self.loaded |= need.bit();
+    }
+
+    /// Checks the alignment of a memory operand that has been probed: all of `mask` must be 0.
+    pub fn aligned(&mut self, mask: u8, size: i32) {
+        let bits = if mask == 31 { field!(aligned_to_32) } else { field!(aligned_to_16) };
+        self.asm.flagless_lea(TEST, M::at(FIRST, 1 - size));
+        self.asm.flagless_extract(TEST, TEST, bits);
+        self.or_otherwise();
+    }
+}
