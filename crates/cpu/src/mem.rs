@@ -11,7 +11,7 @@ use crate::front::Mode;
 use crate::op::{Op, SEG_FLAT};
 use crate::ram::{PAGE, lines};
 use crate::state::{Cpu, attention, bits::*, rights, seg};
-use crate::tlb::{Entry, Level, perm};
+use crate::tlb::{Entry, perm};
 use crate::vmx::DeviceAccess;
 use crate::walk::{Access, Privilege};
 use ledger::{Family, Kind};
@@ -168,12 +168,16 @@ impl Cpu {
         }
         let code = access == Access::Fetch;
         let pcid = self.pcid();
-        if let Some((entry, level, displaced)) = self.tlb.lookup(linear, code, pcid) {
-            if level == Level::Second {
+        let found = match self.tlb.first(linear, code, pcid) {
+            Some(entry) => Some(*entry),
+            None => self.tlb.second(linear, code, pcid).map(|(entry, displaced)| {
                 let family = if code { Family::StlbHitCode } else { Family::StlbHitData };
                 self.charge(Kind::new(family, 0), 1);
                 self.displaced(displaced, code);
-            }
+                entry
+            }),
+        };
+        if let Some(entry) = found {
             let clean_write = access == Access::Write && entry.perms & perm::DIRTY == 0;
             if !clean_write && self.permitted(&entry, access, privilege).is_ok() {
                 return Ok((physical(&entry, linear), entry));

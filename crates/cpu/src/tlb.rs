@@ -49,6 +49,12 @@ impl Entry {
     pub fn new(linear: u64, physical: u64, shift: u8, perms: u8, key: u8, pcid: u16) -> Self {
         Self { linear, physical, shift, perms, key, pcid, context: Context::default(), stamp: 0 }
     }
+
+    /// Whether it is for the page of this size that `linear` lies in.
+    #[inline(always)]
+    fn is_of(&self, linear: u64, shift: u8) -> bool {
+        self.shift == shift && (self.linear ^ linear) >> shift == 0
+    }
 }
 
 /// A VPID and an EPT pointer, by the numbers that a [`Tlb`] gives them.
@@ -75,31 +81,43 @@ impl Context {
     }
 }
 
+/// Tags that are compared at a time: sets are padded to a multiple of it.
+const STEP: usize = 4;
+
 /// A set-associative array with round-robin replacement.
 struct Array {
     sets: usize,
     ways: usize,
-    /// What to look for, apart from the rest so that a set fits in few cache lines: page and shift; 0 where nothing ever was.
-    tags: Vec<u64>,
+    /// From one set to the next.
+    stride: usize,
+    /// What to look for, apart from the rest so that a set fits in one cache line: see [`tag`]. What matches is looked at.
+    tags: Vec<u32>,
     entries: Vec<Entry>,
     next: Vec<u8>,
+    /// The time ([`Flushes::now`]) at which each set was seen without a free way; 0 for never. Until the next flush it has none.
+    full: Vec<u64>,
 }
 
+/// Few bits of a page's address, among them those that differ between neighbours.
 #[inline(always)]
-fn tag(linear: u64, shift: u8) -> u64 {
-    (linear >> shift << shift) | u64::from(shift)
+fn tag(linear: u64, shift: u8) -> u32 {
+    let page = linear >> shift;
+    (page ^ page >> 32) as u32
 }
 
 impl Array {
     fn new(size: Sets) -> Self {
         let ways = usize::from(size.ways.max(1)).min(usize::from(size.entries));
         let sets = usize::from(size.entries).checked_div(ways).unwrap_or(0);
+        let stride = ways.next_multiple_of(STEP);
         Self {
             sets,
             ways,
-            tags: vec![0; sets * ways],
-            entries: vec![Entry::default(); sets * ways],
+            stride,
+            tags: vec![0; sets * stride],
+            entries: vec![Entry::default(); sets * stride],
             next: vec![0; sets],
+            full: vec![0; sets],
         }
     }
 
@@ -109,39 +127,54 @@ impl Array {
         if self.sets.is_power_of_two() { page & (self.sets - 1) } else { page % self.sets }
     }
 
+    /// The first entry in order of a set that is valid and for this page.
     #[inline]
-    fn find(&self, linear: u64, shift: u8, flushes: &Flushes, pcid: u16) -> Option<usize> {
+    fn find(&self, linear: u64, shift: u8, flushes: &Flushes) -> Option<usize> {
         if self.sets == 0 {
             return None;
         }
-        let first = self.set(linear, shift) * self.ways;
+        let first = self.set(linear, shift) * self.stride;
         let wanted = tag(linear, shift);
-        let found = |i: &usize| self.tags[*i] == wanted && flushes.valid(&self.entries[*i], pcid);
-        (first..first + self.ways).find(found)
+        let (steps, _) = self.tags[first..first + self.stride].as_chunks::<STEP>();
+        for (number, tags) in steps.iter().enumerate() {
+            let mut matching = (0..STEP).fold(0u32, |all, i| all | u32::from(tags[i] == wanted) << i);
+            while matching != 0 {
+                let i = first + number * STEP + matching.trailing_zeros() as usize;
+                let e = &self.entries[i];
+                if e.is_of(linear, shift) && flushes.valid(e) {
+                    return Some(i);
+                }
+                matching &= matching - 1;
+            }
+        }
+        None
     }
 
-    /// Inserts, and returns the entry that had to go, whatever PCID it was of.
+    /// Inserts, and returns the entry that had to go, whatever PCID it was of. `flushes` looks with the entry's.
     fn insert(&mut self, entry: Entry, flushes: &Flushes) -> Option<Entry> {
         if self.sets == 0 {
             return None;
         }
-        let set = self.set(entry.linear, entry.shift);
-        let first = set * self.ways;
-        if let Some(i) = self.find(entry.linear, entry.shift, flushes, entry.pcid) {
+        if let Some(i) = self.find(entry.linear, entry.shift, flushes) {
             self.entries[i] = entry;
             return None;
         }
-        let slot = match (first..first + self.ways).find(|&i| !flushes.valid_at_all(&self.entries[i])) {
-            Some(free) => free,
-            None => {
-                let way = usize::from(self.next[set]);
-                self.next[set] = ((way + 1) % self.ways) as u8;
-                first + way
+        let set = self.set(entry.linear, entry.shift);
+        let first = set * self.stride;
+        let tag = tag(entry.linear, entry.shift);
+        if self.full[set] != flushes.now {
+            let ways = &self.entries[first..first + self.ways];
+            if let Some(free) = ways.iter().position(|e| !flushes.valid_at_all(e)) {
+                self.tags[first + free] = tag;
+                self.entries[first + free] = entry;
+                return None;
             }
-        };
-        self.tags[slot] = tag(entry.linear, entry.shift);
-        let old = std::mem::replace(&mut self.entries[slot], entry);
-        flushes.valid_at_all(&old).then_some(old)
+            self.full[set] = flushes.now;
+        }
+        let way = usize::from(self.next[set]);
+        self.next[set] = if way + 1 == self.ways { 0 } else { way as u8 + 1 };
+        self.tags[first + way] = tag;
+        Some(std::mem::replace(&mut self.entries[first + way], entry))
     }
 
     /// Drops what covers `linear` under `pcid` or globally; `pcid` `None` means under any.
@@ -150,16 +183,22 @@ impl Array {
             return;
         }
         for shift in SHIFTS {
-            let first = self.set(linear, shift) * self.ways;
+            let set = self.set(linear, shift);
+            let first = set * self.stride;
             for e in &mut self.entries[first..first + self.ways] {
-                let covers =
-                    e.stamp != 0 && e.shift == shift && linear >> shift == e.linear >> shift && e.context.vpid == vpid;
+                let covers = e.stamp != 0 && e.is_of(linear, shift) && e.context.vpid == vpid;
                 let mine = pcid.is_none_or(|p| p == e.pcid) || (globals && e.perms & perm::GLOBAL != 0);
                 if covers && mine && (globals || e.perms & perm::GLOBAL == 0) {
                     e.stamp = 0;
+                    self.full[set] = 0;
                 }
             }
         }
+    }
+
+    fn clear(&mut self) {
+        self.entries.fill(Entry::default());
+        self.full.fill(0);
     }
 }
 
@@ -191,10 +230,20 @@ const MOST_EPTS: usize = 255;
 /// What identifies the translations of an EPT pointer: the address of its root table.
 const EPT_TABLE: u64 = 0x000f_ffff_ffff_f000;
 
+/// What is valid in the context in force with one PCID.
+struct View {
+    pcid: u16,
+    /// Non-global entries filled since then are.
+    since: u64,
+    /// Global ones filled since then are.
+    global_since: u64,
+}
+
 /// When what was flushed last.
 struct Flushes {
     now: u64,
     current: Context,
+    view: View,
     /// The first is VPID 0.
     vpids: Vec<OfVpid>,
     /// The first is no EPT.
@@ -206,16 +255,39 @@ impl Flushes {
         Self {
             now: 1,
             current: Context::default(),
+            view: View { pcid: 0, since: 1, global_since: 1 },
             vpids: vec![OfVpid::new(0)],
             epts: vec![OfEpt { table: u64::MAX, all: 0 }],
         }
     }
 
+    /// From now on, what is valid is so with this PCID.
     #[inline]
-    fn valid(&self, e: &Entry, pcid: u16) -> bool {
-        e.context == self.current && (e.pcid == pcid || e.perms & perm::GLOBAL != 0) && self.valid_at_all(e)
+    fn look_with(&mut self, pcid: u16) {
+        if self.view.pcid != pcid {
+            self.view.pcid = pcid;
+            self.renew_view();
+        }
     }
 
+    /// Follows a flush or a change of context.
+    fn renew_view(&mut self) {
+        let of = &self.vpids[usize::from(self.current.vpid)];
+        let all = of.all.max(self.epts[usize::from(self.current.ept)].all);
+        let non_global = of.non_global.max(of.by_pcid[usize::from(self.view.pcid)]);
+        self.view.since = all.max(non_global) + 1;
+        self.view.global_since = all + 1;
+    }
+
+    /// Whether an entry is valid in the context in force, with the PCID of [`Self::look_with`].
+    #[inline]
+    fn valid(&self, e: &Entry) -> bool {
+        let View { pcid, since, global_since } = self.view;
+        e.context == self.current
+            && if e.perms & perm::GLOBAL != 0 { e.stamp >= global_since } else { e.stamp >= since && e.pcid == pcid }
+    }
+
+    /// Whether it is valid in some context, with some PCID.
     #[inline]
     fn valid_at_all(&self, e: &Entry) -> bool {
         let of = &self.vpids[usize::from(e.context.vpid)];
@@ -224,14 +296,16 @@ impl Flushes {
             && (e.perms & perm::GLOBAL != 0 || (e.stamp > of.non_global && e.stamp > of.by_pcid[usize::from(e.pcid)]))
     }
 
-    /// Moves time on, and returns what it was.
-    fn stamp(&mut self) -> u64 {
+    /// Flushes: moves time on, and has what it was noted where that belongs.
+    fn flush(&mut self, note: impl FnOnce(&mut Self, u64)) {
+        note(self, self.now);
         self.now += 1;
-        self.now - 1
+        self.renew_view();
     }
 
-    fn current_vpid(&mut self) -> &mut OfVpid {
-        &mut self.vpids[usize::from(self.current.vpid)]
+    /// Flushes some of the VPID in force.
+    fn flush_current(&mut self, note: impl FnOnce(&mut OfVpid, u64)) {
+        self.flush(|flushes, now| note(&mut flushes.vpids[usize::from(flushes.current.vpid)], now));
     }
 
     /// The numbers of a VPID and an EPT's root table.
@@ -240,25 +314,24 @@ impl Flushes {
     }
 
     fn everything(&mut self) {
-        let now = self.stamp();
-        self.vpids.iter_mut().for_each(|of| of.all = now);
+        self.flush(|flushes, now| flushes.vpids.iter_mut().for_each(|of| of.all = now));
     }
 }
 
-/// Where a translation was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// First level.
-    First,
-    /// Second level; it is in the first now.
-    Second,
+/// Page sizes looked up, in this order, as the shifts of [`Entry::shift`].
+const SHIFTS: [u8; 4] = [12, 21, 22, 30];
+
+/// The number in [`SHIFTS`] of an entry's page size.
+fn size_number(shift: u8) -> usize {
+    SHIFTS.iter().position(|&s| s == shift).unwrap_or(0)
 }
 
 /// The TLBs of one processor.
 pub struct Tlb {
-    data: [Array; 3],
-    code: [Array; 2],
-    second: [Array; 2],
+    /// First level for data and for code, and second level.
+    arrays: [Array; 7],
+    /// Which of them holds pages of each size, in the order of [`SHIFTS`]: for data, for code, in the second level.
+    holders: [[u8; 4]; 3],
     flushes: Flushes,
     /// Page sizes that were ever inserted, in the order of [`SHIFTS`].
     used: [bool; 4],
@@ -268,27 +341,18 @@ pub struct Tlb {
     in_pieces: Option<(u64, u64)>,
 }
 
-/// The first-level array for a kind of access and a page size. Without one for 1 GiB pages, those for 2 MiB hold them.
-fn first_level<'a>(data: &'a mut [Array; 3], instruction: &'a mut [Array; 2], code: bool, shift: u8) -> &'a mut Array {
-    match (code, shift) {
-        (false, 12) => &mut data[0],
-        (false, 30) if data[2].sets != 0 => &mut data[2],
-        (false, _) => &mut data[1],
-        (true, 12) => &mut instruction[0],
-        (true, _) => &mut instruction[1],
-    }
-}
-
-/// Page sizes looked up, as the shifts of [`Entry::shift`].
-const SHIFTS: [u8; 4] = [12, 21, 22, 30];
+const SECOND: usize = 2;
 
 impl Tlb {
     /// Empty TLBs of the given sizes.
     pub fn new(size: &Geometry) -> Self {
+        let Geometry { dtlb_4k, dtlb_2m, dtlb_1g, itlb_4k, itlb_2m, stlb, stlb_1g, .. } = *size;
+        let arrays = [dtlb_4k, dtlb_2m, dtlb_1g, itlb_4k, itlb_2m, stlb, stlb_1g].map(Array::new);
+        // Without an array for 1 GiB pages, that for 2 MiB holds them.
+        let data_1g = if arrays[2].sets == 0 { 1 } else { 2 };
         Self {
-            data: [Array::new(size.dtlb_4k), Array::new(size.dtlb_2m), Array::new(size.dtlb_1g)],
-            code: [Array::new(size.itlb_4k), Array::new(size.itlb_2m)],
-            second: [Array::new(size.stlb), Array::new(size.stlb_1g)],
+            arrays,
+            holders: [[0, 1, 1, data_1g], [3, 4, 4, 4], [5, 5, 5, 6]],
             flushes: Flushes::new(),
             used: [false; 4],
             keeps_global: size.keeps_global,
@@ -297,30 +361,36 @@ impl Tlb {
         }
     }
 
-    /// Looks up a translation. From the second level it moves into the first, and the last value is what it displaced there.
-    pub fn lookup(&mut self, linear: u64, code: bool, pcid: u16) -> Option<(Entry, Level, Option<Entry>)> {
-        let Self { data, code: instruction, second, flushes, used, .. } = self;
+    /// Finds the valid entry for `linear` of a level (0 and 1: the first, for data and code), with its array.
+    #[inline]
+    fn find(&mut self, level: usize, linear: u64, pcid: u16) -> Option<(usize, usize)> {
+        self.flushes.look_with(pcid);
         for (number, shift) in SHIFTS.into_iter().enumerate() {
-            if !used[number] {
-                continue;
-            }
-            let array = first_level(data, instruction, code, shift);
-            if let Some(i) = array.find(linear, shift, flushes, pcid) {
-                return Some((array.entries[i], Level::First, None));
-            }
-        }
-        for (number, shift) in SHIFTS.into_iter().enumerate() {
-            if !used[number] {
-                continue;
-            }
-            let array = &second[usize::from(shift == 30)];
-            if let Some(i) = array.find(linear, shift, flushes, pcid) {
-                let entry = array.entries[i];
-                let displaced = first_level(data, instruction, code, shift).insert(entry, flushes);
-                return Some((entry, Level::Second, displaced));
+            if self.used[number] {
+                let holder = usize::from(self.holders[level][number]);
+                if let Some(i) = self.arrays[holder].find(linear, shift, &self.flushes) {
+                    return Some((holder, i));
+                }
             }
         }
         None
+    }
+
+    /// Looks a translation up in the first level. Finding it changes nothing.
+    #[inline]
+    pub fn first(&mut self, linear: u64, code: bool, pcid: u16) -> Option<&Entry> {
+        let (holder, i) = self.find(usize::from(code), linear, pcid)?;
+        Some(&self.arrays[holder].entries[i])
+    }
+
+    /// Looks a translation up in the second level. It moves into the first, and the second value is what it displaced there.
+    pub fn second(&mut self, linear: u64, code: bool, pcid: u16) -> Option<(Entry, Option<Entry>)> {
+        let (holder, i) = self.find(SECOND, linear, pcid)?;
+        let entry = self.arrays[holder].entries[i];
+        // The PCID of a global entry need not be that in force.
+        self.flushes.look_with(entry.pcid);
+        let upper = usize::from(self.holders[usize::from(code)][size_number(entry.shift)]);
+        Some((entry, self.arrays[upper].insert(entry, &self.flushes)))
     }
 
     /// What is kept of a translation that was found for `linear`: all of it, or what the emulator that is modelled keeps.
@@ -343,19 +413,19 @@ impl Tlb {
 
     /// Inserts the result of a walk at both levels and returns what it displaced at the first.
     pub fn insert(&mut self, mut entry: Entry, code: bool) -> Option<Entry> {
-        let Self { data, code: instruction, second, flushes, used, .. } = self;
-        entry.stamp = flushes.now;
-        entry.context = flushes.current;
-        if let Some(number) = SHIFTS.into_iter().position(|shift| shift == entry.shift) {
-            used[number] = true;
-        }
-        second[usize::from(entry.shift == 30)].insert(entry, flushes);
+        let number = size_number(entry.shift);
+        self.used[number] = true;
+        entry.stamp = self.flushes.now;
+        entry.context = self.flushes.current;
+        self.flushes.look_with(entry.pcid);
+        let [own, other, second] =
+            [usize::from(code), usize::from(!code), SECOND].map(|level| usize::from(self.holders[level][number]));
+        self.arrays[second].insert(entry, &self.flushes);
         // If the other first-level array has the page too, it goes on having it, as it is now.
-        let other = first_level(data, instruction, !code, entry.shift);
-        if let Some(older) = other.find(entry.linear, entry.shift, flushes, entry.pcid) {
-            other.entries[older] = entry;
+        if let Some(older) = self.arrays[other].find(entry.linear, entry.shift, &self.flushes) {
+            self.arrays[other].entries[older] = entry;
         }
-        first_level(data, instruction, code, entry.shift).insert(entry, flushes)
+        self.arrays[own].insert(entry, &self.flushes)
     }
 
     /// Everything of every VPID.
@@ -366,24 +436,17 @@ impl Tlb {
 
     /// Everything of the current VPID, global entries included.
     pub fn flush_all(&mut self) {
-        let now = self.flushes.stamp();
-        self.flushes.current_vpid().all = now;
+        self.flushes.flush_current(|of, now| of.all = now);
     }
 
     /// All non-global entries of one PCID (MOV CR3, INVPCID type 1).
     pub fn flush_pcid(&mut self, pcid: u16) {
-        let now = self.flushes.stamp();
-        self.flushes.current_vpid().by_pcid[usize::from(pcid & 0xfff)] = now;
+        self.flushes.flush_current(|of, now| of.by_pcid[usize::from(pcid & 0xfff)] = now);
     }
 
     /// All non-global entries of all PCIDs (INVPCID type 3).
     pub fn flush_non_global(&mut self) {
-        let now = self.flushes.stamp();
-        self.flushes.current_vpid().non_global = now;
-    }
-
-    fn arrays(&mut self) -> impl Iterator<Item = &mut Array> {
-        self.data.iter_mut().chain(&mut self.code).chain(&mut self.second)
+        self.flushes.flush_current(|of, now| of.non_global = now);
     }
 
     /// INVLPG: the page of `linear` under `pcid`, and globally.
@@ -402,7 +465,7 @@ impl Tlb {
     fn remove(&mut self, vpid: u8, linear: u64, pcid: Option<u16>, globals: bool) {
         match self.in_pieces {
             Some((first, last)) if (first..=last).contains(&linear) => self.flush_everything(),
-            _ => self.arrays().for_each(|a| a.remove(vpid, linear, pcid, globals)),
+            _ => self.arrays.iter_mut().for_each(|a| a.remove(vpid, linear, pcid, globals)),
         }
     }
 
@@ -429,12 +492,13 @@ impl Tlb {
             epts.len() - 1
         });
         *current = Context { vpid: vpid as u8, ept: ept as u8 };
+        self.flushes.renew_view();
     }
 
     /// Forgets everything and what the numbers stood for; finds anew.
     #[cold]
     fn start_over(&mut self, vpid: u16, table: u64) -> (Option<usize>, Option<usize>) {
-        self.arrays().for_each(|array| array.entries.fill(Entry::default()));
+        self.arrays.iter_mut().for_each(Array::clear);
         self.flushes.vpids.truncate(1);
         self.flushes.epts.truncate(1);
         self.flushes.find(vpid, table)
@@ -442,26 +506,25 @@ impl Tlb {
 
     /// INVEPT: what was translated through one EPT pointer, or through any.
     pub fn flush_ept(&mut self, eptp: Option<u64>) {
-        let now = self.flushes.stamp();
         let concerned = |of: &&mut OfEpt| eptp.is_none_or(|pointer| of.table == pointer & EPT_TABLE);
-        self.flushes.epts[1..].iter_mut().filter(concerned).for_each(|of| of.all = now);
+        self.flushes.flush(|flushes, now| flushes.epts[1..].iter_mut().filter(concerned).for_each(|of| of.all = now));
     }
 
     /// INVVPID of one VPID: everything, or everything that is not global.
     pub fn flush_vpid(&mut self, vpid: u16, globals: bool) {
-        let now = self.flushes.stamp();
-        let Some(of) = self.flushes.vpids.iter_mut().find(|of| of.vpid == vpid) else { return };
-        if globals {
-            of.all = now;
-        } else {
-            of.non_global = now;
-        }
+        self.flushes.flush(|flushes, now| {
+            let Some(of) = flushes.vpids.iter_mut().find(|of| of.vpid == vpid) else { return };
+            if globals {
+                of.all = now;
+            } else {
+                of.non_global = now;
+            }
+        });
     }
 
     /// INVVPID of all VPIDs but 0.
     pub fn flush_vpids(&mut self) {
-        let now = self.flushes.stamp();
-        self.flushes.vpids[1..].iter_mut().for_each(|of| of.all = now);
+        self.flushes.flush(|flushes, now| flushes.vpids[1..].iter_mut().for_each(|of| of.all = now));
     }
 
     /// INVVPID of the page of one linear address, under whatever PCID and EPT pointer.
@@ -475,6 +538,10 @@ impl Tlb {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn has(tlb: &mut Tlb, linear: u64, code: bool) -> bool {
+        tlb.first(linear, code, 0).is_some() || tlb.second(linear, code, 0).is_some()
+    }
 
     #[test]
     fn a_page_of_code_and_data_stays_in_both_first_levels() {
@@ -497,11 +564,10 @@ mod tests {
         tlb.insert(clean, true);
         tlb.insert(Entry { perms: perm::DIRTY, ..clean }, false);
         for code in [true, false] {
-            let (entry, level, _) = tlb.lookup(0x20_1234, code, 0).expect("it is there");
-            assert_eq!((entry.perms, level), (perm::DIRTY, Level::First));
+            assert_eq!(tlb.first(0x20_1234, code, 0).expect("it is there").perms, perm::DIRTY);
         }
         tlb.flush_page(0x20_0000, 0);
-        assert!(tlb.lookup(0x20_1234, true, 0).is_none() && tlb.lookup(0x20_1234, false, 0).is_none());
+        assert!(!has(&mut tlb, 0x20_1234, true) && !has(&mut tlb, 0x20_1234, false));
     }
 
     #[test]
@@ -512,16 +578,16 @@ mod tests {
         let piece = tlb.kept(page, linear);
         assert_eq!((piece.linear, piece.physical, piece.shift), (page.linear + 0x1_2000, 0x41_2000, 12));
         tlb.insert(piece, false);
-        assert!(tlb.lookup(linear, false, 0).is_some());
-        assert!(tlb.lookup(page.linear, false, 0).is_none());
+        assert!(has(&mut tlb, linear, false));
+        assert!(!has(&mut tlb, page.linear, false));
         tlb.flush_pcid(0);
-        assert!(tlb.lookup(linear, false, 0).is_none(), "it is not global");
+        assert!(!has(&mut tlb, linear, false), "it is not global");
         tlb.insert(piece, false);
         let small = Entry::new(0x1000, 0x5000, 12, 0, 0, 0);
         tlb.insert(small, false);
         tlb.flush_page(0x2000, 0);
-        assert!(tlb.lookup(linear, false, 0).is_some() && tlb.lookup(0x1000, false, 0).is_some());
+        assert!(has(&mut tlb, linear, false) && has(&mut tlb, 0x1000, false));
         tlb.flush_page(page.linear, 0);
-        assert!(tlb.lookup(linear, false, 0).is_none(), "any address of a large page leads to all pieces");
+        assert!(!has(&mut tlb, linear, false), "any address of a large page leads to all pieces");
     }
 }
