@@ -162,24 +162,30 @@ impl Cpu {
     }
 
     /// Translates a linear address for an access within one page, through the TLB, charging misses.
+    #[inline]
     pub fn translate(&mut self, linear: u64, access: Access, privilege: Privilege) -> Exec<(u64, Entry)> {
         if self.vmx.emulation.is_some() {
             return self.translate_in_software(linear, access, privilege);
         }
+        let pcid = self.pcid();
+        let found = self.tlb.first(linear, access == Access::Fetch, pcid).copied();
+        match found {
+            Some(entry) if self.allows(&entry, access, privilege) => Ok((physical(&entry, linear), entry)),
+            _ => self.translate_slow(linear, access, privilege, found.is_some()),
+        }
+    }
+
+    /// Likewise, where the first level has nothing, or (if `found`) what it has won't do.
+    #[cold]
+    #[inline(never)]
+    fn translate_slow(&mut self, linear: u64, access: Access, privilege: Privilege, found: bool) -> Exec<(u64, Entry)> {
         let code = access == Access::Fetch;
         let pcid = self.pcid();
-        let found = match self.tlb.first(linear, code, pcid) {
-            Some(entry) => Some(*entry),
-            None => self.tlb.second(linear, code, pcid).map(|(entry, displaced)| {
-                let family = if code { Family::StlbHitCode } else { Family::StlbHitData };
-                self.charge(Kind::new(family, 0), 1);
-                self.displaced(displaced, code);
-                entry
-            }),
-        };
-        if let Some(entry) = found {
-            let clean_write = access == Access::Write && entry.perms & perm::DIRTY == 0;
-            if !clean_write && self.permitted(&entry, access, privilege).is_ok() {
+        if !found && let Some((entry, displaced)) = self.tlb.second(linear, code, pcid) {
+            let family = if code { Family::StlbHitCode } else { Family::StlbHitData };
+            self.charge(Kind::new(family, 0), 1);
+            self.displaced(displaced, code);
+            if self.allows(&entry, access, privilege) {
                 return Ok((physical(&entry, linear), entry));
             }
         }
@@ -195,6 +201,14 @@ impl Cpu {
         let displaced = self.tlb.insert(entry, code);
         self.displaced(displaced, code);
         Ok((physical(&entry, linear), entry))
+    }
+
+    /// Whether a cached translation will do for an access: it is permitted, and there is no dirty flag to set.
+    #[inline]
+    fn allows(&self, entry: &Entry, access: Access, privilege: Privilege) -> bool {
+        let clean_write = access == Access::Write && entry.perms & perm::DIRTY == 0;
+        !clean_write
+            && (self.plainly_permitted(entry, access, privilege) || self.permitted(entry, access, privilege).is_ok())
     }
 
     fn drop_code(&mut self, linear: u64, shift: u8) {
@@ -224,7 +238,8 @@ impl Cpu {
             self.data_breakpoint(linear, size, write);
         }
         let Some(backing) = self.backing(address) else { return Ok(Target::Device(address)) };
-        let Some((page, read_only)) = self.ram.visible_page(backing) else { return Ok(Target::Device(address)) };
+        let Some(page) = self.ram.visible_page(backing) else { return Ok(Target::Device(address)) };
+        let (page, read_only, code) = (page.host, page.read_only, page.marked());
         if let Some(emulating) = &mut self.vmx.emulation {
             emulating.note_data(address, size, write);
         }
@@ -235,7 +250,6 @@ impl Cpu {
             if read_only {
                 return Ok(Target::Rom(host));
             }
-            let code = self.ram.marked(address);
             if code != 0 {
                 if code & lines(address & OFFSET, size) != 0 {
                     if !self.code_write_allowed {

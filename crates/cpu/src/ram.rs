@@ -29,18 +29,27 @@ pub struct Region {
     pub hidden: bool,
 }
 
-impl Region {
-    /// Host address of the page that holds `address`, which is in the region.
-    fn page(&self, address: u64) -> *mut u8 {
-        // SAFETY: the offset lies inside the region.
-        unsafe { self.host.add(((address - self.start) & !(PAGE - 1)) as usize) }
+/// A page of RAM.
+pub struct Page<'a> {
+    /// Host address.
+    pub host: *mut u8,
+    /// Writes are dropped.
+    pub read_only: bool,
+    lines: &'a Cell<u64>,
+}
+
+impl Page<'_> {
+    /// Lines that hold decoded bytes or are monitored.
+    #[inline]
+    pub fn marked(&self) -> u64 {
+        self.lines.get()
     }
 }
 
 /// Which writes must be noticed.
 struct Marks {
     /// For each page of each region, a bit for each 64-byte line that holds decoded bytes or is monitored.
-    lines: RefCell<Vec<Vec<u64>>>,
+    lines: Box<[Box<[Cell<u64>]>]>,
     /// Counts pages that got their first marked line.
     epoch: Cell<u64>,
     /// The line that each processor's MONITOR has armed.
@@ -65,7 +74,7 @@ impl Ram {
     /// reference to those bytes may exist while the processor runs.
     pub unsafe fn new(regions: Vec<Region>, owner: Rc<dyn Any>) -> Self {
         let marks = Marks {
-            lines: RefCell::new(regions.iter().map(|r| vec![0; (r.len / PAGE) as usize]).collect()),
+            lines: regions.iter().map(|r| vec![Cell::new(0); (r.len / PAGE) as usize].into()).collect(),
             epoch: Cell::new(0),
             monitors: RefCell::default(),
             triggered: Cell::new(false),
@@ -104,20 +113,31 @@ impl Ram {
         &self.regions
     }
 
+    #[inline]
     fn region(&self, address: u64) -> Option<(usize, &Region)> {
         self.regions.iter().enumerate().find(|(_, r)| address.wrapping_sub(r.start) < r.len)
     }
 
-    /// Host address of the page that holds `address`, hidden or not, and whether it is read-only. `None`: not RAM.
-    pub fn page(&self, address: u64) -> Option<(*mut u8, bool)> {
-        let (_, region) = self.region(address)?;
-        Some((region.page(address), region.read_only))
+    #[inline]
+    fn page_of(&self, index: usize, region: &Region, address: u64) -> Page<'_> {
+        let number = ((address - region.start) / PAGE) as usize;
+        // SAFETY: the page lies inside the region.
+        let host = unsafe { region.host.add(number * PAGE as usize) };
+        Page { host, read_only: region.read_only, lines: &self.marks.lines[index][number] }
+    }
+
+    /// The page that holds `address`, hidden or not. `None`: not RAM.
+    #[inline]
+    pub fn page(&self, address: u64) -> Option<Page<'_>> {
+        let (index, region) = self.region(address)?;
+        Some(self.page_of(index, region, address))
     }
 
     /// Like [`Self::page`], for what guests and devices access: hidden memory is not RAM to them.
-    pub fn visible_page(&self, address: u64) -> Option<(*mut u8, bool)> {
-        let (_, region) = self.region(address).filter(|(_, region)| !region.hidden)?;
-        Some((region.page(address), region.read_only))
+    #[inline]
+    pub fn visible_page(&self, address: u64) -> Option<Page<'_>> {
+        let (index, region) = self.region(address).filter(|(_, region)| !region.hidden)?;
+        Some(self.page_of(index, region, address))
     }
 
     /// Whether `address` is in memory that a hypervisor keeps for itself.
@@ -128,21 +148,22 @@ impl Ram {
     /// Reads a value that does not cross a page. `None`: not RAM.
     pub fn read<T: Copy>(&self, address: u64) -> Option<T> {
         debug_assert!((address & (PAGE - 1)) as usize + size_of::<T>() <= PAGE as usize);
-        let (page, _) = self.page(address)?;
+        let page = self.page(address)?;
         // SAFETY: the page is mapped and the value lies inside it; T is plain data at every use in this crate.
-        Some(unsafe { page.add((address & (PAGE - 1)) as usize).cast::<T>().read_unaligned() })
+        Some(unsafe { page.host.add((address & (PAGE - 1)) as usize).cast::<T>().read_unaligned() })
     }
 
     /// Writes a value that does not cross a page, without looking at the marks. `false`: not RAM.
     pub fn write<T: Copy>(&self, address: u64, value: T) -> bool {
         debug_assert!((address & (PAGE - 1)) as usize + size_of::<T>() <= PAGE as usize);
         match self.page(address) {
-            Some((page, false)) => {
-                // SAFETY: as in `read`.
-                unsafe { page.add((address & (PAGE - 1)) as usize).cast::<T>().write_unaligned(value) };
+            Some(page) => {
+                if !page.read_only {
+                    // SAFETY: as in `read`.
+                    unsafe { page.host.add((address & (PAGE - 1)) as usize).cast::<T>().write_unaligned(value) };
+                }
                 true
             }
-            Some((_, true)) => true,
             None => false,
         }
     }
@@ -150,11 +171,11 @@ impl Ram {
     /// Copies out of RAM that is not hidden; `false` if any byte is not that.
     pub fn read_bytes(&self, mut address: u64, mut out: &mut [u8]) -> bool {
         while !out.is_empty() {
-            let Some((page, _)) = self.visible_page(address) else { return false };
+            let Some(page) = self.visible_page(address) else { return false };
             let offset = (address & (PAGE - 1)) as usize;
             let n = out.len().min(PAGE as usize - offset);
             // SAFETY: `n` bytes from `offset` lie inside the page; `out` is not guest memory.
-            unsafe { std::ptr::copy_nonoverlapping(page.add(offset), out.as_mut_ptr(), n) };
+            unsafe { std::ptr::copy_nonoverlapping(page.host.add(offset), out.as_mut_ptr(), n) };
             out = &mut out[n..];
             address = address.wrapping_add(n as u64);
         }
@@ -164,12 +185,12 @@ impl Ram {
     /// Copies into RAM that is not hidden, without looking at the marks; `false` if any byte is not that.
     pub fn write_bytes(&self, mut address: u64, mut from: &[u8]) -> bool {
         while !from.is_empty() {
-            let Some((page, read_only)) = self.visible_page(address) else { return false };
+            let Some(page) = self.visible_page(address) else { return false };
             let offset = (address & (PAGE - 1)) as usize;
             let n = from.len().min(PAGE as usize - offset);
-            if !read_only {
+            if !page.read_only {
                 // SAFETY: as in `read_bytes`.
-                unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), page.add(offset), n) };
+                unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), page.host.add(offset), n) };
             }
             from = &from[n..];
             address = address.wrapping_add(n as u64);
@@ -179,10 +200,7 @@ impl Ram {
 
     /// Lines of the page at `address` that hold decoded bytes or are monitored.
     pub fn marked(&self, address: u64) -> u64 {
-        match self.region(address) {
-            Some((index, region)) => self.marks.lines.borrow()[index][((address - region.start) / PAGE) as usize],
-            None => 0,
-        }
+        self.page(address).map_or(0, |page| page.marked())
     }
 
     /// Counts the pages that had no marked line and then got one. When it changes, no page is known to have none.
@@ -207,19 +225,16 @@ impl Ram {
     }
 
     fn replace(&self, address: u64, lines: u64) {
-        let Some((index, region)) = self.region(address) else { return };
-        let slot = &mut self.marks.lines.borrow_mut()[index][((address - region.start) / PAGE) as usize];
-        if *slot == 0 && lines != 0 {
+        let Some(page) = self.page(address) else { return };
+        if page.marked() == 0 && lines != 0 {
             self.marks.epoch.set(self.marks.epoch.get() + 1);
         }
-        *slot = lines;
+        page.lines.set(lines);
     }
 
     /// Forgets all decoded bytes.
     pub fn clear_all_code(&self) {
-        for pages in self.marks.lines.borrow_mut().iter_mut() {
-            pages.fill(0);
-        }
+        self.marks.lines.iter().flatten().for_each(|page| page.set(0));
         let armed: Vec<u64> = self.marks.monitors.borrow().iter().flatten().copied().collect();
         for line in armed {
             self.mark_code(line, lines(line & (PAGE - 1), 1));

@@ -86,6 +86,29 @@ impl Cpu {
         code
     }
 
+    /// Whether a translation allows an access at first sight: by its flags alone, as most do. If not, [`Self::permitted`] knows.
+    #[inline]
+    pub fn plainly_permitted(&self, entry: &Entry, access: Access, privilege: Privilege) -> bool {
+        use perm::*;
+        let (mask, wanted) = match access {
+            Access::Read => (EPT_NO_READ, 0),
+            Access::Write => (EPT_NO_WRITE | WRITE, WRITE),
+            Access::Fetch => (EPT_NO_FETCH | NO_EXECUTE, 0),
+        };
+        // A supervisor's access to a user page depends on more.
+        let user = if privilege == Privilege::User { USER } else { 0 };
+        entry.perms & (mask | USER) == wanted | user && (access == Access::Fetch || self.key_is_free(entry, privilege))
+    }
+
+    /// Whether the protection key of a page surely forbids nothing.
+    #[inline]
+    fn key_is_free(&self, entry: &Entry, privilege: Privilege) -> bool {
+        match privilege {
+            Privilege::User => self.cr4 & CR4_PKE == 0 || self.pkru >> (u32::from(entry.key) * 2) & 3 == 0,
+            _ => self.cr4 & CR4_PKS == 0,
+        }
+    }
+
     /// Whether a translation allows an access; if not, the error-code bits beyond W, U and I. (Where EPT denies, another walk
     /// finds out that it is an EPT violation.)
     pub fn permitted(&self, entry: &Entry, access: Access, privilege: Privilege) -> Result<(), u32> {
