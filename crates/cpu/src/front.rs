@@ -77,8 +77,10 @@ impl Half {
     #[inline(always)]
     fn find(&self, linear: u64, len: u64) -> Option<u64> {
         let i = slot(linear);
-        let last = linear.wrapping_add(self.negated[i]).wrapping_add(len - 1);
-        if last < PAGE { Some(self.host[i].wrapping_add(last).wrapping_sub(len - 1)) } else { None }
+        // A string instruction may ask for no bytes.
+        let behind = len.wrapping_sub(1);
+        let last = linear.wrapping_add(self.negated[i]).wrapping_add(behind);
+        if last < PAGE { Some(self.host[i].wrapping_add(last).wrapping_sub(behind)) } else { None }
     }
 
     fn drop_range(&mut self, linear: u64, shift: u8) {

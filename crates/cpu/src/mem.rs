@@ -261,12 +261,27 @@ impl Cpu {
                 return Ok(Target::Ram(host));
             }
         }
-        let current = if self.cpl == 3 { Privilege::User } else { Privilege::Supervisor };
-        if privilege == current {
-            // A page whose protection key or dirty bit forbids the other kind of access is filled for this kind only.
-            self.front.fill(linear & !OFFSET, page as u64, write, entry.shift > 12);
+        if self.front_serves(privilege) {
+            let (linear, large) = (linear & !OFFSET, entry.shift > 12);
+            // What may be written may be read. The dirty flag or protection key of what may be read may forbid writes.
+            self.front.fill(linear, page as u64, false, large);
+            if write {
+                self.front.fill(linear, page as u64, true, large);
+            }
         }
         Ok(Target::Ram(host))
+    }
+
+    /// Whether accesses of a privilege may be made by the table in force: it has what the current mode may access.
+    #[inline]
+    fn front_serves(&self, privilege: Privilege) -> bool {
+        match self.front.mode() {
+            Mode::User => privilege == Privilege::User,
+            Mode::Supervisor => privilege == Privilege::Supervisor,
+            // An implicit access is one that RFLAGS.AC has no say in.
+            Mode::SupervisorOnly => privilege != Privilege::User,
+            Mode::Slow => false,
+        }
     }
 
     #[cold]
@@ -277,6 +292,11 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn read_slow(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec<u64> {
+        // A read that is half of a modification finds the page that the write was prepared for.
+        if let Some(host) = self.front_read(linear, size) {
+            // SAFETY: `front_read` vouches for `size` <= 8 bytes of RAM.
+            return Ok(unsafe { peek(host, size) });
+        }
         self.check_alignment(linear, size, privilege)?;
         let first = PAGE - (linear & OFFSET);
         if size > first {
@@ -303,6 +323,11 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn write_slow(&mut self, linear: u64, size: u64, value: u64, privilege: Privilege, segment: u8) -> Exec {
+        if let Some(host) = self.front_write(linear, size) {
+            // SAFETY: `front_write` vouches for `size` <= 8 writable bytes of RAM.
+            unsafe { poke(host, size, value) };
+            return Ok(());
+        }
         self.check_alignment(linear, size, privilege)?;
         let first = PAGE - (linear & OFFSET);
         if size > first {
@@ -466,6 +491,9 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub fn prepare_write(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
+        if self.front_serves(privilege) && self.front_write(linear, size).is_some() {
+            return Ok(());
+        }
         self.check_alignment(linear, size, privilege)?;
         let first = (PAGE - (linear & OFFSET)).min(size);
         self.resolve(linear, first, Access::Write, privilege, segment)?;
@@ -480,6 +508,9 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub fn prepare_read(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
+        if self.front_serves(privilege) && self.front_read(linear, size).is_some() {
+            return Ok(());
+        }
         let first = (PAGE - (linear & OFFSET)).min(size);
         self.resolve(linear, first, Access::Read, privilege, segment)?;
         if size > first {
@@ -510,14 +541,15 @@ impl Cpu {
 
     /// Reads up to a page at a linear address with the current privilege, all or nothing.
     pub fn read_bytes(&mut self, linear: u64, segment: u8, out: &mut [u8]) -> Exec {
-        let len = out.len() as u64;
-        if let Some(host) = self.front_read(linear, len) {
-            // SAFETY: `front_read` vouches for `len` bytes of RAM; `out` is not guest memory.
-            unsafe { std::ptr::copy_nonoverlapping(host, out.as_mut_ptr(), out.len()) };
+        if self.read_known(linear, out) {
             return Ok(());
         }
         let privilege = self.privilege();
-        self.prepare_read(linear, len, privilege, segment)?;
+        self.prepare_read(linear, out.len() as u64, privilege, segment)?;
+        // As a rule the fast path knows the pages now.
+        if self.read_known(linear, out) {
+            return Ok(());
+        }
         for (i, chunk) in out.chunks_mut(8).enumerate() {
             let at = self.wrap(linear.wrapping_add(8 * i as u64));
             let size = chunk.len() as u64;
@@ -529,14 +561,14 @@ impl Cpu {
 
     /// Writes up to a page at a linear address with the current privilege, all or nothing.
     pub fn write_bytes(&mut self, linear: u64, segment: u8, from: &[u8]) -> Exec {
-        let len = from.len() as u64;
-        if let Some(host) = self.front_write(linear, len) {
-            // SAFETY: `front_write` vouches for `len` writable bytes of RAM; `from` is not guest memory.
-            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), host, from.len()) };
+        if self.write_known(linear, from) {
             return Ok(());
         }
         let privilege = self.privilege();
-        self.prepare_write(linear, len, privilege, segment)?;
+        self.prepare_write(linear, from.len() as u64, privilege, segment)?;
+        if self.write_known(linear, from) {
+            return Ok(());
+        }
         for (i, chunk) in from.chunks(8).enumerate() {
             let at = self.wrap(linear.wrapping_add(8 * i as u64));
             let mut bytes = [0; 8];
@@ -544,6 +576,40 @@ impl Cpu {
             self.write_split(at, chunk.len() as u64, u64::from_le_bytes(bytes), privilege, segment)?;
         }
         Ok(())
+    }
+
+    /// Reads up to a page if the fast path knows all of it.
+    #[inline]
+    fn read_known(&self, linear: u64, out: &mut [u8]) -> bool {
+        let here = (PAGE - (linear & OFFSET)).min(out.len() as u64);
+        let (first, second) = out.split_at_mut(here as usize);
+        let Some(host) = self.front_read(linear, here) else { return false };
+        if !second.is_empty() {
+            let next = self.wrap(linear.wrapping_add(here));
+            let Some(host) = self.front_read(next, second.len() as u64) else { return false };
+            // SAFETY: `front_read` vouches for these bytes of RAM; `out` is not guest memory.
+            unsafe { std::ptr::copy_nonoverlapping(host, second.as_mut_ptr(), second.len()) };
+        }
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(host, first.as_mut_ptr(), first.len()) };
+        true
+    }
+
+    /// Writes up to a page if the fast path knows all of it.
+    #[inline]
+    fn write_known(&self, linear: u64, from: &[u8]) -> bool {
+        let here = (PAGE - (linear & OFFSET)).min(from.len() as u64);
+        let (first, second) = from.split_at(here as usize);
+        let Some(host) = self.front_write(linear, here) else { return false };
+        if !second.is_empty() {
+            let next = self.wrap(linear.wrapping_add(here));
+            let Some(host) = self.front_write(next, second.len() as u64) else { return false };
+            // SAFETY: `front_write` vouches for these writable bytes of RAM; `from` is not guest memory.
+            unsafe { std::ptr::copy_nonoverlapping(second.as_ptr(), host, second.len()) };
+        }
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(first.as_ptr(), host, first.len()) };
+        true
     }
 
     fn read_split(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec<u64> {
@@ -582,6 +648,12 @@ impl Cpu {
     /// the address may be beyond 4 GiB even if the current code is not 64-bit.
     pub(crate) fn read_as(&mut self, linear: u64, size: u8, privilege: Privilege, segment: u8) -> Exec<u64> {
         let (size, first) = (u64::from(size), PAGE - (linear & OFFSET));
+        if self.front_serves(privilege)
+            && let Some(host) = self.front_read(linear, size)
+        {
+            // SAFETY: `front_read` vouches for `size` <= 8 bytes of RAM.
+            return Ok(unsafe { peek(host, size) });
+        }
         if size <= first {
             return self.read_within(linear, size, privilege, segment);
         }
@@ -594,6 +666,13 @@ impl Cpu {
     /// Writes likewise, all or nothing.
     pub(crate) fn write_as(&mut self, linear: u64, size: u8, value: u64, privilege: Privilege, segment: u8) -> Exec {
         let (size, first) = (u64::from(size), PAGE - (linear & OFFSET));
+        if self.front_serves(privilege)
+            && let Some(host) = self.front_write(linear, size)
+        {
+            // SAFETY: `front_write` vouches for `size` <= 8 writable bytes of RAM.
+            unsafe { poke(host, size, value) };
+            return Ok(());
+        }
         if size <= first {
             return self.write_within(linear, size, value, privilege, segment);
         }
