@@ -10,7 +10,7 @@ use crate::decode;
 use ::hypervisor::config::{Cr0Wp, MmuMode};
 use ::hypervisor::{Config, Failure, Hypervisor, Vcpu};
 use ::ledger::profile::Profile;
-use ::ledger::{Costs, Family, Header, Ledger, Recorder, Symbols, TICKS_PER_CYCLE};
+use ::ledger::{Costs, Family, Header, Kind, Ledger, Recorder, Symbols, TICKS_PER_CYCLE};
 use arbitrary::{Result, Unstructured};
 use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
@@ -109,9 +109,13 @@ fn processor<T>(number: usize, then: impl FnOnce(&Processor) -> T) -> T {
         then(all[number].get_or_init(|| {
             let profile = Profile::named(PROFILES[number]).expect("it is built in");
             let priced = decode::model(&profile);
-            let mut costs = Costs::free();
+            let free = Costs::free();
             // Emulation takes time too, so that emulated code comes to an end.
-            costs.by_family[Family::Operation as usize] = TICKS_PER_CYCLE / 10;
+            let price = |family| match family {
+                Family::Operation => TICKS_PER_CYCLE / 10,
+                _ => free.of(Kind::new(family, 0)),
+            };
+            let costs = Costs::new(free.class, Family::ALL.map(price), []);
             let free = Model { costs, ..priced.clone() };
             Processor { profile, priced: Arc::new(priced), free: Arc::new(free) }
         }))

@@ -15,10 +15,23 @@ pub const FAMILIES: usize = Family::Operation as usize + 1;
 pub struct Costs {
     /// Per instruction class.
     pub class: [u32; Class::COUNT],
-    /// Per event family, where [`Costs::by_kind`] has nothing more specific.
-    pub by_family: [Ticks; FAMILIES],
-    /// Per family and parameter (a CPUID leaf, an MSR, a TLB walk of so many references).
-    pub by_kind: FxHashMap<Kind, Ticks>,
+    families: [Of; FAMILIES],
+    /// Per family and parameter, where a parameter is not small.
+    by_kind: FxHashMap<Kind, Ticks>,
+}
+
+/// Parameters with prices that are found without a search.
+const SMALL: usize = 64;
+
+/// Prices of a family's events.
+#[derive(Clone, Debug)]
+struct Of {
+    /// Where there is nothing more specific.
+    any: Ticks,
+    /// By small parameter.
+    small: [Ticks; SMALL],
+    /// Whether a parameter that is not small has a price of its own.
+    large: bool,
 }
 
 impl Costs {
@@ -26,18 +39,42 @@ impl Costs {
     /// whatever is executed.
     pub fn free() -> Self {
         let price = |family: Family| if family.transfers_control() { crate::TICKS_PER_CYCLE } else { 0 };
-        Self {
-            class: [crate::TICKS_PER_CYCLE as u32; Class::COUNT],
-            by_family: Family::ALL.map(price),
-            by_kind: FxHashMap::default(),
+        Self::new([crate::TICKS_PER_CYCLE as u32; Class::COUNT], Family::ALL.map(price), [])
+    }
+
+    /// Prices per instruction class, per event family, and per family and parameter (a CPUID leaf, an MSR, a TLB walk of so
+    /// many references) where those differ.
+    pub fn new(
+        class: [u32; Class::COUNT],
+        by_family: [Ticks; FAMILIES],
+        by_kind: impl IntoIterator<Item = (Kind, Ticks)>,
+    ) -> Self {
+        let families = by_family.map(|any| Of { any, small: [any; SMALL], large: false });
+        let mut costs = Self { class, families, by_kind: FxHashMap::default() };
+        by_kind.into_iter().for_each(|(kind, ticks)| costs.set(kind, ticks));
+        costs
+    }
+
+    /// Sets the price of one kind of event.
+    fn set(&mut self, kind: Kind, ticks: Ticks) {
+        let of = &mut self.families[kind.family as usize];
+        match of.small.get_mut(kind.param as usize) {
+            Some(price) => *price = ticks,
+            None => {
+                of.large = true;
+                self.by_kind.insert(kind, ticks);
+            }
         }
     }
 
     /// The price of one event.
+    #[inline]
     pub fn of(&self, kind: Kind) -> Ticks {
-        match self.by_kind.get(&kind) {
+        let of = &self.families[kind.family as usize];
+        match of.small.get(kind.param as usize) {
             Some(ticks) => *ticks,
-            None => self.by_family[kind.family as usize],
+            None if of.large => self.by_kind.get(&kind).copied().unwrap_or(of.any),
+            None => of.any,
         }
     }
 }

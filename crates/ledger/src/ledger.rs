@@ -3,7 +3,7 @@
 use crate::recorder::{Amount, Recorder, Region, Shape};
 use crate::symbols::Symbols;
 use crate::{Class, Costs, Family, Kind, Origin, Profile, Ticks};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// What a run was, apart from its charges.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -189,9 +189,8 @@ impl Ledger {
     pub fn resolve(&mut self, symbols: &Symbols) {
         let blocks = self.blocks.iter().map(|b| (b.origin, b.rip));
         let events = self.events.iter().map(|e| (e.origin, e.rip));
-        let found = blocks.chain(events).filter_map(|(o, rip)| symbols.find(self.origins[o as usize].space, rip));
-        // A set, since few symbols stand for very many places.
-        self.symbols = found.collect::<BTreeSet<_>>().into_iter().collect();
+        let seen = blocks.chain(events).map(|(o, rip)| (self.origins[o as usize].space, rip));
+        self.symbols = symbols.find_all(seen).into_iter().collect();
     }
 
     /// The symbol that `rip` is in, seen from `space`, and the offset within.

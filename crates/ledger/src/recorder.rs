@@ -63,6 +63,9 @@ const DEEPEST_REGION: usize = 64;
 /// The most address spaces told apart; further ones are charged as space 0. A guest decides how many it has.
 const MOST_SPACES: usize = 1 << 20;
 
+/// Origins found without a look into the table of all.
+const RECENT_ORIGINS: usize = 64;
+
 /// Executions of one block: 20 bytes, because a run has millions of them.
 #[derive(Clone, Copy)]
 struct Run {
@@ -140,17 +143,90 @@ impl Runs {
     }
 }
 
+/// Events of one kind at one address.
+struct Charge {
+    rip: u64,
+    origin: OriginId,
+    kind: Kind,
+    amount: Amount,
+}
+
+impl Charge {
+    #[inline]
+    fn is(&self, origin: OriginId, rip: u64, kind: Kind) -> bool {
+        self.rip == rip && self.kind == kind && self.origin == origin
+    }
+}
+
+/// What was charged by event: dense storage, an index of it, and what was charged last by few bits of the hash, where most
+/// charges find theirs.
+#[derive(Default)]
+struct Charges {
+    all: Vec<Charge>,
+    index: HashTable<u32>,
+    recent: Vec<u32>,
+}
+
+const RECENT: usize = 1 << 12;
+
+#[inline]
+fn hash_of_charge(origin: OriginId, rip: u64, kind: Kind) -> u64 {
+    let who = u64::from(origin.0) << 40 | u64::from(kind.family as u8) << 32 | u64::from(kind.param);
+    FxBuildHasher.hash_one((rip, who))
+}
+
+impl Charges {
+    #[inline]
+    fn add(&mut self, origin: OriginId, rip: u64, kind: Kind, amount: Amount) {
+        let hash = hash_of_charge(origin, rip, kind);
+        let slot = hash as usize % RECENT;
+        let guess = self.recent.get(slot).copied().unwrap_or(u32::MAX);
+        let at = match self.all.get(guess as usize) {
+            Some(charge) if charge.is(origin, rip, kind) => guess as usize,
+            _ => self.find(hash, slot, origin, rip, kind),
+        };
+        let sum = &mut self.all[at].amount;
+        sum.count += amount.count;
+        sum.ticks += amount.ticks;
+    }
+
+    /// The place of the charge, a new one if there is none, which is a recent one now.
+    #[inline(never)]
+    fn find(&mut self, hash: u64, slot: usize, origin: OriginId, rip: u64, kind: Kind) -> usize {
+        if self.recent.is_empty() {
+            self.recent = vec![u32::MAX; RECENT];
+        }
+        let all = &mut self.all;
+        let at = match self.index.find(hash, |&at| all[at as usize].is(origin, rip, kind)) {
+            Some(&at) => at,
+            None => {
+                let at = all.len() as u32;
+                all.push(Charge { rip, origin, kind, amount: Amount::default() });
+                self.index.insert_unique(hash, at, |&at| {
+                    let charge = &all[at as usize];
+                    hash_of_charge(charge.origin, charge.rip, charge.kind)
+                });
+                at
+            }
+        };
+        self.recent[slot] = at;
+        at as usize
+    }
+}
+
 /// What was charged in one region.
 #[derive(Default)]
 struct Tables {
     blocks: Runs,
-    events: FxHashMap<(u64, OriginId, Kind), Amount>,
+    events: Charges,
 }
 
 /// Collects charges of one run.
 pub struct Recorder {
     origins: Vec<Origin>,
     origin_ids: FxHashMap<Origin, OriginId>,
+    /// Origins that were asked for last, by few bits of their space.
+    recent_origins: [Option<(Origin, OriginId)>; RECENT_ORIGINS],
     shapes: Vec<Shape>,
     shape_ids: FxHashMap<Shape, ShapeId>,
     /// Tables of the current region.
@@ -167,6 +243,7 @@ impl Default for Recorder {
         Self {
             origins: Vec::new(),
             origin_ids: FxHashMap::default(),
+            recent_origins: [None; RECENT_ORIGINS],
             shapes: Vec::new(),
             shape_ids: FxHashMap::default(),
             now: Tables::default(),
@@ -180,12 +257,27 @@ impl Default for Recorder {
 
 impl Recorder {
     /// The number of `origin`, the same for equal origins.
+    #[inline]
     pub fn origin(&mut self, origin: Origin) -> OriginId {
+        let Origin { level, ring, space } = origin;
+        // The root tables of a program and of the kernel that serves it may be neighbours.
+        let slot = (space >> 12 ^ u64::from(ring) << 4 ^ u64::from(level) << 5) as usize % RECENT_ORIGINS;
+        match self.recent_origins[slot] {
+            Some((known, id)) if known == origin => id,
+            _ => {
+                let id = self.find_origin(origin);
+                self.recent_origins[slot] = Some((origin, id));
+                id
+            }
+        }
+    }
+
+    fn find_origin(&mut self, origin: Origin) -> OriginId {
         if let Some(id) = self.origin_ids.get(&origin) {
             return *id;
         }
         if origin.space != 0 && self.origins.len() >= MOST_SPACES {
-            return self.origin(Origin { space: 0, ..origin });
+            return self.find_origin(Origin { space: 0, ..origin });
         }
         let id = OriginId(self.origins.len() as u32);
         self.origins.push(origin);
@@ -211,9 +303,7 @@ impl Recorder {
 
     /// Adds an event, with what it cost.
     pub fn add(&mut self, origin: OriginId, rip: u64, kind: Kind, count: u64, ticks: Ticks) {
-        let amount = self.now.events.entry((rip, origin, kind)).or_default();
-        amount.count += count;
-        amount.ticks += ticks;
+        self.now.events.add(origin, rip, kind, Amount { count, ticks });
     }
 
     /// Begins a region of interest: until it ends, or another begins, it is charged. Characters that can't be printed are
@@ -288,7 +378,10 @@ impl Recorder {
     /// Events, in no particular order: (region, origin, address, kind, amount).
     pub fn events(&self) -> impl Iterator<Item = (usize, OriginId, u64, Kind, Amount)> + '_ {
         self.tables().flat_map(|(region, tables)| {
-            tables.events.iter().map(move |(&(rip, origin, kind), &amount)| (region, origin, rip, kind, amount))
+            tables.events.all.iter().map(move |charge| {
+                let &Charge { rip, origin, kind, amount } = charge;
+                (region, origin, rip, kind, amount)
+            })
         })
     }
 }

@@ -96,20 +96,18 @@ pub struct Prices {
 impl Prices {
     /// Prices as the processor wants them.
     pub fn costs(&self) -> Costs {
-        let mut costs = Costs::free();
+        let mut by_class = Costs::free().class;
         for (class, figure) in Class::ALL.into_iter().zip(&self.classes) {
-            costs.class[class as usize] = figure.value as u32;
+            by_class[class as usize] = figure.value as u32;
         }
-        for (price, figure) in costs.by_family.iter_mut().zip(&self.families) {
+        let mut by_family = [0; FAMILIES];
+        for (price, figure) in by_family.iter_mut().zip(&self.families) {
             *price = figure.as_ref().map_or(0, |figure| figure.value);
         }
-        if let Some(leaf) = self.kinds.get(&Kind::cpuid(0xd, 0)) {
-            for subleaf in 0..Kind::CPUID_SUBLEAVES {
-                costs.by_kind.insert(Kind::cpuid(0xd, subleaf), leaf.value);
-            }
-        }
-        costs.by_kind.extend(self.kinds.iter().map(|(kind, figure)| (*kind, figure.value)));
-        costs
+        let leaf = self.kinds.get(&Kind::cpuid(0xd, 0)).into_iter();
+        let subleaves = leaf.flat_map(|leaf| (0..Kind::CPUID_SUBLEAVES).map(|n| (Kind::cpuid(0xd, n), leaf.value)));
+        let kinds = self.kinds.iter().map(|(kind, figure)| (*kind, figure.value));
+        Costs::new(by_class, by_family, subleaves.chain(kinds))
     }
 
     /// The price of an event with its provenance; `None` for instructions and for what can't occur.

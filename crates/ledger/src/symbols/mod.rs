@@ -15,6 +15,8 @@ pub use modules::modules;
 pub use text::{ElfError, elf, system_map};
 
 use crate::ledger::SavedSymbol;
+use rustc_hash::FxHashSet;
+use std::collections::BTreeSet;
 
 /// A named range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,18 +62,32 @@ impl Symbols {
 
     /// The symbol that `rip` is in, seen from `space`: of that space if there is one, else of all.
     pub fn find(&self, space: u64, rip: u64) -> Option<SavedSymbol> {
-        let own = self.tables.iter().filter(|table| table.space == space && space != 0);
-        let common = self.tables.iter().filter(|table| table.space == 0);
-        own.chain(common).find_map(|table| {
-            let symbol = table.symbols[..table.symbols.partition_point(|s| s.start <= rip)].last()?;
-            (rip - symbol.start < symbol.size).then(|| SavedSymbol {
-                space: table.space,
-                start: symbol.start,
-                size: symbol.size,
-                name: symbol.name.clone(),
-                module: table.module.clone(),
-            })
+        self.place(space, rip).map(|place| self.saved(place))
+    }
+
+    /// Each of the symbols that addresses, seen from spaces, are in.
+    pub fn find_all(&self, seen: impl Iterator<Item = (u64, u64)>) -> BTreeSet<SavedSymbol> {
+        // Many addresses have few symbols: these are told apart before they are copied.
+        let places: FxHashSet<_> = seen.filter_map(|(space, rip)| self.place(space, rip)).collect();
+        places.into_iter().map(|place| self.saved(place)).collect()
+    }
+
+    /// Where the symbol that `rip` is in stands: its table, and its number there.
+    fn place(&self, space: u64, rip: u64) -> Option<(usize, usize)> {
+        let tables = || self.tables.iter().enumerate();
+        let own = tables().filter(|(_, table)| table.space == space && space != 0);
+        let common = tables().filter(|(_, table)| table.space == 0);
+        own.chain(common).find_map(|(number, table)| {
+            let at = table.symbols.partition_point(|s| s.start <= rip).checked_sub(1)?;
+            let symbol = &table.symbols[at];
+            (rip - symbol.start < symbol.size).then_some((number, at))
         })
+    }
+
+    fn saved(&self, (number, at): (usize, usize)) -> SavedSymbol {
+        let table = &self.tables[number];
+        let Symbol { start, size, name } = table.symbols[at].clone();
+        SavedSymbol { space: table.space, start, size, name, module: table.module.clone() }
     }
 
     /// The address of the first symbol of that name, in the order in which tables were added.
