@@ -1,15 +1,18 @@
 //! Two machines with the same guest, one interpreting, one translating, held against each other.
 //!
-//! Both run for the same short stretches of virtual time. After each, the state of every processor must be the same, and from
-//! time to time so must all of memory: a translation that goes wrong is found at the stretch in which it does, which is
-//! then run again from the start of the guest, block by block, to name the block.
+//! Both run for the same short stretches of virtual time. After each, the state of every processor must be the same, from
+//! time to time so must all of memory, and at the end what was charged: a translation that goes wrong is found at the stretch in
+//! which it does, which is then run again from the start of the guest, block by block, to name the block.
 
-use crate::machine::{Host, Machine, Outcome};
+use crate::machine::{Host, Machine, Outcome, Poll};
 use crate::vcpus::Pause;
 use cpu::Cpu;
 use cpu::state::seg;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
+use ledger::Ticks;
+use ledger::symbols::Symbols;
 use std::fmt::Write;
+use std::time::Duration;
 
 /// A stretch, in cycles.
 const STRETCH: u64 = 20_011;
@@ -32,6 +35,41 @@ pub struct Difference {
     pub text: String,
 }
 
+/// A host that notes what it gives to the guest.
+struct Noting<'a> {
+    host: &'a mut dyn Host,
+    input: Vec<u8>,
+}
+
+impl Host for Noting<'_> {
+    fn output(&mut self, bytes: &[u8]) {
+        self.host.output(bytes);
+    }
+    fn poll(&mut self, now: Ticks, wanted: bool) -> Poll {
+        let poll = self.host.poll(now, wanted);
+        self.input.extend_from_slice(&poll.input);
+        poll
+    }
+    fn attended(&self) -> bool {
+        self.host.attended()
+    }
+    fn idle(&mut self, limit: Duration) {
+        self.host.idle(limit);
+    }
+}
+
+/// Nobody, for so many stretches.
+struct Nobody(u64);
+
+impl Host for Nobody {
+    fn output(&mut self, _: &[u8]) {}
+    fn poll(&mut self, _: Ticks, _: bool) -> Poll {
+        self.0 = self.0.saturating_sub(1);
+        Poll { stop: self.0 == 0, ..Poll::default() }
+    }
+    fn idle(&mut self, _: Duration) {}
+}
+
 impl Lockstep {
     /// Puts a machine that interprets beside one that translates. Both must be made the same way.
     pub fn new(mut reference: Machine, mut translated: Machine) -> Self {
@@ -41,22 +79,26 @@ impl Lockstep {
         Self { reference, translated, stretches: 0 }
     }
 
-    /// Makes stretches as short as they can be: one block each.
-    pub fn block_by_block(&mut self) {
-        self.reference.vcpus.slice = 1;
-        self.translated.vcpus.slice = 1;
-    }
-
-    /// Runs so many stretches without looking.
-    pub fn skip(&mut self, stretches: u64) {
-        for _ in 0..stretches {
+    /// Names the block of a difference that machines made the same way had: runs up to the stretch before without looking, then
+    /// block by block. Where that finds nothing, as after typed input, the difference is as it was.
+    pub fn narrow(mut self, found: Difference) -> Difference {
+        for _ in 1..found.stretch {
             self.reference.vcpus.run();
             self.translated.vcpus.run();
+            self.stretches += 1;
         }
-        self.stretches += stretches;
+        self.reference.vcpus.slice = 1;
+        self.translated.vcpus.slice = 1;
+        let blocks = STRETCH * self.translated.vcpus.all.len() as u64;
+        self.run(&mut Nobody(blocks)).err().unwrap_or(found)
     }
 
-    /// Runs until the guest ends both machines, or they differ. The console of the translating one is the host's.
+    /// Virtual time in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.translated.seconds()
+    }
+
+    /// Runs until the guest or the host ends both machines, or they differ. The console of the translating one is the host's.
     pub fn run(&mut self, host: &mut dyn Host) -> Result<Outcome, Difference> {
         loop {
             let before = places(&self.translated);
@@ -64,8 +106,14 @@ impl Lockstep {
             self.stretches += 1;
             self.compare(pauses, &before)?;
             self.reference.board.borrow_mut().console_output();
-            if let Some(outcome) = self.translated.outside(pauses.1, host) {
+            let mut noting = Noting { host: &mut *host, input: Vec::new() };
+            let outcome = self.translated.outside(pauses.1, &mut noting);
+            if !noting.input.is_empty() {
+                self.reference.board.borrow_mut().console_input(&noting.input);
+            }
+            if let Some(outcome) = outcome {
                 self.memory(&before)?;
+                self.charges(before)?;
                 return Ok(outcome);
             }
             if self.stretches.is_multiple_of(MEMORY_EVERY) {
@@ -87,6 +135,20 @@ impl Lockstep {
         } else {
             Err(Difference { stretch: self.stretches, text: format!("{before}{text}") })
         }
+    }
+
+    /// Compares what was charged in all. The machines can't be run any further.
+    fn charges(&mut self, before: String) -> Result<(), Difference> {
+        let [ours, theirs] = [&mut self.reference, &mut self.translated].map(|machine| {
+            machine.finish();
+            machine.ledger(&Symbols::default()).to_bytes()
+        });
+        if ours == theirs {
+            return Ok(());
+        }
+        let text =
+            format!("{before}what was charged differs: `tollgate compare` shows it for the ledgers of both tiers");
+        Err(Difference { stretch: self.stretches, text })
     }
 
     fn memory(&self, before: &str) -> Result<(), Difference> {
@@ -168,5 +230,67 @@ fn differences(a: &Cpu, b: &Cpu, text: &mut String) {
         differ(&format!("segment {number} base"), a.seg[number].base, b.seg[number].base);
         let selectors = (a.seg[number].selector, b.seg[number].selector);
         differ(&format!("segment {number}"), u64::from(selectors.0), u64::from(selectors.1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Platform;
+    use crate::board::Parts;
+    use crate::machine::{ClockSource, Config};
+    use cpu::Tier;
+    use ledger::Profile;
+
+    const ENTRY: u32 = 0x10_0030;
+
+    /// Counts for a few stretches, puts `value` into EBX, and leaves with status 1.
+    fn machine(value: u8, tier: Tier) -> Machine {
+        let code = [
+            &[0xb9, 0x00, 0x90, 0, 0][..], // mov ecx, 0x9000
+            &[0x49, 0x75, 0xfd],           // dec ecx; jnz
+            &[0xbb, value, 0, 0, 0],       // mov ebx, value
+            &[0x31, 0xc0, 0xe6, 0xf4],     // xor eax, eax; out 0xf4, al
+            &[0xeb, 0xfe],                 // jmp
+        ]
+        .concat();
+        let (flags, end) = (1u32 << 16, ENTRY + code.len() as u32);
+        let checksum = 0u32.wrapping_sub(0x1bad_b002 + flags);
+        let head = [0x1bad_b002, flags, checksum, 0x10_0000, 0x10_0000, end, end, ENTRY, 0, 0, 0, 0];
+        let kernel = head.iter().flat_map(|word| word.to_le_bytes()).chain(code).collect();
+        let config = Config {
+            memory: 4 << 20,
+            cpus: 1,
+            profile: Profile::named("skx").unwrap(),
+            kernel,
+            kernel_name: "counter".into(),
+            initrd: None,
+            initrd_name: String::new(),
+            cmdline: String::new(),
+            parts: Parts::default(),
+            clock: ClockSource::Virtual,
+            platform: Platform::Bare,
+            tier,
+        };
+        Machine::new(config).unwrap()
+    }
+
+    fn both(values: [u8; 2]) -> Lockstep {
+        Lockstep::new(machine(values[0], Tier::Interpreter), machine(values[1], Tier::Translator))
+    }
+
+    #[test]
+    fn the_same_guest_is_the_same_on_both() {
+        assert_eq!(both([1, 1]).run(&mut Nobody(100)), Ok(Outcome::DebugExit(1)));
+    }
+
+    #[test]
+    fn a_difference_is_narrowed_to_its_block() {
+        let found = both([1, 2]).run(&mut Nobody(100)).unwrap_err();
+        assert!(found.text.contains("rbx: 0x1, translated 0x2"), "{}", found.text);
+        let narrowed = both([1, 2]).narrow(found.clone());
+        assert!(narrowed.stretch > found.stretch, "{narrowed:?}");
+        assert!(narrowed.text.starts_with("cpu 0 before, at 0x100038,"), "{}", narrowed.text);
+        assert!(narrowed.text.contains("rbx: 0x1, translated 0x2"), "{}", narrowed.text);
     }
 }

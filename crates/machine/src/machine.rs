@@ -244,12 +244,17 @@ impl Machine {
             }
         };
         self.console(host);
+        self.finish();
+        outcome
+    }
+
+    /// Prepares for questions about a run that is over.
+    pub(crate) fn finish(&mut self) {
         self.vcpus.show_guest();
         if let Some(first) = self.vcpus.all.first() {
             // What is left to do needs memory of its own.
             self.vcpus.cache.release(&first.cpu.ram, &mut self.recorder.borrow_mut());
         }
-        outcome
     }
 
     /// What is to be done outside when the processors pause. The outcome, if that is all.

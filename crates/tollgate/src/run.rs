@@ -48,8 +48,8 @@ Keys on a terminal: Ctrl-A x ends the run, Ctrl-A h lists the others.
 
 Exit status: 0 after power off or reset; (v << 1) | 1 after a write of v to the debug-exit port 0xf4; 124 when --timeout is
 over; 125 when the guest died (triple fault, or halted with interrupts off) or the hypervisor cannot go on with it; 130 when
-interrupted; 126 when the machine could not be made, the ledger not written, or the hypervisor's tables are not in order; 2
-when the command line is wrong.")]
+interrupted; 126 when the machine could not be made, the ledger not written, the hypervisor's tables are not in order, or
+--check-translation found a difference; 2 when the command line is wrong.")]
 pub struct RunArgs {
     /// Kernel: Linux bzImage or vmlinux, PVH ELF, or multiboot 1 image
     #[arg(long, value_name = "FILE")]
@@ -199,6 +199,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         bail!("--ledger needs --clock virtual: with the host's clock nothing is charged");
     }
     let (tier, check_translation) = args.tier.resolve()?;
+    if check_translation {
+        check_needs(args)?;
+    }
     cpu::host_supported()?;
     let profile = Profile::find(&args.cpu)?;
     let platform = args.platform.resolve(&profile)?;
@@ -228,23 +231,26 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         };
         Machine::new(config).with_context(|| format!("can't boot {}", args.kernel.display()))
     };
-    if check_translation {
-        return check(&make, tier);
-    }
-    let mut machine = make(tier)?;
     if args.dry_run {
-        describe(args, &machine)?;
+        describe(args, &make(tier)?)?;
         return Ok(ExitCode::SUCCESS);
     }
+    let console = || -> Result<Console> {
+        Ok(Console {
+            terminal: Terminal::open().context("can't use standard input")?,
+            deadline: args.timeout.map(|t| Instant::now() + t),
+            limit: args.limit.map(|l| (l.as_nanos() * u128::from(tsc_hz) / 1_000_000) as Ticks),
+            timed_out: false,
+            listening: true,
+        })
+    };
+    if check_translation {
+        return check(|| Ok(Lockstep::new(make(Tier::Interpreter)?, make(tier)?)), console()?);
+    }
+    let mut machine = make(tier)?;
     // An unwritable ledger is better known before the run than after it.
     let mut ledger = args.ledger.as_deref().map(LedgerFile::create).transpose()?;
-    let mut console = Console {
-        terminal: Terminal::open().context("can't use standard input")?,
-        deadline: args.timeout.map(|t| Instant::now() + t),
-        limit: args.limit.map(|l| (l.as_nanos() * u128::from(tsc_hz) / 1_000_000) as Ticks),
-        timed_out: false,
-        listening: true,
-    };
+    let mut console = console()?;
     let outcome = machine.run(&mut console);
     let timed_out = console.timed_out;
     drop(console);
@@ -279,27 +285,37 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(status))
 }
 
+/// What a run with two machines at once can't have.
+fn check_needs(args: &RunArgs) -> Result<()> {
+    if matches!(args.clock, ClockArg::Host) {
+        bail!("--check-translation needs --clock virtual: by the host's clock no two runs are the same");
+    }
+    if args.ledger.is_some() {
+        bail!("--check-translation keeps no ledger: it compares those of both tiers; leave out --ledger");
+    }
+    if let Some(disk) = args.disk.iter().find(|disk| !disk.ends_with(",ro")) {
+        bail!("--check-translation runs two machines, which can't both write to a disk: use --disk {disk},ro");
+    }
+    Ok(())
+}
+
 /// Runs the guest in both tiers at once; at the first difference says what it is.
-fn check(make: &dyn Fn(Tier) -> Result<Machine>, tier: Tier) -> Result<ExitCode> {
-    let both = || Ok::<_, anyhow::Error>(Lockstep::new(make(Tier::Interpreter)?, make(tier)?));
-    let mut console = Console {
-        terminal: Terminal::open().context("can't use standard input")?,
-        deadline: None,
-        limit: None,
-        timed_out: false,
-        listening: true,
-    };
-    let first = match both()?.run(&mut console) {
-        Ok(outcome) => return Ok(ExitCode::from(ending(outcome, false).1)),
-        Err(difference) => difference,
-    };
-    // The same again up to the stretch before, then block by block.
-    let mut again = both()?;
-    again.skip(first.stretch - 1);
-    again.block_by_block();
-    let found = again.run(&mut console).err().unwrap_or(first);
+fn check(both: impl Fn() -> Result<Lockstep>, mut console: Console) -> Result<ExitCode> {
+    let mut machines = both()?;
+    let run = machines.run(&mut console);
+    let timed_out = console.timed_out;
     drop(console);
-    bail!("the translation is wrong in stretch {}:\n{}", found.stretch, found.text)
+    match run {
+        Ok(outcome) => {
+            let (text, status) = ending(outcome, timed_out);
+            eprintln!("tollgate: {text} after {:.6} s of virtual time; the tiers agree", machines.seconds());
+            Ok(ExitCode::from(status))
+        }
+        Err(found) => {
+            let found = both()?.narrow(found);
+            bail!("the translation is wrong in stretch {}:\n{}", found.stretch, found.text)
+        }
+    }
 }
 
 /// How a run ended, in words and as exit status.

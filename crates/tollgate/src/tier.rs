@@ -10,14 +10,15 @@ pub struct TierArgs {
     /// What executes the guest's instructions. A ledger does not depend on it, only how long the run takes
     #[arg(long, value_name = "TIER", value_enum, default_value_t = TierName::Auto)]
     tier: TierName,
-    /// Runs every block in both tiers and stops at the first difference, with a disassembly. For those who work on the
-    /// translator: it takes longer than either tier
+    /// Runs the guest on the interpreter and on the tier, side by side, and stops at the first difference, with a disassembly. For
+    /// those who work on the translator: it takes longer than either, and keeps no ledger
     #[arg(long)]
     check_translation: bool,
 }
 
+/// A tier, as options name it.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum TierName {
+pub enum TierName {
     /// The interpreter alone: the reference
     Interpreter,
     /// The translator, from a block's first execution on
@@ -39,13 +40,12 @@ impl TierArgs {
         }
         Ok((tier, self.check_translation))
     }
+}
 
-    /// The same, as arguments of `tollgate run`.
-    pub fn arguments(&self) -> Result<Vec<String>> {
-        let (_, check) = self.resolve()?;
-        let value = self.tier.to_possible_value();
-        let mut arguments = vec!["--tier".to_owned(), value.map_or_else(String::new, |v| v.get_name().to_owned())];
-        arguments.extend(check.then(|| "--check-translation".to_owned()));
-        Ok(arguments)
+impl TierName {
+    /// Arguments of `tollgate run` that ask for it.
+    pub fn arguments(self) -> Vec<String> {
+        let value = self.to_possible_value().expect("no tier is left out");
+        vec!["--tier".into(), value.get_name().into()]
     }
 }

@@ -283,13 +283,32 @@ fn a_ledger_does_not_depend_on_the_tier() {
     assert_eq!(bytes(&[]), interpreted);
     for tier in ["translator", "auto"] {
         assert_eq!(bytes(&["--tier", tier]), interpreted, "{tier}");
-        assert_eq!(bytes(&["--tier", tier, "--check-translation"]), interpreted, "{tier}, checked");
     }
-    let checked = ["--kernel", &good, "--tier", "interpreter", "--check-translation"];
-    refused(&checked, "--check-translation has nothing to check: it needs --tier translator or auto");
     let (status, _, error) = run(&["--kernel", &good, "--tier", "fast"]);
     assert_eq!(status, WRONG_ARGUMENTS);
     assert!(error.contains("interpreter, translator, auto"), "{error}");
+}
+
+#[test]
+fn a_translation_can_be_checked() {
+    let files = Files::new("checked");
+    let good = files.good();
+    for tier in ["translator", "auto"] {
+        let (status, printed, error) = run(&["--kernel", &good, "--tier", tier, "--check-translation"]);
+        assert_eq!((status, printed.as_str()), (0, "*"), "{tier}: {error}");
+        assert!(error.starts_with("tollgate: reset after ") && error.ends_with("; the tiers agree\n"), "{error}");
+    }
+    let endless = files.guest("endless", b"\xff\xc0\xeb\xfc");
+    let (status, _, error) = run(&["--kernel", &endless, "--check-translation", "--limit", "0.001"]);
+    assert_eq!(status, TIMED_OUT, "{error}");
+    assert!(error.starts_with("tollgate: time is up after 0.0010"), "{error}");
+    let with = |options: &[&str], message: &str| {
+        refused(&[&["--kernel", &good, "--check-translation"], options].concat(), message);
+    };
+    with(&["--tier", "interpreter"], "has nothing to check: it needs --tier translator or auto");
+    with(&["--clock", "host"], "needs --clock virtual");
+    with(&["--ledger", &files.path("ledger")], "leave out --ledger");
+    with(&["--disk", &files.put("disk.img", &[0; 1024])], "disk.img,ro");
 }
 
 /// The report of a run on a platform.

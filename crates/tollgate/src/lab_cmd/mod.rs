@@ -6,7 +6,7 @@ use crate::table::{
     Align::{Left, Right},
     emit, number, table, whole_cycles,
 };
-use crate::tier::TierArgs;
+use crate::tier::TierName;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use lab::check::{Document, Limits, Verdict, What};
@@ -129,8 +129,9 @@ struct Common {
     /// Runs cells again that are finished
     #[arg(long)]
     fresh: bool,
-    #[command(flatten)]
-    tier: TierArgs,
+    /// What executes the guests' instructions. Results do not depend on it
+    #[arg(long, value_name = "TIER", value_enum, default_value_t = TierName::Auto)]
+    tier: TierName,
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {
@@ -200,7 +201,7 @@ fn cells(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -> 
         out: common.out.clone(),
         jobs,
         fresh: common.fresh,
-        tier: common.tier.arguments()?,
+        tier: common.tier.arguments(),
     };
     let mut progress = Progress::new(cells.len());
     let outcomes = runner::run(&cells, &options, &stop, &mut progress)?;
