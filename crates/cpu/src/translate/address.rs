@@ -4,7 +4,35 @@ use super::asm::{M, R};
 use super::emit::Emit;
 use super::layout::{FIRST, SECOND, TABLE_SLOTS, TEST, host, memory_register, segment_base, table};
 use crate::op::NO_REG;
+use crate::ram::PAGE;
 use crate::state::seg;
+
+/// A memory operand at a register plus a displacement.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand {
+    base: u8,
+    disp: i32,
+    size: i32,
+    write: bool,
+    table: usize,
+}
+
+/// What the scratch registers hold after a probe: `FIRST` the offset in its page of the byte at a guest register plus `last`,
+/// `SECOND` the page's host address.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    /// The guest register.
+    pub base: u8,
+    /// The lowest displacement that is known to be in the page: that of the last operand.
+    pub first: i64,
+    /// See above.
+    pub last: i64,
+    /// The page may be written; else it may be read.
+    pub write: bool,
+}
+
+/// What `FIRST` is made where it no longer holds an offset: not one within a page of any.
+pub const NO_OFFSET: u64 = 0x4000_0000;
 
 impl Emit<'_> {
     /// A guest register's value in a host register: its own, or `scratch`.
@@ -64,28 +92,88 @@ impl Emit<'_> {
         let size = self.instruction().memory_size().size() as i32;
         let plain = op.asize == 8 && op.seg != seg::FS && op.seg != seg::GS;
         if plain && op.base == NO_REG && op.index == NO_REG {
+            self.page = None;
             return Some(self.probe_constant(op.disp, size, write));
         }
-        match (host(op.base), op.index, op.disp) {
-            (Some(base), NO_REG, 0) if plain && op.base != NO_REG => Some(self.probe_at(base, size, write)),
-            _ => {
-                if !self.address(FIRST, false, true) {
-                    return None;
-                }
-                Some(self.probe_at(FIRST, size, write))
-            }
+        if plain
+            && op.index == NO_REG
+            && let Ok(disp) = i32::try_from(op.disp as i64)
+        {
+            return Some(self.probe_base(op.base, disp, size, write));
         }
+        self.page = None;
+        if !self.address(FIRST, false, true) {
+            return None;
+        }
+        Some(self.probe_at(FIRST, size, write))
+    }
+
+    /// Probes for `size` bytes at a guest register plus a displacement. If the last probe was at the same register, the page is
+    /// most likely the same one, and only its bounds are checked.
+    pub fn probe_base(&mut self, base: u8, disp: i32, size: i32, write: bool) -> usize {
+        let mut wanted = Operand { base, disp, size, write, table: self.key.table() };
+        let first = i64::from(disp);
+        let last = first + i64::from(size) - 1;
+        let known = self
+            .page
+            .filter(|page| page.base == base && (page.write || !write) && (last - page.last).unsigned_abs() < PAGE);
+        let Some(page) = known else {
+            self.page = Some(Page { base, first, last, write });
+            return self.probe_operand(wanted);
+        };
+        // What is found elsewhere must serve for all that this page would have served for.
+        wanted.write = page.write;
+        let distance = (last - page.last) as i32;
+        if first >= page.first {
+            // It begins in the page, and must end there.
+            if distance != 0 {
+                self.asm.flagless_lea(FIRST, M::at(FIRST, distance));
+            }
+            self.asm.flagless_shift_right(TEST, FIRST, R::RSP);
+        } else {
+            // It ends in the page or before, and must begin there.
+            self.asm.flagless_lea(TEST, M::at(FIRST, distance + 1 - size));
+            self.asm.flagless_lea(FIRST, M::at(FIRST, distance));
+            self.asm.flagless_shift_right(TEST, TEST, R::RSP);
+        }
+        self.page = Some(Page { base, first, last, write: page.write });
+        let hit = self.asm.flagless_if_zero();
+        let stub = self.probe_again(wanted);
+        self.asm.land(hit);
+        stub
+    }
+
+    /// The whole probe of an operand.
+    fn probe_operand(&mut self, operand: Operand) -> usize {
+        self.find(operand);
+        self.decide()
+    }
+
+    /// The probe of an operand up to the decision: `FIRST` is an offset in a page if it is found.
+    pub fn find(&mut self, Operand { base, disp, size, write, table }: Operand) {
+        let base = self.value(base, FIRST);
+        let at = if disp == 0 {
+            base
+        } else {
+            self.asm.flagless_lea(FIRST, M::at(base, disp));
+            FIRST
+        };
+        self.look(at, size, write, table);
     }
 
     /// Probes for `size` bytes at the address in `at`, which is neither `SECOND` nor `TEST`.
-    pub fn probe_at(&mut self, at: R, size: i32, write: bool) -> usize {
-        let (negated, hosts) = table(self.key.table(), write);
+    fn probe_at(&mut self, at: R, size: i32, write: bool) -> usize {
+        self.look(at, size, write, self.key.table());
+        self.decide()
+    }
+
+    fn look(&mut self, at: R, size: i32, write: bool, number: usize) {
+        let (negated, hosts) = table(number, write);
         self.asm.flagless_rotate(false, TEST, at, 12);
         self.asm.flagless_low_byte(TEST, TEST);
         self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, negated));
         self.asm.flagless_lea(FIRST, M::indexed(at, SECOND, 0, size - 1));
         self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, hosts));
-        self.decide()
     }
 
     fn probe_constant(&mut self, address: u64, size: i32, write: bool) -> usize {

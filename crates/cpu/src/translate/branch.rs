@@ -8,14 +8,27 @@ use crate::predict::{Predictor, Return, Target};
 use iced_x86::OpKind;
 use std::mem::offset_of;
 
+/// Number of RSP.
+const RSP: u8 = crate::state::reg::RSP;
 /// The host register that holds the guest's RSP.
 const STACK: R = R::R15;
 
 impl Emit<'_> {
     /// Probes for the eight bytes below the top of the stack; they are at `FIRST + SECOND - 7`.
     fn probe_push(&mut self) -> usize {
-        self.asm.flagless_lea(FIRST, M::at(STACK, -8));
-        self.probe_at(FIRST, 8, true)
+        self.probe_base(RSP, -8, 8, true)
+    }
+
+    /// Moves the stack pointer.
+    fn move_stack(&mut self, by: i32) {
+        self.asm.flagless_lea(STACK, M::at(STACK, by));
+        match &mut self.page {
+            Some(page) if page.base == RSP => {
+                page.first -= i64::from(by);
+                page.last -= i64::from(by);
+            }
+            _ => {}
+        }
     }
 
     fn found() -> M {
@@ -32,7 +45,7 @@ impl Emit<'_> {
             let Ok(value) = i32::try_from(self.op().imm as i64) else { return false };
             self.asm.flagless_store_constant(Self::found(), value);
         }
-        self.asm.flagless_lea(STACK, M::at(STACK, -8));
+        self.move_stack(-8);
         self.back_here(stub);
         true
     }
@@ -40,17 +53,20 @@ impl Emit<'_> {
     /// POP to a register.
     pub fn pop(&mut self) -> bool {
         let guest = self.op().r0;
-        let stub = self.probe_at(STACK, 8, false);
+        let stub = self.probe_base(RSP, 0, 8, false);
         match host(guest) {
-            Some(STACK) => self.asm.flagless_load(STACK, Self::found()),
+            Some(STACK) => {
+                self.asm.flagless_load(STACK, Self::found());
+                self.page = None;
+            }
             Some(to) => {
                 self.asm.flagless_load(to, Self::found());
-                self.asm.flagless_lea(STACK, M::at(STACK, 8));
+                self.move_stack(8);
             }
             None => {
                 self.asm.flagless_load(TEST, Self::found());
                 self.asm.flagless_store(memory_register(guest), TEST);
-                self.asm.flagless_lea(STACK, M::at(STACK, 8));
+                self.move_stack(8);
             }
         }
         self.back_here(stub);
@@ -59,9 +75,10 @@ impl Emit<'_> {
 
     /// LEAVE.
     pub fn leave(&mut self) -> bool {
-        let stub = self.probe_at(R::RBP, 8, false);
+        let stub = self.probe_base(5, 0, 8, false);
         self.asm.flagless_lea(STACK, M::at(R::RBP, 8));
         self.asm.flagless_load(R::RBP, Self::found());
+        self.page = None;
         self.back_here(stub);
         true
     }
@@ -112,7 +129,7 @@ impl Emit<'_> {
     /// RET.
     pub fn ret(&mut self) -> bool {
         let Ok(release) = i32::try_from(self.op().imm + 8) else { return false };
-        self.probe_at(STACK, 8, false);
+        self.probe_base(RSP, 0, 8, false);
         self.asm.flagless_load(FIRST, Self::found());
         self.asm.flagless_load(SECOND, field!(returns));
         self.asm.flagless_load(TEST, M::at(SECOND, offset_of!(Return, negated) as i32));
@@ -130,7 +147,9 @@ impl Emit<'_> {
     /// Indirect JMP or CALL. Its target is kept in the area while the stack is probed.
     pub fn indirect(&mut self, call: bool) -> bool {
         let op: Op = *self.op();
+        let page = self.page.take();
         if self.instruction().op0_kind() == OpKind::Memory {
+            self.page = page;
             if !super::plan::native_memory(self.instruction(), &op) || self.probe(false).is_none() {
                 return false;
             }
@@ -141,6 +160,7 @@ impl Emit<'_> {
                 self.asm.flagless_copy(FIRST, from);
             }
         }
+        self.page = None;
         // Predicted, as the model has it? The slot is the same on every processor.
         let slot = Predictor::slot(op.rip(), self.source.target_slots) * size_of::<Target>();
         let Ok(slot) = i32::try_from(slot) else { return false };

@@ -1,5 +1,6 @@
 //! Emitting one block: its head, its instructions one after the other, and what is out of line.
 
+use super::address::{NO_OFFSET, Operand, Page};
 use super::asm::{Asm, M, R};
 use super::layout::fetch;
 use super::layout::{BUDGET, FIRST, SECOND, TEST, field, host, memory_register};
@@ -7,7 +8,7 @@ use super::plan::{Plan, plans};
 use super::vector::Need;
 use super::{Code, fix, vector};
 use crate::front::{fetch_slot, signature};
-use crate::op::Op;
+use crate::op::{NO_REG, Op};
 use iced_x86::{Encoder, EncodingKind, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
 
 /// Who may access what, as far as translations differ by it: an index into what is kept for each.
@@ -92,6 +93,8 @@ enum From {
     Jump(usize),
     /// The exit that this link leads to until it is linked.
     Link(usize),
+    /// A jump to where an operand is probed for again, wholly; back if it is found.
+    Again { site: usize, operand: Operand, hit: usize },
     /// A jump to where vector registers are loaded; back if the need is met, else to the handlers of the rest of the block.
     Load { site: usize, need: Need, at: usize },
 }
@@ -132,6 +135,8 @@ pub struct Emit<'a> {
     pub at: usize,
     /// Needs of vector instructions that are known to be met.
     pub loaded: u8,
+    /// What the last probe left in the scratch registers.
+    pub page: Option<Page>,
 }
 
 /// Translates a block. `None`: something could not be encoded as it would have to be.
@@ -147,6 +152,7 @@ pub fn emit(source: &Source, encoder: &mut Encoder, factory: &mut InstructionInf
         links: [(0, 0); 2],
         at: 0,
         loaded: 0,
+        page: None,
     };
     emit.block()
 }
@@ -213,6 +219,7 @@ impl Emit<'_> {
     /// Emits an instruction; `false`: its handler must run it.
     fn one(&mut self, plan: Plan) -> Option<bool> {
         let before = (self.asm.here(), self.stubs.len(), self.aims.len(), self.links, self.loaded);
+        let page = self.page;
         let done = match plan {
             Plan::Handler | Plan::AccessControl { .. } => false,
             Plan::Nothing => true,
@@ -230,12 +237,28 @@ impl Emit<'_> {
             Plan::Return => self.ret(),
             Plan::Indirect { call } => self.indirect(call),
         };
+        // The other plans leave something else in the scratch registers.
+        let keeps = matches!(
+            plan,
+            Plan::Nothing
+                | Plan::Native
+                | Plan::Fixed
+                | Plan::Vector
+                | Plan::Lea
+                | Plan::Push
+                | Plan::Pop
+                | Plan::Leave
+        );
+        if !keeps {
+            self.page = None;
+        }
         if !done {
             self.asm.code.truncate(before.0);
             self.stubs.truncate(before.1);
             self.aims.truncate(before.2);
             self.links = before.3;
             self.loaded = before.4;
+            self.page = page;
         }
         Some(done)
     }
@@ -256,6 +279,7 @@ impl Emit<'_> {
 
     /// Has the handler run the instruction at hand.
     fn handler(&mut self) {
+        self.page = None;
         self.loaded = 0;
         self.asm.flagless_constant(TEST, u64::from(self.slow_code()));
         let site = self.asm.call();
@@ -266,6 +290,14 @@ impl Emit<'_> {
     pub fn otherwise(&mut self) -> usize {
         let site = self.asm.jump();
         self.stubs.push(Stub { from: From::Jump(site), code: self.slow_code(), back: None, loaded: self.loaded != 0 });
+        self.stubs.len() - 1
+    }
+
+    /// A jump to where the operand at hand is probed for again. It comes back after the jump.
+    pub fn probe_again(&mut self, operand: Operand) -> usize {
+        let site = self.asm.jump();
+        let from = From::Again { site, operand, hit: self.asm.here() };
+        self.stubs.push(Stub { from, code: self.slow_code(), back: None, loaded: self.loaded != 0 });
         self.stubs.len() - 1
     }
 
@@ -299,18 +331,17 @@ impl Emit<'_> {
             match stub.from {
                 From::Jump(site) => {
                     self.asm.aim(site, here);
-                    self.call_handler(stub.code);
-                    match stub.back {
-                        Some(back) => {
-                            if stub.loaded {
-                                self.call_load();
-                            }
-                            let site = self.asm.jump();
-                            self.asm.aim(site, back);
-                        }
-                        // It faults, or is the last: it does not come back.
-                        None => self.asm.bytes(&[0x0f, 0x0b]),
-                    }
+                    self.by_handler(&stub);
+                }
+                From::Again { site, operand, hit } => {
+                    self.asm.aim(site, here);
+                    self.find(operand);
+                    self.asm.flagless_shift_right(TEST, FIRST, R::RSP);
+                    let missed = self.asm.flagless_if_zero();
+                    self.by_handler(&stub);
+                    self.asm.land(missed);
+                    let site = self.asm.jump();
+                    self.asm.aim(site, hit);
                 }
                 From::Link(number) => {
                     self.links[number].1 = here;
@@ -322,6 +353,7 @@ impl Emit<'_> {
                 From::Load { site, need, at } => {
                     self.asm.aim(site, here);
                     self.call_load();
+                    self.asm.flagless_constant(FIRST, NO_OFFSET);
                     self.asm.flagless_load(TEST, need.word());
                     let met = self.asm.flagless_if_zero();
                     refused.push((self.asm.jump(), at));
@@ -337,6 +369,23 @@ impl Emit<'_> {
             let here = self.asm.here();
             refused.iter().filter(|(_, from)| *from == at).for_each(|(site, _)| self.asm.aim(*site, here));
             self.call_handler(self.source.index << 5 | at as u32);
+        }
+    }
+
+    /// Has the handler run an instruction, and comes back as if it had been run in line.
+    fn by_handler(&mut self, stub: &Stub) {
+        self.call_handler(stub.code);
+        match stub.back {
+            Some(back) => {
+                if stub.loaded {
+                    self.call_load();
+                }
+                self.asm.flagless_constant(FIRST, NO_OFFSET);
+                let site = self.asm.jump();
+                self.asm.aim(site, back);
+            }
+            // It faults, or is the last: it does not come back.
+            None => self.asm.bytes(&[0x0f, 0x0b]),
         }
     }
 
@@ -399,12 +448,11 @@ impl Emit<'_> {
     fn general(&mut self, fixed: bool) -> bool {
         let mut i = *self.instruction();
         let memory = (0..i.op_count()).find(|&n| i.op_kind(n) == OpKind::Memory);
-        let accesses: [OpAccess; 5] = {
+        let (accesses, written): ([OpAccess; 5], u16) = {
             let info = self.factory.info(&i);
-            std::array::from_fn(|n| if n < 5 { info.op_access(n as u32) } else { OpAccess::None })
-        };
-        let writes = |access| {
-            matches!(access, OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite)
+            let written = info.used_registers().iter().filter(|used| writes(used.access()) && used.register().is_gpr());
+            let written = written.fold(0, |set, used| set | 1 << used.register().full_register().number());
+            (std::array::from_fn(|n| info.op_access(n as u32)), written)
         };
         let need = vector::need(&i, self.op());
         if let Some(need) = need {
@@ -501,6 +549,10 @@ impl Emit<'_> {
                 self.asm.flagless_store(memory_register(*guest), *at);
             }
         }
+        let clobbers = memory.is_none() && (fixed || loaded[..used].iter().any(|(_, at, _)| *at != TEST));
+        if clobbers || self.page.is_some_and(|page| written >> page.base & 1 != 0) {
+            self.page = None;
+        }
         if let Some(stub) = stub {
             self.back_here(stub);
         }
@@ -515,6 +567,11 @@ impl Emit<'_> {
             return false;
         }
         let to = host(guest).unwrap_or(FIRST);
+        let op = self.op();
+        let pinned = |register: u8| register == NO_REG || host(register).is_some();
+        if !(pinned(op.base) && pinned(op.index)) || to == FIRST || self.page.is_some_and(|page| page.base == guest) {
+            self.page = None;
+        }
         if !self.address(to, register.size() == 4, false) {
             return false;
         }
@@ -523,6 +580,10 @@ impl Emit<'_> {
         }
         true
     }
+}
+
+fn writes(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite)
 }
 
 fn is_shift(i: &Instruction) -> bool {
