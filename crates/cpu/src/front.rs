@@ -10,6 +10,7 @@
 //! once; other areas follow when they are entered again, by the [`Front::log`].
 
 use crate::ram::PAGE;
+use crate::tlb::Entry;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -147,8 +148,10 @@ pub struct Area {
     pub jumps: [[Jump; JUMP_SLOTS]; crate::translate::KEYS],
     /// Which code cache the targets are in.
     pub jumps_of: u64,
-    /// The address space, or none.
-    space: u32,
+    /// 2 MiB regions that pages of code are in, by the low bits of their numbers: no others have any.
+    fetch_regions: u64,
+    /// Pages of code that left with a large page, as they were in [`Self::fetch`]: they come back with it.
+    left: [u64; FETCH_SLOTS],
     /// How much of the log has been followed.
     followed: u64,
     /// [`Ram::epoch`](crate::Ram::epoch) when pages for writing were last dropped for it.
@@ -159,6 +162,8 @@ impl Area {
     fn clear(&mut self) {
         self.tables.iter_mut().filter(|table| table.used).for_each(Table::clear);
         self.fetch.fill(NO_SIGNATURE);
+        self.left.fill(NO_SIGNATURE);
+        self.fetch_regions = 0;
     }
 
     fn drop_range(&mut self, linear: u64, shift: u8) {
@@ -170,16 +175,45 @@ impl Area {
 
     /// Whether there was anything to drop.
     fn drop_fetch(&mut self, linear: u64, shift: u8) -> bool {
-        let mut any = false;
-        let slots = if shift == 12 { fetch_slot(linear)..fetch_slot(linear) + 1 } else { 0..FETCH_SLOTS };
-        for i in slots {
-            let same = linear_of(i, self.fetch[i]) >> shift == (linear & LINEAR) >> shift;
-            if same && self.fetch[i] != NO_SIGNATURE {
+        if shift <= 21 && self.fetch_regions & region_bit(linear) == 0 {
+            return false;
+        }
+        if shift == 12 {
+            let i = fetch_slot(linear);
+            let any = linear_of(i, self.fetch[i]) == linear & LINEAR & !(PAGE - 1) && self.fetch[i] != NO_SIGNATURE;
+            if any {
                 self.fetch[i] = NO_SIGNATURE;
-                any = true;
             }
+            return any;
+        }
+        // Of the address of a large page, the bits that slots tell are no part.
+        let (below, number) = (PAGE_SHIFT + u32::from(shift) - SIGNED, (linear & LINEAR) >> shift);
+        let mut any = false;
+        for (page, left) in self.fetch.iter_mut().zip(&mut self.left) {
+            let same = *page >> below == number;
+            any |= same && *page != NO_SIGNATURE;
+            *left = if same { *page } else { *left };
+            *page = if same { NO_SIGNATURE } else { *page };
         }
         any
+    }
+
+    /// Takes pages of code back that left with a large page.
+    fn take_back(&mut self, entry: &Entry, may_fetch: [bool; 2]) {
+        let (linear, shift) = (entry.linear & LINEAR, entry.shift);
+        if shift == 21 && self.fetch_regions & region_bit(linear) == 0 {
+            return;
+        }
+        let below = PAGE_SHIFT + u32::from(shift) - SIGNED;
+        for i in 0..FETCH_SLOTS {
+            let left = self.left[i];
+            if left >> below == linear >> shift && self.fetch[i] == NO_SIGNATURE && left != NO_SIGNATURE {
+                let physical = entry.physical | (linear_of(i, left) & ((1 << shift) - 1));
+                if physical == (left & PHYSICAL_PART) << 11 && may_fetch[(left & 1) as usize] {
+                    self.fetch[i] = left;
+                }
+            }
+        }
     }
 
     /// Follows a change of the code cache: targets in an older one are forgotten.
@@ -211,6 +245,10 @@ impl Area {
 const LINEAR: u64 = (1 << 57) - 1;
 /// Where the linear part of a signature begins.
 const PAGE_SHIFT: u32 = 27;
+/// Bits of a signature that tell the physical page.
+const PHYSICAL_PART: u64 = (1 << PAGE_SHIFT) - 2;
+/// The lowest bit of a linear address that is in its signature.
+const SIGNED: u32 = 20;
 /// Guest-physical addresses that signatures hold.
 const PHYSICAL: u64 = 1 << 38;
 
@@ -225,12 +263,18 @@ pub fn fetch_slot(linear: u64) -> usize {
 /// The second value is false if the physical address does not fit.
 #[inline(always)]
 pub fn signature(linear: u64, physical: u64, user: bool) -> (u64, bool) {
-    let page = (linear & LINEAR) >> 20;
+    let page = (linear & LINEAR) >> SIGNED;
     (page << PAGE_SHIFT | (physical & (PHYSICAL - 1)) >> 12 << 1 | u64::from(user), physical < PHYSICAL)
 }
 
 fn linear_of(slot: usize, signature: u64) -> u64 {
-    (signature >> PAGE_SHIFT) << 20 | (slot as u64) << 12
+    (signature >> PAGE_SHIFT) << SIGNED | (slot as u64) << 12
+}
+
+/// The bit of [`Area::fetch_regions`] for an address.
+#[inline(always)]
+fn region_bit(linear: u64) -> u64 {
+    1 << (linear >> 21 & 63)
 }
 
 /// An empty slot. The page whose signature this would be is not kept.
@@ -273,6 +317,8 @@ pub struct Front {
     mode: Mode,
     /// A table that stays empty.
     nothing: Box<Table>,
+    /// The address space of each area, or none.
+    spaces: [u32; AREAS],
     next: usize,
     log: [Left; LOG],
     logged: u64,
@@ -295,11 +341,17 @@ impl Front {
         let table = NonNull::from(&mut *nothing);
         // SAFETY: the first frame is allocated.
         let area = unsafe { NonNull::new_unchecked(&raw mut (*frames.as_ptr()).area) };
-        let mut front =
-            Self { frames, area, table, mode: Mode::Slow, nothing, next: 0, log: [Left::default(); LOG], logged: 0 };
-        for number in 0..AREAS {
-            front.nth(number).space = NO_SPACE;
-        }
+        let mut front = Self {
+            frames,
+            area,
+            table,
+            mode: Mode::Slow,
+            nothing,
+            spaces: [NO_SPACE; AREAS],
+            next: 0,
+            log: [Left::default(); LOG],
+            logged: 0,
+        };
         front.claim(0, NO_SPACE, 0);
         front
     }
@@ -333,9 +385,9 @@ impl Front {
             area.running.reset();
         }
         area.clear();
-        area.space = space;
         area.followed = logged;
         area.epoch = epoch;
+        self.spaces[number] = space;
         self.switch(number);
     }
 
@@ -346,25 +398,25 @@ impl Front {
 
     /// Makes the area of an address space the current one.
     pub(crate) fn enter(&mut self, space: u32, epoch: u64) {
-        let Some(number) = (0..AREAS).find(|&n| self.nth(n).space == space) else {
+        let Some(number) = self.spaces.iter().position(|&s| s == space) else {
             let number = self.next;
             self.next = (number + 1) % AREAS;
             return self.claim(number, space, epoch);
         };
-        let (logged, log) = (self.logged, self.log);
-        let area = self.nth(number);
-        let missed = logged - area.followed;
-        if missed > LOG as u64 {
+        let (logged, followed) = (self.logged, self.nth(number).followed);
+        if logged - followed > LOG as u64 {
             return self.claim(number, space, epoch);
         }
-        for at in area.followed..logged {
-            let left = log[at as usize % LOG];
+        for at in followed..logged {
+            let left = self.log[at as usize % LOG];
+            let area = self.nth(number);
             if left.code {
                 area.drop_fetch(left.linear, left.shift);
             } else {
                 area.drop_range(left.linear, left.shift);
             }
         }
+        let area = self.nth(number);
         area.followed = logged;
         if area.epoch != epoch {
             area.epoch = epoch;
@@ -375,12 +427,7 @@ impl Front {
 
     /// Drops what is known of address spaces; the current one must be entered again.
     pub(crate) fn forget(&mut self, is_gone: impl Fn(u32) -> bool) {
-        for number in 0..AREAS {
-            let area = self.nth(number);
-            if is_gone(area.space) {
-                area.space = NO_SPACE;
-            }
-        }
+        self.spaces.iter_mut().filter(|space| is_gone(**space)).for_each(|space| *space = NO_SPACE);
     }
 
     /// The mode in force.
@@ -414,6 +461,12 @@ impl Front {
     pub(crate) fn drop_fetch(&mut self, linear: u64, shift: u8) -> bool {
         self.note(Left { linear, shift, code: true });
         self.current().drop_fetch(linear, shift)
+    }
+
+    /// A large page is in the instruction TLB again: so are the pages that were known of it, if they are where they were. Whether
+    /// code other than a user's may fetch from it, and whether a user's may, has been asked anew.
+    pub(crate) fn return_code(&mut self, entry: &Entry, may_fetch: [bool; 2]) {
+        self.current().take_back(entry, may_fetch);
     }
 
     /// Follows a change of [`Ram::epoch`](crate::Ram::epoch): a page may have got its first marked line.
@@ -459,7 +512,6 @@ impl Front {
     /// Guest-physical address of a page of code, if it may be fetched from.
     #[inline]
     pub(crate) fn code_page(&mut self, linear: u64, user: bool) -> Option<u64> {
-        const PHYSICAL_PART: u64 = (1 << PAGE_SHIFT) - 2;
         let found = self.current().fetch[fetch_slot(linear)];
         let same = (found ^ signature(linear, 0, user).0) & !PHYSICAL_PART == 0;
         (same && found != NO_SIGNATURE).then_some((found & PHYSICAL_PART) << 11)
@@ -468,7 +520,11 @@ impl Front {
     /// Adds a page of code.
     pub(crate) fn fill_code(&mut self, linear: u64, physical: u64, user: bool) {
         match signature(linear, physical, user) {
-            (signature, true) if signature != NO_SIGNATURE => self.current().fetch[fetch_slot(linear)] = signature,
+            (signature, true) if signature != NO_SIGNATURE => {
+                let area = self.current();
+                area.fetch[fetch_slot(linear)] = signature;
+                area.fetch_regions |= region_bit(linear);
+            }
             _ => {}
         }
     }

@@ -185,6 +185,9 @@ impl Cpu {
             let family = if code { Family::StlbHitCode } else { Family::StlbHitData };
             self.charge(Kind::new(family, 0), 1);
             self.displaced(displaced, code);
+            if code {
+                self.return_code(&entry);
+            }
             if self.allows(&entry, access, privilege) {
                 return Ok((physical(&entry, linear), entry));
             }
@@ -200,6 +203,9 @@ impl Cpu {
         let entry = self.tlb.kept(walked.entry, linear);
         let displaced = self.tlb.insert(entry, code);
         self.displaced(displaced, code);
+        if code {
+            self.return_code(&entry);
+        }
         Ok((physical(&entry, linear), entry))
     }
 
@@ -209,6 +215,15 @@ impl Cpu {
         let clean_write = access == Access::Write && entry.perms & perm::DIRTY == 0;
         !clean_write
             && (self.plainly_permitted(entry, access, privilege) || self.permitted(entry, access, privilege).is_ok())
+    }
+
+    /// Follows the return of a page to the first-level instruction TLB.
+    fn return_code(&mut self, entry: &Entry) {
+        if entry.shift > 12 {
+            let may_fetch = [Privilege::Supervisor, Privilege::User]
+                .map(|privilege| self.permitted(entry, Access::Fetch, privilege).is_ok());
+            self.front.return_code(entry, may_fetch);
+        }
     }
 
     fn drop_code(&mut self, linear: u64, shift: u8) {
