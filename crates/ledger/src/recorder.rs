@@ -7,7 +7,7 @@
 //! of its own that are swapped when the region changes, so that a charge costs the same with and without regions. Whoever
 //! drives the processors must hand over the executions they still hold back before changing the region.
 
-use crate::{Class, Kind, Ticks};
+use crate::{Class, Family, Kind, Ticks};
 use hashbrown::HashTable;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::hash::BuildHasher;
@@ -143,18 +143,26 @@ impl Runs {
     }
 }
 
-/// Events of one kind at one address.
+/// Events of one kind at one address, in half a cache line.
+#[repr(align(32))]
 struct Charge {
     rip: u64,
-    origin: OriginId,
-    kind: Kind,
+    /// The origin's number and the family.
+    who: u32,
+    param: u32,
     amount: Amount,
+}
+
+/// Origin and family in one number. There are far fewer than 2^24 origins: see [`MOST_SPACES`].
+#[inline]
+fn who(origin: OriginId, family: Family) -> u32 {
+    origin.0 << 8 | family as u32
 }
 
 impl Charge {
     #[inline]
-    fn is(&self, origin: OriginId, rip: u64, kind: Kind) -> bool {
-        self.rip == rip && self.kind == kind && self.origin == origin
+    fn is(&self, rip: u64, who: u32, param: u32) -> bool {
+        self.rip == rip && self.who == who && self.param == param
     }
 }
 
@@ -170,20 +178,20 @@ struct Charges {
 const RECENT: usize = 1 << 12;
 
 #[inline]
-fn hash_of_charge(origin: OriginId, rip: u64, kind: Kind) -> u64 {
-    let who = u64::from(origin.0) << 40 | u64::from(kind.family as u8) << 32 | u64::from(kind.param);
-    FxBuildHasher.hash_one((rip, who))
+fn hash_of_charge(rip: u64, who: u32, param: u32) -> u64 {
+    FxBuildHasher.hash_one((rip, u64::from(who) << 32 | u64::from(param)))
 }
 
 impl Charges {
     #[inline]
     fn add(&mut self, origin: OriginId, rip: u64, kind: Kind, amount: Amount) {
-        let hash = hash_of_charge(origin, rip, kind);
+        let (who, param) = (who(origin, kind.family), kind.param);
+        let hash = hash_of_charge(rip, who, param);
         let slot = hash as usize % RECENT;
         let guess = self.recent.get(slot).copied().unwrap_or(u32::MAX);
         let at = match self.all.get(guess as usize) {
-            Some(charge) if charge.is(origin, rip, kind) => guess as usize,
-            _ => self.find(hash, slot, origin, rip, kind),
+            Some(charge) if charge.is(rip, who, param) => guess as usize,
+            _ => self.find(hash, rip, who, param),
         };
         let sum = &mut self.all[at].amount;
         sum.count += amount.count;
@@ -192,25 +200,32 @@ impl Charges {
 
     /// The place of the charge, a new one if there is none, which is a recent one now.
     #[inline(never)]
-    fn find(&mut self, hash: u64, slot: usize, origin: OriginId, rip: u64, kind: Kind) -> usize {
+    fn find(&mut self, hash: u64, rip: u64, who: u32, param: u32) -> usize {
         if self.recent.is_empty() {
             self.recent = vec![u32::MAX; RECENT];
         }
         let all = &mut self.all;
-        let at = match self.index.find(hash, |&at| all[at as usize].is(origin, rip, kind)) {
+        let at = match self.index.find(hash, |&at| all[at as usize].is(rip, who, param)) {
             Some(&at) => at,
             None => {
                 let at = all.len() as u32;
-                all.push(Charge { rip, origin, kind, amount: Amount::default() });
+                all.push(Charge { rip, who, param, amount: Amount::default() });
                 self.index.insert_unique(hash, at, |&at| {
                     let charge = &all[at as usize];
-                    hash_of_charge(charge.origin, charge.rip, charge.kind)
+                    hash_of_charge(charge.rip, charge.who, charge.param)
                 });
                 at
             }
         };
-        self.recent[slot] = at;
+        self.recent[hash as usize % RECENT] = at;
         at as usize
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (OriginId, u64, Kind, Amount)> + '_ {
+        self.all.iter().map(|charge| {
+            let family = Family::ALL[(charge.who & 0xff) as usize];
+            (OriginId(charge.who >> 8), charge.rip, Kind::new(family, charge.param), charge.amount)
+        })
     }
 }
 
@@ -378,10 +393,7 @@ impl Recorder {
     /// Events, in no particular order: (region, origin, address, kind, amount).
     pub fn events(&self) -> impl Iterator<Item = (usize, OriginId, u64, Kind, Amount)> + '_ {
         self.tables().flat_map(|(region, tables)| {
-            tables.events.all.iter().map(move |charge| {
-                let &Charge { rip, origin, kind, amount } = charge;
-                (region, origin, rip, kind, amount)
-            })
+            tables.events.iter().map(move |(origin, rip, kind, amount)| (region, origin, rip, kind, amount))
         })
     }
 }
@@ -393,7 +405,6 @@ fn region_name(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Family;
     use std::collections::BTreeMap;
 
     fn origin(recorder: &mut Recorder, space: u64) -> OriginId {
