@@ -3,7 +3,7 @@
 use super::*;
 use crate::fault::vector;
 use crate::state::F80;
-use crate::testing::{DATA, Machine, Raised};
+use crate::testing::{DATA, Machine, Raised, host_is_amd};
 use iced_x86::code_asm::*;
 
 const GP: Raised = Raised { vector: vector::GP, code: Some(0) };
@@ -169,25 +169,40 @@ fn reserved_mxcsr_bits_are_general_protection() {
 
 #[test]
 fn fxsave_is_as_on_the_host() {
-    let mut m = machine(3);
-    m.execute(|a| a.fxsave64(ptr(DATA))).unwrap();
-    let ours: [u8; 512] = m.peek(DATA);
     #[repr(align(16))]
     struct Area([u8; 512]);
-    let mut host = Area(ours);
-    // SAFETY: the image is valid; the host's own state is put back.
-    unsafe {
-        let mut own = Area([0; 512]);
-        std::arch::asm!("fxsave64 [{own}]", "fxrstor64 [{image}]", "fxsave64 [{image}]", "fxrstor64 [{own}]",
-            own = in(reg) &mut own, image = in(reg) &mut host);
+    for pending in [false, true] {
+        let mut m = machine(3);
+        if pending {
+            m.cpu.x87.control &= !1;
+            m.cpu.x87.status |= 1;
+            m.cpu.x87.summarize();
+        }
+        m.execute(|a| a.fxsave64(ptr(DATA))).unwrap();
+        let ours: [u8; 512] = m.peek(DATA);
+        let mut host = Area(ours);
+        // SAFETY: the image is valid; the host's own state is put back.
+        unsafe {
+            let mut own = Area([0; 512]);
+            std::arch::asm!("fxsave64 [{own}]", "fxrstor64 [{image}]", "fxsave64 [{image}]", "fxrstor64 [{own}]",
+                own = in(reg) &mut own, image = in(reg) &mut host);
+        }
+        if host_is_amd() {
+            // MXCSR_MASK: bit 17 is MM there (APM vol. 1, 4.2.2) and reserved here (SDM vol. 1, 10.2.3).
+            host.0[30] &= !2;
+            if !pending {
+                // FOP, FIP, FDP: not saved there without a pending exception (APM vol. 5, FXSAVE).
+                host.0[6..24].copy_from_slice(&ours[6..24]);
+            }
+        }
+        assert_eq!(ours, host.0, "pending: {pending}");
+        let before = image(&m);
+        m.cpu.vector.ymm.iter_mut().for_each(|r| (r[0], r[1]) = (0, 0));
+        m.cpu.x87.init();
+        m.cpu.vector.mxcsr = 0;
+        m.execute(|a| a.fxrstor64(ptr(DATA))).unwrap();
+        assert_eq!(image(&m), before);
     }
-    assert_eq!(ours, host.0);
-    let before = image(&m);
-    m.cpu.vector.ymm.iter_mut().for_each(|r| (r[0], r[1]) = (0, 0));
-    m.cpu.x87.init();
-    m.cpu.vector.mxcsr = 0;
-    m.execute(|a| a.fxrstor64(ptr(DATA))).unwrap();
-    assert_eq!(image(&m), before);
 }
 
 #[test]
