@@ -5,6 +5,7 @@
 //! such a block also holds the second page's address, which is checked on each entry.
 
 use crate::counters::{Counters, MOST_BLOCKS};
+use crate::decode::MAX_LENGTH;
 use crate::op::Op;
 use crate::ram::{PAGE, Ram, lines};
 use crate::tier::Tier;
@@ -66,6 +67,17 @@ pub struct NewBlock {
     pub len: u16,
 }
 
+/// Instructions that were decoded to be run on their own.
+const STEPPED: usize = 64;
+
+/// One of them, in 64-bit mode.
+#[derive(Clone, Copy)]
+struct Stepped {
+    rip: u64,
+    bytes: [u8; MAX_LENGTH],
+    op: Op,
+}
+
 /// All blocks of a machine.
 pub struct BlockCache {
     /// The blocks.
@@ -80,6 +92,7 @@ pub struct BlockCache {
     index: FxHashMap<(u64, u64, u8), u32>,
     pages: FxHashMap<u64, Vec<u32>>,
     jumps: Box<[u32; JUMPS]>,
+    stepped: Box<[Option<Stepped>; STEPPED]>,
 }
 
 impl Default for BlockCache {
@@ -105,6 +118,7 @@ impl BlockCache {
             index: FxHashMap::default(),
             pages: FxHashMap::default(),
             jumps: Box::new([u32::MAX; JUMPS]),
+            stepped: Box::new([None; STEPPED]),
         }
     }
 
@@ -177,6 +191,17 @@ impl BlockCache {
         self.jumps[slot(block.physical)] = index;
         self.blocks.push(block);
         index
+    }
+
+    /// The operation of an instruction in 64-bit mode, if these bytes were decoded at that address before.
+    pub(crate) fn stepped(&self, rip: u64, bytes: &[u8; MAX_LENGTH]) -> Option<Op> {
+        let found = self.stepped[(rip ^ rip >> 6) as usize % STEPPED].as_ref()?;
+        (found.rip == rip && found.bytes == *bytes).then_some(found.op)
+    }
+
+    /// Keeps an operation for [`BlockCache::stepped`].
+    pub(crate) fn note_stepped(&mut self, rip: u64, bytes: [u8; MAX_LENGTH], op: Op) {
+        self.stepped[(rip ^ rip >> 6) as usize % STEPPED] = Some(Stepped { rip, bytes, op });
     }
 
     /// Counts an execution of a block.

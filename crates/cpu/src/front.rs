@@ -19,7 +19,7 @@ pub const SLOTS: usize = 256;
 /// Pages of code.
 pub const FETCH_SLOTS: usize = 256;
 /// Targets of indirect branches.
-pub const JUMP_SLOTS: usize = 1024;
+pub const JUMP_SLOTS: usize = 8192;
 /// Modes of access with tables of their own.
 pub const MODES: usize = 3;
 
@@ -224,7 +224,7 @@ impl Area {
             for jumps in &mut self.jumps {
                 for (i, jump) in jumps.iter_mut().enumerate() {
                     // The target belongs in another slot.
-                    *jump = Jump { negated: ((i as u64 ^ 1) << 2).wrapping_neg(), code: 0 };
+                    *jump = Jump { negated: ((i as u64 ^ 1) << JUMP_SHIFT).wrapping_neg(), code: 0 };
                 }
             }
         }
@@ -232,8 +232,13 @@ impl Area {
 
     /// Adds a target of indirect branches.
     pub(crate) fn fill_jump(&mut self, key: usize, target: u64, code: u64) {
-        let slot = (target & JUMP_MASK) >> 2;
-        self.jumps[key][slot as usize] = Jump { negated: target.wrapping_neg(), code };
+        self.jumps[key][jump_slot(target)] = Jump { negated: target.wrapping_neg(), code };
+    }
+
+    /// Where the translation of a target is entered, if that is known.
+    pub(crate) fn jump(&self, key: usize, target: u64) -> Option<u64> {
+        let jump = self.jumps[key][jump_slot(target)];
+        (jump.negated == target.wrapping_neg()).then_some(jump.code)
     }
 
     fn drop_writes(&mut self) {
@@ -282,8 +287,13 @@ const NO_SIGNATURE: u64 = u64::MAX;
 
 /// No code cache: the jump tables must be cleared before they are used.
 const NO_CODE: u64 = u64::MAX;
-/// Which bits of a target find its slot: functions begin at multiples of 16, calls return anywhere.
-pub const JUMP_MASK: u64 = (JUMP_SLOTS as u64 - 1) << 2;
+/// Which bits of a target find its slot: calls, whose targets are returned to, have two bytes or more.
+pub const JUMP_MASK: u64 = (JUMP_SLOTS as u64 - 1) << JUMP_SHIFT;
+const JUMP_SHIFT: u32 = 1;
+
+fn jump_slot(target: u64) -> usize {
+    ((target & JUMP_MASK) >> JUMP_SHIFT) as usize
+}
 
 /// Areas: address spaces whose entries are kept.
 const AREAS: usize = 16;
@@ -552,6 +562,7 @@ pub struct Fetch {
 }
 
 const NO_PAGE: u64 = 1;
+const SOME_PAGE: u64 = 3;
 
 impl Fetch {
     /// None.
@@ -562,6 +573,11 @@ impl Fetch {
     /// Looks the current page up again before the next block (the privilege level may have changed).
     pub fn leave(&mut self) {
         self.page = NO_PAGE;
+    }
+
+    /// Another page is executed, by code that has looked it up itself.
+    pub(crate) fn follow(&mut self) {
+        self.page = SOME_PAGE;
     }
 
     /// Whether it must be looked up again.

@@ -202,10 +202,8 @@ impl Cpu {
         self.ilen = 0;
         let mode = self.mode;
         let linear = self.code_linear();
-        let fetched = self.fetch_instruction(linear, mode);
-        let completed = match fetched {
-            Ok((instruction, ..)) => {
-                let (op, _) = operation(&self.as_model(instruction), mode);
+        let completed = match self.fetch_operation(cache, linear, mode) {
+            Ok(op) => {
                 let ticks = u64::from(self.model.costs.class[op.class as usize]);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
                 match execute(self, &op) {
@@ -236,6 +234,29 @@ impl Cpu {
         }
         self.drop_written_code(cache);
         completed
+    }
+
+    /// Fetches and decodes one instruction, unless it is what was decoded there before.
+    fn fetch_operation(&mut self, cache: &mut BlockCache, linear: u64, mode: u8) -> Exec<Op> {
+        if mode & 3 != mode::BITS64 || linear & (PAGE - 1) > PAGE - MAX_LENGTH as u64 {
+            let (instruction, _) = self.fetch_instruction(linear, mode)?;
+            return Ok(operation(&self.as_model(instruction), mode).0);
+        }
+        if self.fetch.page != linear & !(PAGE - 1) {
+            self.enter_page(linear)?;
+        }
+        let physical = self.fetch.physical | (linear & (PAGE - 1));
+        let mut bytes = [0u8; MAX_LENGTH];
+        let in_ram = self.backing(physical).is_some_and(|backing| self.ram.read_bytes(backing, &mut bytes));
+        if in_ram && let Some(op) = cache.stepped(linear, &bytes) {
+            return Ok(op);
+        }
+        let (instruction, _) = self.fetch_at(linear, physical, mode)?;
+        let (op, _) = operation(&self.as_model(instruction), mode);
+        if in_ram {
+            cache.note_stepped(linear, bytes, op);
+        }
+        Ok(op)
     }
 
     /// Linear address of the next instruction.
@@ -472,6 +493,23 @@ impl Cpu {
         let waiting = attention::NMI | attention::INTR;
         self.stop_at = if self.attention & !waiting != 0 { 0 } else { self.deadline.min(self.vmx.timer_at) };
         None
+    }
+
+    /// Whether nothing is due before the next block: what [`Cpu::between_blocks`] would find, in the plainest of its cases. Runs the
+    /// instruction after STI on its way.
+    pub(crate) fn goes_on(&mut self, cache: &mut BlockCache) -> bool {
+        let waiting = attention::NMI | attention::INTR;
+        if self.attention & !waiting == attention::STI_SHADOW && !self.vmx.active && self.clock < self.deadline {
+            self.ilen = 0;
+            self.step_attended(cache, attention::STI_SHADOW);
+        }
+        if self.stop_at == 0 && !self.vmx.active {
+            let ready = if self.flags & flags::IF == 0 { attention::INTR } else { 0 };
+            if self.attention & !ready == 0 {
+                self.stop_at = self.deadline;
+            }
+        }
+        self.clock < self.stop_at
     }
 
     /// Runs one instruction on its own because of an interrupt shadow, TF, RF or an instruction breakpoint.

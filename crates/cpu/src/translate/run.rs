@@ -14,7 +14,7 @@ use crate::ram::PAGE;
 use crate::state::{Cpu, NOT_LOADED, bits::*, seg};
 use crate::tier::Tier;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
-use ledger::{Class, OriginId, Ticks};
+use ledger::{OriginId, Ticks};
 
 /// Executions after which a block is translated.
 const THRESHOLD: u16 = 40;
@@ -33,9 +33,11 @@ pub struct Context {
     running: *mut Running,
     /// What [`Running::budget`] counts from.
     base: Ticks,
+    /// When translated code is left at the latest.
+    until: Ticks,
     /// Who is charged for blocks.
     origin: OriginId,
-    /// The last instruction was an indirect branch that its handler ran.
+    /// The last block ended with its handler, and where that led was not known.
     indirect: bool,
 }
 
@@ -47,7 +49,7 @@ pub(crate) enum Before {
     Nothing,
     /// A translated block that could lead here.
     Link { index: u32, key: u8, number: u8 },
-    /// An indirect branch.
+    /// A block whose end says where to go on.
     Indirect,
 }
 
@@ -151,9 +153,16 @@ impl Cpu {
 
     fn enter_translated(&mut self, cache: &mut BlockCache, entry: u32) -> Before {
         let code = cache.translations.begin(entry);
-        let mut context =
-            Context { cpu: self, cache, running: std::ptr::null_mut(), base: 0, origin: self.origin, indirect: false };
         let started = self.clock;
+        let mut context = Context {
+            cpu: self,
+            cache,
+            running: std::ptr::null_mut(),
+            base: 0,
+            until: started.saturating_add(LONGEST),
+            origin: self.origin,
+            indirect: false,
+        };
         let running = self.prepare_area(cache, &mut context);
         context.cpu = self;
         context.cache = cache;
@@ -187,7 +196,7 @@ impl Cpu {
 
     /// Prepares the current area for translated code.
     fn prepare_area(&mut self, cache: &mut BlockCache, context: &mut Context) -> *mut Running {
-        let stop = self.stop_at.min(self.clock.saturating_add(LONGEST));
+        let stop = self.stop_at.min(context.until);
         // If something is due, it is so at the head of the next block. So it is if that may be elsewhere by now.
         let due = self.clock >= stop || self.fetch.left() || self.origin != context.origin;
         context.base = if due { self.clock } else { stop };
@@ -239,6 +248,27 @@ impl Cpu {
         [!sse, !arithmetic, !avx, !(avx && arithmetic)].map(u64::from)
     }
 
+    /// Goes on after a block whose last instruction its handler ran, without leaving if the translation of what comes next is
+    /// known and nothing is due.
+    fn go_on(&mut self, cache: &mut BlockCache, context: &mut Context) -> *mut Running {
+        context.indirect = true;
+        let goes_on = self.goes_on(cache);
+        let key = match self.key() {
+            Some(key) if goes_on => key,
+            _ => return std::ptr::null_mut(),
+        };
+        let area = self.front.current();
+        area.follow_code(cache.translations.generation());
+        let Some(code) = area.jump(key as usize, self.rip) else { return std::ptr::null_mut() };
+        // The translation checks its page itself.
+        self.fetch.follow();
+        context.origin = self.origin;
+        let running = self.prepare_area(cache, context);
+        // SAFETY: the current area's, which nobody else refers to.
+        unsafe { (*running).resume = code };
+        running
+    }
+
     /// Takes state back from where translated code left it.
     fn leave_area(&mut self, context: &Context) {
         // SAFETY: the area that is current since translated code was entered.
@@ -273,11 +303,10 @@ pub unsafe extern "sysv64" fn slow(context: *mut Context, code: u32) -> *mut Run
     match (op.exec)(cpu, op) {
         Ok(Flow::Next) if at + 1 < count => cpu.prepare_area(cache, context),
         Ok(_) => {
-            context.indirect = matches!(op.class, Class::Return | Class::IndirectJump | Class::IndirectCall);
             if at + 1 != count {
                 cpu.uncharge(cache, index, context.origin, at + 1);
             }
-            std::ptr::null_mut()
+            cpu.go_on(cache, context)
         }
         Err(_) => {
             cpu.rip = op.rip();
