@@ -16,6 +16,15 @@ need_tollgate() { [ -x "$tollgate" ] || die "no $tollgate: run 'make build' firs
 
 usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; }
 
+# Says so if others use this machine's processors: times will then be off.
+warn_of_load() {
+    local load processors
+    read -r load _ </proc/loadavg
+    processors=$(nproc)
+    ! awk -v load="$load" -v all="$processors" 'BEGIN { exit !(load > all / 2) }' ||
+        echo "${0##*/}: the load is $load on $processors processors: times will be off" >&2
+}
+
 # Reads console lines and writes each with the microsecond it arrived.
 stamp() {
     local line
