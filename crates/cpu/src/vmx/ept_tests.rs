@@ -366,7 +366,7 @@ fn outcome(cpu: &mut Cpu, linear: u64, access: Access, privilege: Privilege) -> 
 
 #[test]
 fn two_dimensional_walks_are_as_the_model_has_them() {
-    let mut random = Random::new(1);
+    let mut random = Random::new(9);
     let mut seen = [0u32; 5];
     for round in 0..48 {
         let mode = [Mode::Long, Mode::Pae, Mode::Bits32, Mode::Off][round % 4];
@@ -398,5 +398,5 @@ fn two_dimensional_walks_are_as_the_model_has_them() {
             assert_eq!(cpu.ram.read::<u64>(address), Some(*word), "{mode:?} word at {address:#x}");
         }
     }
-    assert!(seen.iter().all(|n| *n > 50), "too few of a kind: {seen:?}");
+    assert!(seen.iter().all(|n| *n > 300), "too few of a kind: {seen:?}");
 }
