@@ -47,10 +47,11 @@ pub struct Half {
     large: [u64; SLOTS / 64],
 }
 
-/// An empty slot holds a page that belongs in another one, so that no address matches.
+/// An empty slot holds a page that belongs in another one, so that no address matches; nor in the next one, where an access that
+/// crosses pages ends.
 #[inline(always)]
 fn nothing(slot: usize) -> u64 {
-    ((slot as u64 ^ 1) << 12).wrapping_neg()
+    ((slot ^ SLOTS / 2) as u64 * PAGE).wrapping_neg()
 }
 
 #[inline(always)]
@@ -589,5 +590,23 @@ impl Fetch {
 impl Default for Fetch {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_slot_matches_no_access() {
+        let mut half = Half { negated: [0; SLOTS], host: [0; SLOTS], large: [0; SLOTS / 64] };
+        half.clear();
+        for page in (0..2 * SLOTS as u64).chain([u64::MAX >> 12]) {
+            // Inside the page, and from it into the next.
+            for (offset, len) in [(0, 1), (0, 8), (PAGE - 8, 8), (PAGE - 4, 8), (PAGE - 1, 64), (0, 0)] {
+                let linear = (page * PAGE).wrapping_add(offset);
+                assert_eq!(half.find(linear, len), None, "{len} bytes at {linear:#x}");
+            }
+        }
     }
 }
