@@ -42,6 +42,8 @@ pub struct Model {
     pub arch_capabilities: u64,
     /// MAXPHYADDR.
     pub physical_bits: u8,
+    /// Whether charges are recorded. If not, neither is what they follow from: the predictors are not modelled.
+    pub recorded: bool,
 }
 
 impl Model {
@@ -59,6 +61,7 @@ impl Model {
             tsc_hz: profile.tsc_hz.value,
             arch_capabilities: profile.arch_capabilities.as_ref().map_or(0, |a| a.value),
             physical_bits: profile.physical_bits.value,
+            recorded: true,
         }
     }
 

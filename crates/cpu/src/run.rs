@@ -139,7 +139,9 @@ impl Cpu {
     /// Runs a block and charges it.
     #[inline(always)]
     fn run_block(&mut self, cache: &mut BlockCache, index: u32) {
-        cache.count(index, self.origin, &self.recorder);
+        if self.model.recorded {
+            cache.count(index, self.origin, &self.recorder);
+        }
         // What the block is charged to stays this origin, whatever its instructions change.
         let origin = self.origin;
         let block = &cache.blocks[index as usize];
@@ -171,7 +173,9 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(crate) fn uncharge(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, done: usize) {
-        cache.uncount(index, origin);
+        if self.model.recorded {
+            cache.uncount(index, origin);
+        }
         let block = &cache.blocks[index as usize];
         self.clock -= block.cost;
         let (first, rip) = (block.first as usize, block.rip);
@@ -179,7 +183,9 @@ impl Cpu {
         for op in &cache.ops[first..first + done] {
             let ticks = u64::from(self.model.costs.class[op.class as usize]);
             self.clock += ticks;
-            recorder.add(origin, rip, Kind::new(Family::Instruction, op.class as u32), 1, ticks);
+            if self.model.recorded {
+                recorder.add(origin, rip, Kind::new(Family::Instruction, op.class as u32), 1, ticks);
+            }
         }
     }
 
@@ -209,7 +215,9 @@ impl Cpu {
                 match execute(self, &op) {
                     Ok(_) => {
                         self.clock += ticks;
-                        self.recorder.borrow_mut().add(self.origin, op.rip(), kind, 1, ticks);
+                        if self.model.recorded {
+                            self.recorder.borrow_mut().add(self.origin, op.rip(), kind, 1, ticks);
+                        }
                         true
                     }
                     Err(_) => {

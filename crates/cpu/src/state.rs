@@ -638,6 +638,9 @@ impl Cpu {
         if self.vmx.emulation.is_some() {
             return;
         }
+        if !self.model.recorded {
+            return;
+        }
         let own = if self.cr0 & CR0_PG != 0 { self.cr3 & 0x000f_ffff_ffff_f000 } else { 0 };
         let space = self.charged_space.unwrap_or(own);
         let mut recorder = self.recorder.borrow_mut();
@@ -668,8 +671,7 @@ impl Cpu {
     pub fn charge_host_kind(&mut self, kind: Kind, count: u64) {
         let ticks = self.model.costs.of(kind).saturating_mul(count);
         self.clock += ticks;
-        let rip = self.rip.wrapping_sub(u64::from(self.ilen));
-        self.recorder.borrow_mut().add(self.host_origin, rip, kind, count, ticks);
+        self.record(self.host_origin, kind, count, ticks);
     }
 
     /// Charges an event whose price the caller knows (time spent halted, for one).
@@ -679,8 +681,14 @@ impl Cpu {
             return;
         }
         self.clock += ticks;
-        let rip = self.rip.wrapping_sub(u64::from(self.ilen));
-        self.recorder.borrow_mut().add(self.origin, rip, kind, count, ticks);
+        self.record(self.origin, kind, count, ticks);
+    }
+
+    fn record(&self, origin: OriginId, kind: Kind, count: u64, ticks: Ticks) {
+        if self.model.recorded {
+            let rip = self.rip.wrapping_sub(u64::from(self.ilen));
+            self.recorder.borrow_mut().add(origin, rip, kind, count, ticks);
+        }
     }
 
     /// The time-stamp counter as RDTSC reads it.

@@ -69,6 +69,7 @@ pub fn model() -> Model {
         tsc_hz: 1_000_000_000,
         arch_capabilities: 0,
         physical_bits: 46,
+        recorded: true,
     }
 }
 

@@ -123,17 +123,19 @@ pub struct Machine {
 }
 
 /// The processor's model of a profile on a platform. Without charges every instruction takes one cycle and events take none: time then
-/// comes from the host.
+/// comes from the host, and TLBs are as large as helps.
 fn model(profile: &Profile, clock: ClockSource, platform: &Platform) -> Model {
     let (costs, geometry, cpuid) = match platform {
         Platform::Emulated => (profile.emulated_costs(), profile.emulated_geometry(), profile.emulated_cpuid()),
         Platform::Bare | Platform::Hvm(_) => (profile.costs(), profile.geometry(), profile.cpuid()),
     };
-    let costs = match clock {
-        ClockSource::Virtual => costs,
-        ClockSource::Host => ledger::Costs::free(),
-    };
-    Model::of(profile, costs, geometry, &cpuid)
+    match clock {
+        ClockSource::Virtual => Model::of(profile, costs, geometry, &cpuid),
+        ClockSource::Host => {
+            let geometry = geometry.enlarged();
+            Model { recorded: false, ..Model::of(profile, ledger::Costs::free(), geometry, &cpuid) }
+        }
+    }
 }
 
 /// The processor's view of guest memory.

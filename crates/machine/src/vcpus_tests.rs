@@ -42,6 +42,7 @@ fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
         tsc_hz: 1_000_000_000,
         arch_capabilities: 0,
         physical_bits: 46,
+        recorded: true,
     });
     let view = crate::machine::processor_ram(&ram, None);
     let recorder = Rc::new(RefCell::new(Recorder::default()));

@@ -97,6 +97,9 @@ impl Emit<'_> {
         self.asm.flagless_constant(TEST, next);
         self.asm.flagless_store(Self::found(), TEST);
         self.asm.flagless_lea(STACK, M::at(STACK, -8));
+        if !self.source.recorded {
+            return;
+        }
         self.asm.flagless_load(SECOND, field!(returns));
         self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, next) as i32));
         self.asm.flagless_store(field!(returns), SECOND);
@@ -131,14 +134,18 @@ impl Emit<'_> {
         let Ok(release) = i32::try_from(self.op().imm + 8) else { return false };
         self.probe_base(RSP, 0, 8, false);
         self.asm.flagless_load(FIRST, Self::found());
-        self.asm.flagless_load(SECOND, field!(returns));
-        self.asm.flagless_load(TEST, M::at(SECOND, offset_of!(Return, negated) as i32));
-        self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
-        self.or_otherwise();
+        if self.source.recorded {
+            self.asm.flagless_load(SECOND, field!(returns));
+            self.asm.flagless_load(TEST, M::at(SECOND, offset_of!(Return, negated) as i32));
+            self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
+            self.or_otherwise();
+        }
         self.find_target(FIRST, SECOND);
-        self.asm.flagless_load(SECOND, field!(returns));
-        self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, previous) as i32));
-        self.asm.flagless_store(field!(returns), SECOND);
+        if self.source.recorded {
+            self.asm.flagless_load(SECOND, field!(returns));
+            self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, previous) as i32));
+            self.asm.flagless_store(field!(returns), SECOND);
+        }
         self.asm.flagless_lea(STACK, M::at(STACK, release));
         self.asm.jump_register(FIRST);
         true
@@ -161,7 +168,23 @@ impl Emit<'_> {
             }
         }
         self.page = None;
-        // Predicted, as the model has it? The slot is the same on every processor.
+        if self.source.recorded && !self.predicted(&op) {
+            return false;
+        }
+        self.find_target(FIRST, SECOND);
+        if call {
+            self.asm.flagless_store(field!(target), FIRST);
+            self.probe_push();
+            self.note_call(op.next);
+            self.asm.flagless_load(FIRST, field!(target));
+        }
+        self.asm.jump_register(FIRST);
+        true
+    }
+
+    /// Leaves it to the handler unless the modelled predictor has the target in `FIRST`. `false`: that cannot be looked up.
+    fn predicted(&mut self, op: &Op) -> bool {
+        // The slot is the same on every processor.
         let slot = Predictor::slot(op.rip(), self.source.target_slots) * size_of::<Target>();
         let Ok(slot) = i32::try_from(slot) else { return false };
         self.asm.flagless_load(SECOND, field!(targets));
@@ -174,14 +197,6 @@ impl Emit<'_> {
         self.asm.flagless_not(TEST);
         self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 1));
         self.or_otherwise();
-        self.find_target(FIRST, SECOND);
-        if call {
-            self.asm.flagless_store(field!(target), FIRST);
-            self.probe_push();
-            self.note_call(op.next);
-            self.asm.flagless_load(FIRST, field!(target));
-        }
-        self.asm.jump_register(FIRST);
         true
     }
 

@@ -62,8 +62,8 @@ pub struct Source<'a> {
     pub instructions: &'a [Instruction],
     /// Under which access it runs.
     pub key: Key,
-    /// Executions are counted.
-    pub counted: bool,
+    /// Executions are counted, and predictors modelled.
+    pub recorded: bool,
     /// Slots of the modelled target cache.
     pub target_slots: usize,
 }
@@ -206,7 +206,7 @@ impl Emit<'_> {
         self.asm.flagless_if_zero32_back(due);
         let begin = self.asm.here();
         self.asm.flagless_lea(BUDGET, M::at(BUDGET, source.cost as i32));
-        if source.counted {
+        if source.recorded {
             let count = M::at(TEST, 4 * source.index as i32);
             self.asm.flagless_load(TEST, field!(counts));
             self.asm.flagless_load32(FIRST, count);

@@ -141,7 +141,7 @@ impl Cpu {
             ops,
             instructions: &instructions,
             key,
-            counted: true,
+            recorded: self.model.recorded,
             target_slots: self.predictor.slots(),
         };
         let entry = cache.translations.translate(&source);
@@ -201,7 +201,10 @@ impl Cpu {
         let due = self.clock >= stop || self.fetch.left() || self.origin != context.origin;
         context.base = if due { self.clock } else { stop };
         let image = self.lazy.image();
-        let counts = cache.counts(context.origin, &mut self.recorder.borrow_mut());
+        let counts = match self.model.recorded {
+            true => cache.counts(context.origin, &mut self.recorder.borrow_mut()),
+            false => std::ptr::null_mut(),
+        };
         let generation = cache.translations.generation();
         let (returns, targets) = self.predictor.expose();
         let bases = [self.seg[usize::from(seg::FS)].base, self.seg[usize::from(seg::GS)].base];
