@@ -14,8 +14,8 @@ use crate::tlb::Entry;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Pages of one kind of access.
-pub const SLOTS: usize = 256;
+/// Pages of one kind of access: many more than the modelled TLB has entries, since those may be of large pages.
+pub const SLOTS: usize = 1024;
 /// Pages of code.
 pub const FETCH_SLOTS: usize = 256;
 /// Targets of indirect branches.
@@ -288,6 +288,8 @@ const NO_SIGNATURE: u64 = u64::MAX;
 
 /// No code cache: the jump tables must be cleared before they are used.
 const NO_CODE: u64 = u64::MAX;
+/// Which bits of an address find its slot.
+pub const PAGE_MASK: u64 = (SLOTS as u64 - 1) << 12;
 /// Which bits of a target find its slot: calls, whose targets are returned to, have two bytes or more.
 pub const JUMP_MASK: u64 = (JUMP_SLOTS as u64 - 1) << JUMP_SHIFT;
 const JUMP_SHIFT: u32 = 1;

@@ -2,7 +2,7 @@
 
 use super::asm::{M, R};
 use super::emit::Emit;
-use super::layout::{FIRST, SECOND, TABLE_SLOTS, TEST, host, memory_register, segment_base, table};
+use super::layout::{FIRST, SECOND, TABLE_SLOTS, TEST, field, host, memory_register, segment_base, table};
 use crate::op::NO_REG;
 use crate::ram::PAGE;
 use crate::state::seg;
@@ -169,8 +169,7 @@ impl Emit<'_> {
 
     fn look(&mut self, at: R, size: i32, write: bool, number: usize) {
         let (negated, hosts) = table(number, write);
-        self.asm.flagless_rotate(false, TEST, at, 12);
-        self.asm.flagless_low_byte(TEST, TEST);
+        self.asm.flagless_extract(TEST, at, field!(page_mask));
         self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, negated));
         self.asm.flagless_lea(FIRST, M::indexed(at, SECOND, 0, size - 1));
         self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, hosts));

@@ -220,14 +220,6 @@ impl Asm {
         self.modrm(to.0, mask);
     }
 
-    /// `movzx to, from` (from the low 8 bits; not for RSP to RDI without REX).
-    pub fn flagless_low_byte(&mut self, to: R, from: R) {
-        debug_assert!(from.0 < 4 || from.0 >= 8);
-        self.rex_registers(false, to, from);
-        self.bytes(&[0x0f, 0xb6]);
-        self.registers(to, from);
-    }
-
     /// `not at` (64 bits), which leaves flags alone.
     pub fn flagless_not(&mut self, at: R) {
         self.rex_registers(true, R(2), at);

@@ -50,6 +50,8 @@ pub struct Running {
     pub(super) counts: *mut u32,
     /// Bases of FS and GS.
     pub(super) bases: [u64; 2],
+    /// Which bits of an address find its slot in a table.
+    pub(super) page_mask: u64,
     /// Which bits of an indirect branch's target find its slot.
     pub(super) jump_mask: u64,
     /// Modelled targets of indirect branches.

@@ -8,7 +8,7 @@ use crate::cache::BlockCache;
 use crate::decode::mode;
 use crate::exec::vector::run::{MASKS, XCR0_AVX};
 use crate::fault::Flow;
-use crate::front::{JUMP_MASK, Mode};
+use crate::front::{JUMP_MASK, Mode, PAGE_MASK};
 use crate::native::HOST_MXCSR;
 use crate::ram::PAGE;
 use crate::state::{Cpu, NOT_LOADED, bits::*, seg};
@@ -228,6 +228,7 @@ impl Cpu {
         running.targets = targets;
         running.counts = counts;
         running.bases = bases;
+        running.page_mask = PAGE_MASK;
         running.jump_mask = JUMP_MASK;
         running.registers = registers;
         running.flags = image >> 11 & 1 | (image & 0xff) << 8;
