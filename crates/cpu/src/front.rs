@@ -51,7 +51,7 @@ pub struct Half {
 /// crosses pages ends.
 #[inline(always)]
 fn nothing(slot: usize) -> u64 {
-    ((slot ^ SLOTS / 2) as u64 * PAGE).wrapping_neg()
+    ((slot ^ (SLOTS / 2)) as u64 * PAGE).wrapping_neg()
 }
 
 #[inline(always)]
