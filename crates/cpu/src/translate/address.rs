@@ -162,7 +162,7 @@ impl Emit<'_> {
     }
 
     /// Probes for `size` bytes at the address in `at`, which is neither `SECOND` nor `TEST`.
-    fn probe_at(&mut self, at: R, size: i32, write: bool) -> usize {
+    pub fn probe_at(&mut self, at: R, size: i32, write: bool) -> usize {
         self.look(at, size, write, self.key.table());
         self.decide()
     }

@@ -212,6 +212,13 @@ impl Asm {
         self.registers(to, from);
     }
 
+    /// `sarx to, from, count` (64 bits).
+    pub fn flagless_shift_right_signed(&mut self, to: R, from: R, count: R) {
+        let rxb = 0xe0 ^ (to.0 >> 3) << 7 ^ (from.0 >> 3) << 5;
+        self.bytes(&[0xc4, rxb & 0xe0 | 2, 0x80 | (!count.0 & 15) << 3 | 2, 0xf7]);
+        self.registers(to, from);
+    }
+
     /// `pext to, from, [mask]` (64 bits).
     pub fn flagless_extract(&mut self, to: R, from: R, mask: M) {
         let index = mask.index.map_or(0, |(index, _)| index.0);

@@ -31,12 +31,20 @@ impl Emit<'_> {
         }
     }
 
-    fn found() -> M {
+    pub fn found() -> M {
         M::indexed(FIRST, SECOND, 0, -7)
     }
 
-    /// PUSH of a register or an immediate.
+    /// PUSH.
     pub fn push(&mut self) -> bool {
+        if self.instruction().op0_kind() == OpKind::Memory {
+            let Some(load) = self.probe(false) else { return false };
+            self.asm.flagless_load(FIRST, Self::found());
+            self.asm.flagless_store(field!(target), FIRST);
+            self.push_kept();
+            self.back_here(load);
+            return true;
+        }
         let stub = self.probe_push();
         if self.instruction().op0_kind() == OpKind::Register {
             let value = self.value(self.op().r0, TEST);
@@ -48,6 +56,33 @@ impl Emit<'_> {
         self.move_stack(-8);
         self.back_here(stub);
         true
+    }
+
+    /// PUSHFQ.
+    pub fn push_flags(&mut self) -> bool {
+        self.asm.flagless_copy(FIRST, R::RAX);
+        // lahf; seto al; movzx ecx, ah; movzx eax, al; rorx eax, eax, 21: OF is bit 11.
+        self.asm.bytes(&[0x9f, 0x0f, 0x90, 0xc0, 0x0f, 0xb6, 0xcc, 0x0f, 0xb6, 0xc0]);
+        self.asm.flagless_rotate(false, R::RAX, R::RAX, 21);
+        self.asm.flagless_lea(TEST, M::indexed(TEST, R::RAX, 0, 0));
+        self.asm.flagless_copy(R::RAX, FIRST);
+        for rest in [field!(interrupts), field!(access_control), field!(system_flags)] {
+            self.asm.flagless_load(SECOND, rest);
+            self.asm.flagless_lea(TEST, M::indexed(TEST, SECOND, 0, 0));
+        }
+        self.asm.flagless_store(field!(target), TEST);
+        self.push_kept();
+        true
+    }
+
+    /// Pushes what is kept in the area.
+    fn push_kept(&mut self) {
+        self.page = None;
+        let stub = self.probe_push();
+        self.asm.flagless_load(TEST, field!(target));
+        self.asm.flagless_store(Self::found(), TEST);
+        self.move_stack(-8);
+        self.back_here(stub);
     }
 
     /// POP to a register.

@@ -16,11 +16,11 @@ use iced_x86::{Encoder, EncodingKind, Instruction, InstructionInfoFactory, OpAcc
 pub enum Key {
     /// CPL 3.
     User = 0,
-    /// Below, without SMAP.
+    /// CPL 0, without SMAP.
     Supervisor = 1,
-    /// Below, with SMAP and RFLAGS.AC clear.
+    /// CPL 0, with SMAP and RFLAGS.AC clear.
     SupervisorOnly = 2,
-    /// Below, with SMAP and RFLAGS.AC set.
+    /// CPL 0, with SMAP and RFLAGS.AC set.
     Override = 3,
 }
 
@@ -172,7 +172,7 @@ impl Emit<'_> {
         }
         match plans.last() {
             // A handler at the end leaves.
-            Some(plan) if plan.leaves() || matches!(plan, Plan::Handler | Plan::AccessControl { .. }) => {}
+            Some(plan) if plan.leaves() || *plan == Plan::Handler => {}
             _ => self.link(1, None),
         }
         self.out_of_line();
@@ -221,11 +221,15 @@ impl Emit<'_> {
         let before = (self.asm.here(), self.stubs.len(), self.aims.len(), self.links, self.loaded);
         let page = self.page;
         let done = match plan {
-            Plan::Handler | Plan::AccessControl { .. } => false,
+            Plan::Handler => false,
             Plan::Nothing => true,
             Plan::Native | Plan::Fixed | Plan::Vector => self.general(plan == Plan::Fixed),
             Plan::Lea => self.lea(),
             Plan::Push => self.push(),
+            Plan::PushFlags => self.push_flags(),
+            Plan::MaskInterrupts => self.mask_interrupts(),
+            Plan::AccessControl { set } => self.access_control(set),
+            Plan::BitInMemory => self.bit_in_memory(),
             Plan::Pop => self.pop(),
             Plan::Leave => self.leave(),
             Plan::Branch => self.branch(),
@@ -481,6 +485,8 @@ impl Emit<'_> {
         let mut free: &[R] = if memory.is_some() { &[TEST] } else { &[FIRST, SECOND, TEST] };
         if shift {
             free = &[FIRST, SECOND];
+        } else if fixed {
+            free = &[TEST];
         }
         let mut loaded: [(u8, R, bool); 3] = [(0, TEST, false); 3];
         let mut used = 0;
@@ -549,7 +555,7 @@ impl Emit<'_> {
                 self.asm.flagless_store(memory_register(*guest), *at);
             }
         }
-        let clobbers = memory.is_none() && (fixed || loaded[..used].iter().any(|(_, at, _)| *at != TEST));
+        let clobbers = fixed || memory.is_none() && (loaded[..used].iter().any(|(_, at, _)| *at != TEST));
         if clobbers || self.page.is_some_and(|page| written >> page.base & 1 != 0) {
             self.page = None;
         }

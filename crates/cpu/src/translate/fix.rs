@@ -2,7 +2,7 @@
 
 use super::asm::R;
 use super::emit::Emit;
-use super::layout::{FIRST, SECOND, host};
+use super::layout::{FIRST, SECOND};
 use crate::op::Op;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -12,17 +12,14 @@ const AF: u8 = 0x10;
 
 /// Whether [`fix`] knows the instruction: shifts of registers by an immediate, and multiplications to a register.
 pub fn can_fix(i: &Instruction, op: &Op) -> bool {
-    let pinned = |n: u32| {
-        let register = i.op_register(n);
-        register.size() >= 4 && host(register.number() as u8).is_some()
-    };
+    let wide_enough = i.op0_kind() == OpKind::Register && i.op0_register().size() >= 4;
     match i.mnemonic() {
         Mnemonic::Shl | Mnemonic::Sal | Mnemonic::Shr | Mnemonic::Sar => {
             let mask = if op.size == 8 { 63 } else { 31 };
             let count = if i.op1_kind() == OpKind::Immediate8 { i.immediate8() & mask } else { 0 };
-            i.op0_kind() == OpKind::Register && pinned(0) && count != 0
+            wide_enough && count != 0
         }
-        Mnemonic::Imul => i.op_count() >= 2 && pinned(0) && i.op1_kind() == OpKind::Register && pinned(1),
+        Mnemonic::Imul => i.op_count() >= 2 && wide_enough,
         _ => false,
     }
 }

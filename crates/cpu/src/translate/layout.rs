@@ -60,6 +60,12 @@ pub struct Running {
     pub(super) registers: *mut u64,
     /// OF in the low byte, the other arithmetic flags in the next.
     pub(super) flags: u64,
+    /// RFLAGS.IF, in its place.
+    pub(super) interrupts: u64,
+    /// RFLAGS.AC, in its place.
+    pub(super) access_control: u64,
+    /// The rest of RFLAGS that is no arithmetic flag and can be set in an image that is pushed.
+    pub(super) system_flags: u64,
     /// See [`BUDGET`].
     pub(super) budget: i64,
     /// 0 for each kind of vector instruction that may run now, see [`super::vector::Need`].

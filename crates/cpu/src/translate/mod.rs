@@ -19,6 +19,7 @@ mod fix;
 mod layout;
 mod plan;
 mod run;
+mod system;
 mod vector;
 
 pub use emit::{KEYS, Key};

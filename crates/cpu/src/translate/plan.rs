@@ -19,13 +19,19 @@ pub enum Plan {
     Vector,
     /// LEA.
     Lea,
-    /// PUSH of a register or an immediate (64 bits).
+    /// PUSH (64 bits).
     Push,
     /// POP to a register (64 bits).
     Pop,
     /// LEAVE (64 bits).
     Leave,
-    /// STAC or CLAC: by its handler, and the mode of access changes.
+    /// PUSHFQ.
+    PushFlags,
+    /// CLI.
+    MaskInterrupts,
+    /// BT, BTS, BTR or BTC of 64 bits in memory, by a register.
+    BitInMemory,
+    /// STAC or CLAC: the mode of access changes.
     AccessControl {
         /// RFLAGS.AC afterwards.
         set: bool,
@@ -164,8 +170,8 @@ fn is_general(register: Register) -> bool {
 pub fn undefined_flags(instruction: &Instruction) -> u32 {
     use Mnemonic::*;
     match instruction.mnemonic() {
-        // All processors clear AF.
-        And | Or | Xor | Test => 0,
+        // All processors clear AF, or leave all flags but CF alone.
+        And | Or | Xor | Test | Bt | Bts | Btr | Btc => 0,
         _ => instruction.rflags_undefined() & ARITHMETIC,
     }
 }
@@ -173,6 +179,16 @@ pub fn undefined_flags(instruction: &Instruction) -> u32 {
 /// The six arithmetic flags, as the decoder library names them.
 pub const ARITHMETIC: u32 =
     RflagsBits::OF | RflagsBits::SF | RflagsBits::ZF | RflagsBits::AF | RflagsBits::CF | RflagsBits::PF;
+
+/// The flags that an instruction surely gives a new value, if it changes any.
+fn written_flags(instruction: &Instruction) -> u32 {
+    use Mnemonic::*;
+    match instruction.mnemonic() {
+        Bt | Bts | Btr | Btc => RflagsBits::CF,
+        // What an instruction leaves undefined it may leave alone.
+        _ => instruction.rflags_modified() & !undefined_flags(instruction),
+    }
+}
 
 /// Whether an instruction changes flags only for some counts.
 fn conditional_flags(i: &Instruction) -> bool {
@@ -190,18 +206,22 @@ fn plan_one(i: &Instruction, op: &Op) -> Plan {
     }
     let canonical = |address: u64| ((address as i64) << 16 >> 16) as u64 == address;
     match i.mnemonic() {
-        Nop | Endbr32 | Endbr64 | Prefetch | Prefetchw | Prefetchnta | Prefetcht0 | Prefetcht1 | Prefetcht2 => {
-            return Plan::Nothing;
-        }
+        Nop | Reservednop | Endbr32 | Endbr64 => return Plan::Nothing,
+        Prefetch | Prefetchw | Prefetchnta | Prefetcht0 | Prefetcht1 | Prefetcht2 => return Plan::Nothing,
+        // There is nothing to wait for.
+        Lfence | Sfence | Mfence => return Plan::Nothing,
         Lea if is_general(i.op0_register()) => return Plan::Lea,
         Push if op.size == 8 || i.op0_kind() != OpKind::Register => {
             return match i.code() {
                 iced_x86::Code::Push_r64 | iced_x86::Code::Pushq_imm8 | iced_x86::Code::Pushq_imm32 => Plan::Push,
+                iced_x86::Code::Push_rm64 if i.op0_kind() == OpKind::Memory && native_memory(i, op) => Plan::Push,
                 _ => Plan::Handler,
             };
         }
         Pop if i.code() == iced_x86::Code::Pop_r64 => return Plan::Pop,
         Leave if i.code() == iced_x86::Code::Leaveq => return Plan::Leave,
+        Pushfq => return Plan::PushFlags,
+        Cli => return Plan::MaskInterrupts,
         Stac => return Plan::AccessControl { set: true },
         Clac => return Plan::AccessControl { set: false },
         Jmp if i.op0_kind() == OpKind::NearBranch64 && canonical(op.imm) => return Plan::Jump,
@@ -235,7 +255,7 @@ fn plan_one(i: &Instruction, op: &Op) -> Plan {
         && i.op0_kind() == OpKind::Memory
         && i.op1_kind() == OpKind::Register
     {
-        return Plan::Handler;
+        return if op.size == 8 && op.asize == 8 { Plan::BitInMemory } else { Plan::Handler };
     }
     Plan::Native
 }
@@ -292,8 +312,7 @@ fn die(mut flags: u32, instructions: &[Instruction], plans: &[Plan]) -> bool {
             return false;
         }
         if !conditional_flags(i) {
-            // What an instruction leaves undefined it may leave alone.
-            flags &= !(i.rflags_modified() & !undefined_flags(i));
+            flags &= !written_flags(i);
             if flags == 0 {
                 return true;
             }

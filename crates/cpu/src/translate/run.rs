@@ -8,6 +8,7 @@ use crate::cache::BlockCache;
 use crate::decode::mode;
 use crate::exec::vector::run::{MASKS, XCR0_AVX};
 use crate::fault::Flow;
+use crate::flags;
 use crate::front::{JUMP_MASK, Mode, PAGE_MASK};
 use crate::native::HOST_MXCSR;
 use crate::ram::PAGE;
@@ -24,6 +25,9 @@ const LONGEST: Ticks = 1 << 30;
 const CHEAPEST: Ticks = 128;
 /// Time after which counters are drained: no block can have been executed so often that its counter overflows.
 const DRAIN: Ticks = CHEAPEST << 31;
+
+/// Flags that are kept apart or never pushed; LAHF gives the bit that is always set.
+const KEPT_APART: u64 = flags::IF | flags::AC | flags::RF | flags::VM | 2;
 
 /// What translated code and those it calls share.
 pub struct Context {
@@ -57,7 +61,8 @@ impl Cpu {
     /// Under which access code runs now; `None` if it is not translated.
     #[inline]
     fn key(&self) -> Option<Key> {
-        if !self.long64 {
+        // Nobody uses the rings between.
+        if !self.long64 || matches!(self.cpl, 1 | 2) {
             return None;
         }
         match self.front.mode() {
@@ -211,6 +216,7 @@ impl Cpu {
         let registers = self.gpr.as_mut_ptr();
         let budget = self.clock.wrapping_sub(context.base) as i64;
         let refused = self.refused();
+        let system = self.flags;
         let vector = &raw mut self.vector;
         let area = self.front.current();
         area.follow_code(generation);
@@ -232,6 +238,9 @@ impl Cpu {
         running.jump_mask = JUMP_MASK;
         running.registers = registers;
         running.flags = image >> 11 & 1 | (image & 0xff) << 8;
+        running.interrupts = system & flags::IF;
+        running.access_control = system & flags::AC;
+        running.system_flags = system & !KEPT_APART;
         running.budget = budget;
         running.refused = refused;
         running.vector = vector;
@@ -280,6 +289,13 @@ impl Cpu {
         self.clock = context.base.wrapping_add(running.budget as u64);
         self.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
         self.predictor.set_top(running.returns);
+        let changed = (self.flags ^ (running.interrupts | running.access_control)) & (flags::IF | flags::AC);
+        if changed != 0 {
+            self.flags ^= changed;
+            if changed & flags::AC != 0 {
+                self.access_changed();
+            }
+        }
         // The host's MXCSR is the one for compiled code.
         self.vector.loaded = NOT_LOADED;
     }
