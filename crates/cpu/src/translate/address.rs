@@ -51,7 +51,8 @@ impl Emit<'_> {
             return false;
         }
         let narrow = narrow || op.asize == 4;
-        let Ok(disp) = i32::try_from(op.disp as i64) else {
+        let disp = if op.asize == 4 { Ok(op.disp as i32) } else { i32::try_from(op.disp as i64) };
+        let Ok(disp) = disp else {
             if op.base != NO_REG || op.index != NO_REG {
                 return false;
             }
@@ -90,14 +91,17 @@ impl Emit<'_> {
     pub fn probe(&mut self, write: bool) -> Option<usize> {
         let op = *self.op();
         let size = self.instruction().memory_size().size() as i32;
-        let plain = op.asize == 8 && op.seg != seg::FS && op.seg != seg::GS;
+        let narrow = self.key.narrow();
+        let plain = op.asize == if narrow { 4 } else { 8 } && op.seg != seg::FS && op.seg != seg::GS;
         if plain && op.base == NO_REG && op.index == NO_REG {
             self.page = None;
-            return Some(self.probe_constant(op.disp, size, write));
+            let address = if narrow { op.disp & 0xffff_ffff } else { op.disp };
+            return Some(self.probe_constant(address, size, write));
         }
+        let disp = if narrow { Ok(op.disp as i32) } else { i32::try_from(op.disp as i64) };
         if plain
             && op.index == NO_REG
-            && let Ok(disp) = i32::try_from(op.disp as i64)
+            && let Ok(disp) = disp
         {
             return Some(self.probe_base(op.base, disp, size, write));
         }
@@ -152,7 +156,11 @@ impl Emit<'_> {
     /// The probe of an operand up to the decision: `FIRST` is an offset in a page if it is found.
     pub fn find(&mut self, Operand { base, disp, size, write, table }: Operand) {
         let base = self.value(base, FIRST);
-        let at = if disp == 0 {
+        let at = if self.key.narrow() {
+            // The upper halves of registers may hold anything.
+            self.asm.flagless_lea32(FIRST, M::at(base, disp));
+            FIRST
+        } else if disp == 0 {
             base
         } else {
             self.asm.flagless_lea(FIRST, M::at(base, disp));

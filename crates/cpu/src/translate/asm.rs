@@ -155,6 +155,14 @@ impl Asm {
         self.code.extend_from_slice(&value.to_le_bytes());
     }
 
+    /// `mov dword [m], value`.
+    pub fn flagless_store_constant32(&mut self, m: M, value: i32) {
+        self.rex(false, 0, m);
+        self.code.push(0xc7);
+        self.modrm(0, m);
+        self.code.extend_from_slice(&value.to_le_bytes());
+    }
+
     /// `lea to, [m]` (64 bits).
     pub fn flagless_lea(&mut self, to: R, m: M) {
         self.rex(true, to.0, m);

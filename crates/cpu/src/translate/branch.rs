@@ -14,14 +14,43 @@ const RSP: u8 = crate::state::reg::RSP;
 const STACK: R = R::R15;
 
 impl Emit<'_> {
-    /// Probes for the eight bytes below the top of the stack; they are at `FIRST + SECOND - 7`.
+    /// Bytes of a stack slot.
+    fn word(&self) -> i32 {
+        if self.key.narrow() { 4 } else { 8 }
+    }
+
+    /// Probes for the slot below the top of the stack; it is at [`Emit::slot`].
     fn probe_push(&mut self) -> usize {
-        self.probe_base(RSP, -8, 8, true)
+        let word = self.word();
+        self.probe_base(RSP, -word, word, true)
+    }
+
+    /// Where a stack slot has been found.
+    fn slot(&self) -> M {
+        M::indexed(FIRST, SECOND, 0, 1 - self.word())
+    }
+
+    /// Reads a stack slot or another operand of its size.
+    fn load_slot(&mut self, to: R) {
+        let slot = self.slot();
+        if self.key.narrow() { self.asm.flagless_load32(to, slot) } else { self.asm.flagless_load(to, slot) }
+    }
+
+    /// Writes a stack slot.
+    fn store_slot(&mut self, from: R) {
+        let slot = self.slot();
+        if self.key.narrow() { self.asm.flagless_store32(slot, from) } else { self.asm.flagless_store(slot, from) }
+    }
+
+    /// `lea to, [from + by]`, of the size of a stack slot.
+    fn add_to(&mut self, to: R, from: R, by: i32) {
+        let sum = M::at(from, by);
+        if self.key.narrow() { self.asm.flagless_lea32(to, sum) } else { self.asm.flagless_lea(to, sum) }
     }
 
     /// Moves the stack pointer.
     fn move_stack(&mut self, by: i32) {
-        self.asm.flagless_lea(STACK, M::at(STACK, by));
+        self.add_to(STACK, STACK, by);
         match &mut self.page {
             Some(page) if page.base == RSP => {
                 page.first -= i64::from(by);
@@ -39,7 +68,7 @@ impl Emit<'_> {
     pub fn push(&mut self) -> bool {
         if self.instruction().op0_kind() == OpKind::Memory {
             let Some(load) = self.probe(false) else { return false };
-            self.asm.flagless_load(FIRST, Self::found());
+            self.load_slot(FIRST);
             self.asm.flagless_store(field!(target), FIRST);
             self.push_kept();
             self.back_here(load);
@@ -48,12 +77,15 @@ impl Emit<'_> {
         let stub = self.probe_push();
         if self.instruction().op0_kind() == OpKind::Register {
             let value = self.value(self.op().r0, TEST);
-            self.asm.flagless_store(Self::found(), value);
+            self.store_slot(value);
+        } else if self.key.narrow() {
+            let slot = self.slot();
+            self.asm.flagless_store_constant32(slot, self.op().imm as i32);
         } else {
             let Ok(value) = i32::try_from(self.op().imm as i64) else { return false };
             self.asm.flagless_store_constant(Self::found(), value);
         }
-        self.move_stack(-8);
+        self.move_stack(-self.word());
         self.back_here(stub);
         true
     }
@@ -80,28 +112,29 @@ impl Emit<'_> {
         self.page = None;
         let stub = self.probe_push();
         self.asm.flagless_load(TEST, field!(target));
-        self.asm.flagless_store(Self::found(), TEST);
-        self.move_stack(-8);
+        self.store_slot(TEST);
+        self.move_stack(-self.word());
         self.back_here(stub);
     }
 
     /// POP to a register.
     pub fn pop(&mut self) -> bool {
         let guest = self.op().r0;
-        let stub = self.probe_base(RSP, 0, 8, false);
+        let word = self.word();
+        let stub = self.probe_base(RSP, 0, word, false);
         match host(guest) {
             Some(STACK) => {
-                self.asm.flagless_load(STACK, Self::found());
+                self.load_slot(STACK);
                 self.page = None;
             }
             Some(to) => {
-                self.asm.flagless_load(to, Self::found());
-                self.move_stack(8);
+                self.load_slot(to);
+                self.move_stack(word);
             }
             None => {
-                self.asm.flagless_load(TEST, Self::found());
+                self.load_slot(TEST);
                 self.asm.flagless_store(memory_register(guest), TEST);
-                self.move_stack(8);
+                self.move_stack(word);
             }
         }
         self.back_here(stub);
@@ -110,9 +143,10 @@ impl Emit<'_> {
 
     /// LEAVE.
     pub fn leave(&mut self) -> bool {
-        let stub = self.probe_base(5, 0, 8, false);
-        self.asm.flagless_lea(STACK, M::at(R::RBP, 8));
-        self.asm.flagless_load(R::RBP, Self::found());
+        let word = self.word();
+        let stub = self.probe_base(5, 0, word, false);
+        self.add_to(STACK, R::RBP, word);
+        self.load_slot(R::RBP);
         self.page = None;
         self.back_here(stub);
         true
@@ -130,8 +164,8 @@ impl Emit<'_> {
     /// Pushes the return address and notes it in the modelled return stack. Nothing may fail afterwards.
     fn note_call(&mut self, next: u64) {
         self.asm.flagless_constant(TEST, next);
-        self.asm.flagless_store(Self::found(), TEST);
-        self.asm.flagless_lea(STACK, M::at(STACK, -8));
+        self.store_slot(TEST);
+        self.add_to(STACK, STACK, -self.word());
         if !self.source.recorded {
             return;
         }
@@ -166,9 +200,10 @@ impl Emit<'_> {
 
     /// RET.
     pub fn ret(&mut self) -> bool {
-        let Ok(release) = i32::try_from(self.op().imm + 8) else { return false };
-        self.probe_base(RSP, 0, 8, false);
-        self.asm.flagless_load(FIRST, Self::found());
+        let word = self.word();
+        let Ok(release) = i32::try_from(self.op().imm) else { return false };
+        self.probe_base(RSP, 0, word, false);
+        self.load_slot(FIRST);
         if self.source.recorded {
             self.asm.flagless_load(SECOND, field!(returns));
             self.asm.flagless_load(TEST, M::at(SECOND, offset_of!(Return, negated) as i32));
@@ -181,7 +216,7 @@ impl Emit<'_> {
             self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, previous) as i32));
             self.asm.flagless_store(field!(returns), SECOND);
         }
-        self.asm.flagless_lea(STACK, M::at(STACK, release));
+        self.add_to(STACK, STACK, release + word);
         self.asm.jump_register(FIRST);
         true
     }
@@ -192,14 +227,14 @@ impl Emit<'_> {
         let page = self.page.take();
         if self.instruction().op0_kind() == OpKind::Memory {
             self.page = page;
-            if !super::plan::native_memory(self.instruction(), &op) || self.probe(false).is_none() {
+            if !super::plan::native_memory(self.instruction(), &op, self.key.narrow()) || self.probe(false).is_none() {
                 return false;
             }
-            self.asm.flagless_load(FIRST, Self::found());
+            self.load_slot(FIRST);
         } else {
             let from = self.value(op.r0, FIRST);
-            if from != FIRST {
-                self.asm.flagless_copy(FIRST, from);
+            if from != FIRST || self.key.narrow() {
+                self.add_to(FIRST, from, 0);
             }
         }
         self.page = None;

@@ -22,25 +22,67 @@ pub enum Key {
     SupervisorOnly = 2,
     /// CPL 0, with SMAP and RFLAGS.AC set.
     Override = 3,
+    /// 32-bit code with flat segments: at CPL 3.
+    User32 = 4,
+    /// Likewise, below, without SMAP.
+    Supervisor32 = 5,
+    /// Likewise, with SMAP and RFLAGS.AC clear.
+    SupervisorOnly32 = 6,
+    /// Likewise, with SMAP and RFLAGS.AC set.
+    Override32 = 7,
 }
 
 /// How many there are.
-pub const KEYS: usize = 4;
+pub const KEYS: usize = 8;
 
 impl Key {
     /// The table of [`Area::tables`](crate::front::Area::tables).
     pub fn table(self) -> usize {
         match self {
-            Self::User => 0,
-            Self::Supervisor | Self::Override => 1,
-            Self::SupervisorOnly => 2,
+            Self::User | Self::User32 => 0,
+            Self::Supervisor | Self::Override | Self::Supervisor32 | Self::Override32 => 1,
+            Self::SupervisorOnly | Self::SupervisorOnly32 => 2,
         }
+    }
+
+    /// Whether the code is 32-bit code.
+    pub fn narrow(self) -> bool {
+        self as u8 >= Self::User32 as u8
+    }
+
+    /// The same access by 64-bit code.
+    pub fn wide(self) -> Self {
+        match self {
+            Self::User32 => Self::User,
+            Self::Supervisor32 => Self::Supervisor,
+            Self::SupervisorOnly32 => Self::SupervisorOnly,
+            Self::Override32 => Self::Override,
+            other => other,
+        }
+    }
+
+    /// The key for 32-bit code.
+    pub fn narrowed(self) -> Self {
+        match self {
+            Self::User => Self::User32,
+            Self::Supervisor => Self::Supervisor32,
+            Self::SupervisorOnly => Self::SupervisorOnly32,
+            Self::Override => Self::Override32,
+            other => other,
+        }
+    }
+
+    /// Whether the code runs at CPL 3.
+    pub fn user(self) -> bool {
+        matches!(self, Self::User | Self::User32)
     }
 
     fn after(self, access_control: bool) -> Self {
         match (self, access_control) {
             (Self::SupervisorOnly | Self::Override, true) => Self::Override,
             (Self::SupervisorOnly | Self::Override, false) => Self::SupervisorOnly,
+            (Self::SupervisorOnly32 | Self::Override32, true) => Self::Override32,
+            (Self::SupervisorOnly32 | Self::Override32, false) => Self::SupervisorOnly32,
             (other, _) => other,
         }
     }
@@ -50,7 +92,7 @@ impl Key {
 pub struct Source<'a> {
     /// Its number.
     pub index: u32,
-    /// Its address, in 64-bit mode.
+    /// Its address: linear, and the instruction pointer.
     pub rip: u64,
     /// Where it is.
     pub physical: u64,
@@ -160,7 +202,7 @@ pub fn emit(source: &Source, encoder: &mut Encoder, factory: &mut InstructionInf
 impl Emit<'_> {
     fn block(&mut self) -> Option<Emitted> {
         let (checked, due, head, begin) = self.head();
-        let plans = plans(self.source.instructions, self.source.ops);
+        let plans = plans(self.source.instructions, self.source.ops, self.source.key.narrow());
         for (at, plan) in plans.iter().enumerate() {
             self.at = at;
             if !self.one(*plan)? {
@@ -190,7 +232,7 @@ impl Emit<'_> {
     /// The checks on entry, and the charge.
     fn head(&mut self) -> (usize, usize, usize, usize) {
         let source = self.source;
-        let (signature, _) = signature(source.rip, source.physical, source.key == Key::User);
+        let (signature, _) = signature(source.rip, source.physical, source.key.user());
         let checked = self.asm.here();
         self.asm.flagless_constant(FIRST, signature.wrapping_neg());
         self.asm.flagless_load(TEST, fetch(fetch_slot(source.rip)));
@@ -539,6 +581,12 @@ impl Emit<'_> {
             i.set_memory_displacement64((1 - size) as u64);
             i.set_memory_displ_size(u32::from(size != 1));
             i.set_segment_prefix(Register::None);
+        }
+        // 32-bit code has shorter forms.
+        match i.code() {
+            iced_x86::Code::Inc_r32 => i.set_code(iced_x86::Code::Inc_rm32),
+            iced_x86::Code::Dec_r32 => i.set_code(iced_x86::Code::Dec_rm32),
+            _ => {}
         }
         // All processors run on one thread of the host: nothing comes between a read and its write.
         i.set_has_lock_prefix(false);

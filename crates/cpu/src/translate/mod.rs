@@ -67,7 +67,7 @@ impl Code {
         match self {
             Self::Plain => entry::PLAIN as u32,
             Self::Head { index } => 1 << 31 | index,
-            Self::Link { index, key, number } => 1 << 30 | u32::from(number) << 27 | u32::from(key) << 25 | index,
+            Self::Link { index, key, number } => 1 << 30 | u32::from(number) << 28 | u32::from(key) << 25 | index,
         }
     }
 
@@ -75,7 +75,7 @@ impl Code {
         let index = code & INDEX;
         match code >> 30 {
             0 => Self::Plain,
-            1 => Self::Link { index, key: (code >> 25) as u8 & 3, number: (code >> 27) as u8 & 1 },
+            1 => Self::Link { index, key: (code >> 25) as u8 & 7, number: (code >> 28) as u8 & 1 },
             _ => Self::Head { index },
         }
     }

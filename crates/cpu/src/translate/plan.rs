@@ -197,12 +197,46 @@ fn conditional_flags(i: &Instruction) -> bool {
         && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n) == Register::CL)
 }
 
-/// The plan for an instruction that `op` was made of, in 64-bit mode.
-fn plan_one(i: &Instruction, op: &Op) -> Plan {
+/// The plan for what 32-bit code does otherwise than 64-bit code.
+fn plan_narrow(i: &Instruction, op: &Op) -> Option<Plan> {
+    use iced_x86::Code::*;
+    let near = i.op0_kind() == OpKind::NearBranch32;
+    Some(match i.code() {
+        Push_r32 | Pushd_imm8 | Pushd_imm32 => Plan::Push,
+        Pop_r32 => Plan::Pop,
+        Leaved => Plan::Leave,
+        Call_rel32_32 => Plan::Call,
+        Retnd | Retnd_imm16 => Plan::Return,
+        Jmp_rm32 => Plan::Indirect { call: false },
+        Call_rm32 => Plan::Indirect { call: true },
+        // In 64-bit mode these bytes are prefixes; the emitter has other ones for them.
+        Inc_r32 | Dec_r32 => Plan::Native,
+        Pushfd | Pushd_ES | Pushd_CS | Pushd_SS | Pushd_DS | Popd_ES | Popd_SS | Popd_DS => Plan::Handler,
+        _ if i.mnemonic() == Mnemonic::Jmp && near => Plan::Jump,
+        _ if i.is_jcc_short_or_near() && near => Plan::Branch,
+        _ if matches!(
+            i.mnemonic(),
+            Mnemonic::Push | Mnemonic::Pop | Mnemonic::Leave | Mnemonic::Jmp | Mnemonic::Call
+        ) =>
+        {
+            Plan::Handler
+        }
+        _ if matches!(i.mnemonic(), Mnemonic::Ret | Mnemonic::Vzeroupper | Mnemonic::Vzeroall) => Plan::Handler,
+        // Memory by a 16-bit address, or through CS, FS or GS.
+        _ if op.has(Op::MEM) && !segment_fits(op, true) => Plan::Handler,
+        _ => return None,
+    })
+}
+
+/// The plan for an instruction that `op` was made of, in 32-bit code if `narrow`, else in 64-bit mode.
+fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
     use Mnemonic::*;
     if op.code != i.code() as u16 {
         // The model does not have it.
         return Plan::Handler;
+    }
+    if narrow && let Some(plan) = plan_narrow(i, op) {
+        return plan;
     }
     let canonical = |address: u64| ((address as i64) << 16 >> 16) as u64 == address;
     match i.mnemonic() {
@@ -214,7 +248,9 @@ fn plan_one(i: &Instruction, op: &Op) -> Plan {
         Push if op.size == 8 || i.op0_kind() != OpKind::Register => {
             return match i.code() {
                 iced_x86::Code::Push_r64 | iced_x86::Code::Pushq_imm8 | iced_x86::Code::Pushq_imm32 => Plan::Push,
-                iced_x86::Code::Push_rm64 if i.op0_kind() == OpKind::Memory && native_memory(i, op) => Plan::Push,
+                iced_x86::Code::Push_rm64 if i.op0_kind() == OpKind::Memory && native_memory(i, op, narrow) => {
+                    Plan::Push
+                }
                 _ => Plan::Handler,
             };
         }
@@ -236,11 +272,11 @@ fn plan_one(i: &Instruction, op: &Op) -> Plan {
     }
     if super::vector::need(i, op).is_some() {
         let memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
-        return if memory && !segment_fits(op) { Plan::Handler } else { Plan::Vector };
+        return if memory && !segment_fits(op, narrow) { Plan::Handler } else { Plan::Vector };
     }
     let registers_fit = (0..i.op_count()).all(|n| match i.op_kind(n) {
         OpKind::Register => is_general(i.op_register(n)),
-        OpKind::Memory => native_memory(i, op),
+        OpKind::Memory => native_memory(i, op, narrow),
         kind => {
             matches!(kind, OpKind::Immediate8 | OpKind::Immediate16 | OpKind::Immediate32 | OpKind::Immediate64)
                 || matches!(kind, OpKind::Immediate8to16 | OpKind::Immediate8to32 | OpKind::Immediate8to64)
@@ -261,7 +297,7 @@ fn plan_one(i: &Instruction, op: &Op) -> Plan {
 }
 
 /// Whether the translator computes this memory operand's address.
-pub fn native_memory(i: &Instruction, op: &Op) -> bool {
+pub fn native_memory(i: &Instruction, op: &Op, narrow: bool) -> bool {
     let moffs = i.memory_base() == Register::None && i.memory_displ_size() == 8 && !i.is_ip_rel_memory_operand() && {
         use iced_x86::Code::*;
         matches!(
@@ -277,17 +313,20 @@ pub fn native_memory(i: &Instruction, op: &Op) -> bool {
         )
     };
     let size = i.memory_size().size();
-    segment_fits(op) && !moffs && matches!(size, 1 | 2 | 4 | 8)
+    segment_fits(op, narrow) && !moffs && matches!(size, 1 | 2 | 4 | 8)
 }
 
 /// Whether the translator computes addresses in this segment and of this size.
-fn segment_fits(op: &Op) -> bool {
+fn segment_fits(op: &Op, narrow: bool) -> bool {
+    if narrow {
+        return op.asize == 4 && matches!(op.seg, seg::ES | seg::SS | seg::DS);
+    }
     (op.seg >= SEG_FLAT || op.seg == seg::FS || op.seg == seg::GS) && op.asize >= 4
 }
 
 /// Plans for the instructions of a block.
-pub fn plans(instructions: &[Instruction], ops: &[Op]) -> Vec<Plan> {
-    let mut plans: Vec<Plan> = instructions.iter().zip(ops).map(|(i, op)| plan_one(i, op)).collect();
+pub fn plans(instructions: &[Instruction], ops: &[Op], narrow: bool) -> Vec<Plan> {
+    let mut plans: Vec<Plan> = instructions.iter().zip(ops).map(|(i, op)| plan_one(i, op, narrow)).collect();
     for n in 0..plans.len() {
         if plans[n] == Plan::Native {
             let undefined = undefined_flags(&instructions[n]);

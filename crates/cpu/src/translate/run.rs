@@ -12,7 +12,7 @@ use crate::flags;
 use crate::front::{JUMP_MASK, Mode, PAGE_MASK};
 use crate::native::HOST_MXCSR;
 use crate::ram::PAGE;
-use crate::state::{Cpu, NOT_LOADED, bits::*, seg};
+use crate::state::{Cpu, NOT_LOADED, bits::*, rights, seg};
 use crate::tier::Tier;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use ledger::{OriginId, Ticks};
@@ -62,16 +62,38 @@ impl Cpu {
     #[inline]
     fn key(&self) -> Option<Key> {
         // Nobody uses the rings between.
-        if !self.long64 || matches!(self.cpl, 1 | 2) {
+        if matches!(self.cpl, 1 | 2) {
             return None;
         }
-        match self.front.mode() {
-            Mode::User => Some(Key::User),
-            Mode::SupervisorOnly => Some(Key::SupervisorOnly),
-            Mode::Supervisor if self.cr4 & CR4_SMAP != 0 => Some(Key::Override),
-            Mode::Supervisor => Some(Key::Supervisor),
-            Mode::Slow => None,
+        let key = match self.front.mode() {
+            Mode::User => Key::User,
+            Mode::SupervisorOnly => Key::SupervisorOnly,
+            Mode::Supervisor if self.cr4 & CR4_SMAP != 0 => Key::Override,
+            Mode::Supervisor => Key::Supervisor,
+            Mode::Slow => return None,
+        };
+        if self.long64 {
+            return Some(key);
         }
+        self.flat().then(|| key.narrowed())
+    }
+
+    /// Whether this is 32-bit protected-mode code whose segments all begin at 0 and have no limit, as compilers expect.
+    fn flat(&self) -> bool {
+        let whole = |number: u8| {
+            let segment = &self.seg[usize::from(number)];
+            segment.base == 0 && segment.limit == u32::MAX && segment.usable()
+        };
+        let data = |number: u8| {
+            const KIND: u32 = rights::CODE | rights::DC | rights::RW;
+            whole(number) && self.seg[usize::from(number)].rights & KIND == rights::RW
+        };
+        self.mode == mode::BITS32 | mode::PROTECTED
+            && whole(seg::CS)
+            && data(seg::DS)
+            && data(seg::ES)
+            && data(seg::SS)
+            && self.seg[usize::from(seg::SS)].rights & rights::DB != 0
     }
 
     /// Runs a block, and those it leads to, as translated code. `false`: it is for the interpreter.
@@ -116,7 +138,7 @@ impl Cpu {
     fn translate_block(&mut self, cache: &mut BlockCache, index: u32, key: Key) -> u32 {
         let block = &cache.blocks[index as usize];
         // A block that crosses pages is checked on each entry; the counter of one that costs next to nothing could overflow.
-        if block.second != 0 || block.cost < CHEAPEST || block.mode & 3 != mode::BITS64 {
+        if block.second != 0 || block.cost < CHEAPEST || (block.mode & 3 == mode::BITS64) == key.narrow() {
             cache.translations.refuse(index);
             return 0;
         }
@@ -125,15 +147,15 @@ impl Cpu {
             return 0;
         }
         let ops = &cache.ops[block.first as usize..][..block.count as usize];
-        let mut decoder = Decoder::with_ip(64, &bytes, block.rip, DecoderOptions::NONE);
+        let mut decoder = Decoder::with_ip(if key.narrow() { 32 } else { 64 }, &bytes, block.rip, DecoderOptions::NONE);
         let mut instruction = Instruction::default();
         let mut instructions = Vec::with_capacity(ops.len());
         while decoder.can_decode() && instructions.len() < ops.len() {
             decoder.decode_out(&mut instruction);
             instructions.push(self.as_model(instruction));
         }
-        let same =
-            instructions.len() == ops.len() && instructions.iter().zip(ops).all(|(i, op)| i.next_ip() == op.next);
+        let same = instructions.len() == ops.len()
+            && instructions.iter().zip(ops).all(|(i, op)| i.len() == usize::from(op.len));
         if !same {
             cache.translations.refuse(index);
             return 0;

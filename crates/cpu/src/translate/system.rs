@@ -9,7 +9,7 @@ use iced_x86::Mnemonic;
 impl Emit<'_> {
     /// CLI, where no privilege can be missing.
     pub fn mask_interrupts(&mut self) -> bool {
-        if self.key == Key::User {
+        if self.key.user() {
             return false;
         }
         self.asm.flagless_store_constant(field!(interrupts), 0);
@@ -18,7 +18,7 @@ impl Emit<'_> {
 
     /// STAC or CLAC, where there is no doubt that the processor has them and they are allowed.
     pub fn access_control(&mut self, set: bool) -> bool {
-        if !matches!(self.key, Key::SupervisorOnly | Key::Override) {
+        if !matches!(self.key.wide(), Key::SupervisorOnly | Key::Override) {
             return false;
         }
         self.asm.flagless_store_constant(field!(access_control), if set { flags::AC as i32 } else { 0 });
@@ -35,7 +35,7 @@ impl Emit<'_> {
             _ => 0xbb,
         };
         self.page = None;
-        if !self.address(FIRST, false, true) {
+        if self.key.narrow() || !self.address(FIRST, false, true) {
             return false;
         }
         self.asm.flagless_constant(TEST, 6);
