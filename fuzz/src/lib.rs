@@ -7,4 +7,5 @@ pub mod hypervisor;
 pub mod ledger;
 pub mod loader;
 pub mod profile;
+pub mod translate;
 pub mod virtio;

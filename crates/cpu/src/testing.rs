@@ -3,6 +3,8 @@
 //! RAM is [`RAM`] bytes from address 0 and, with paging, mapped to itself with 2 MiB user pages. Code goes to [`CODE`], data
 //! may be kept at [`DATA`], and the stack starts at [`STACK`] and grows down.
 
+pub mod tiers;
+
 use crate::bus::{Bus, Ident};
 use crate::cache::BlockCache;
 use crate::decode::{MAX_LENGTH, execute, operation};

@@ -286,6 +286,10 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
     if !is_native(i.mnemonic()) || !registers_fit {
         return Plan::Handler;
     }
+    // By more than 16 bits, processors differ in the result.
+    if matches!(i.mnemonic(), Shld | Shrd) && op.size == 2 {
+        return Plan::Handler;
+    }
     // A bit offset in a register reaches beyond the operand.
     if matches!(i.mnemonic(), Bt | Bts | Btr | Btc)
         && i.op0_kind() == OpKind::Memory

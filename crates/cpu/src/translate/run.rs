@@ -51,8 +51,8 @@ pub(crate) enum Before {
     /// Nothing that concerns it.
     #[default]
     Nothing,
-    /// A translated block that could lead here.
-    Link { index: u32, key: u8, number: u8 },
+    /// A translated block that could lead here, unless everything has been dropped since.
+    Link { index: u32, key: u8, number: u8, generation: u64 },
     /// A block whose end says where to go on.
     Indirect,
 }
@@ -118,9 +118,11 @@ impl Cpu {
         let block = &cache.blocks[index as usize];
         match std::mem::take(before) {
             Before::Nothing => {}
-            Before::Link { index: from, key: from_key, number } => {
-                let same_page = cache.blocks[from as usize].rip & !(PAGE - 1) == block.rip & !(PAGE - 1);
-                cache.translations.link(from, from_key, number, index, entry, same_page);
+            Before::Link { index: from, key: from_key, number, generation } => {
+                if generation == cache.translations.generation() {
+                    let same_page = cache.blocks[from as usize].rip & !(PAGE - 1) == block.rip & !(PAGE - 1);
+                    cache.translations.link(from, from_key, number, index, entry, same_page);
+                }
             }
             Before::Indirect => {
                 let code = cache.translations.checked(entry) as u64;
@@ -216,7 +218,7 @@ impl Cpu {
                 let block = &cache.blocks[index as usize];
                 let last = &cache.ops[(block.first + block.count - 1) as usize];
                 self.rip = if number == 0 { last.imm } else { last.next };
-                Before::Link { index, key, number }
+                Before::Link { index, key, number, generation: cache.translations.generation() }
             }
         }
     }

@@ -1,0 +1,357 @@
+//! The same program under the interpreter and the translator, which must not differ in anything that a guest or a ledger shows.
+//!
+//! Around the program there is as much of an operating system as it takes to go on after faults: each exception goes on at the
+//! address in [`RECOVERY`], with a good stack pointer, until [`LIVES`] is used up; then the processor halts.
+
+use super::{CODE, DATA, Machine, NullBus, Random, assemble, set_flat_segments, set_long_mode};
+use crate::ram::{PAGE, Ram};
+use crate::state::{Segment, TableRegister, bits::*, rights, seg};
+use crate::{Cpu, Exit, Model, Tier};
+use iced_x86::code_asm::*;
+use ledger::profile::Profile;
+use ledger::{Amount, Geometry, Kind, Origin, Recorder, Sets, Shape, Ticks};
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Pages of code, from [`CODE`] on.
+pub const CODE_PAGES: u64 = 4;
+/// Data below the first megabyte: two pages.
+pub const LOW: u64 = 0x4_2000;
+/// A page that may be read only; [`DATA`] and the page after it may be written.
+pub const READ_ONLY: u64 = DATA + 2 * PAGE;
+/// Nothing is here.
+pub const ABSENT: u64 = DATA + 3 * PAGE;
+/// A page of the other privilege.
+pub const OTHER: u64 = DATA + 4 * PAGE;
+/// The second page of code, once more.
+pub const ALIAS: u64 = DATA + 5 * PAGE;
+/// Where to go on after an exception: 8 bytes in a page of their own.
+pub const RECOVERY: u64 = DATA + 6 * PAGE;
+/// Exceptions that are still survived: 4 bytes.
+pub const LIVES: u64 = RECOVERY + 8;
+/// Middle of the two pages of stack.
+pub const STACK: u64 = DATA + 0x1_1000;
+
+const GDT: u64 = 0x4000;
+const IDT: u64 = 0x5000;
+const TSS: u64 = 0x6000;
+const HANDLERS: u64 = 0x7000;
+const COMMON: u64 = HANDLERS + 0x800;
+const HANDLER_STACK: u64 = 0xa000;
+const PT: [u64; 2] = [0x8000, 0xc000];
+const ROOT: u64 = 0x1000;
+/// All of them, with the level-4, level-3 and level-2 tables.
+const SYSTEM: std::ops::Range<u64> = ROOT..0xd000;
+
+/// What a program starts with.
+#[derive(Clone)]
+pub struct Start {
+    /// Privilege level.
+    pub cpl: u8,
+    /// CR4.SMAP.
+    pub smap: bool,
+    /// Where it begins, in the pages of code.
+    pub rip: u64,
+    /// The bytes of the pages of code.
+    pub code: Vec<u8>,
+    /// General registers.
+    pub gpr: [u64; 16],
+    /// Arithmetic flags, and AC.
+    pub flags: u64,
+    /// FS and GS.
+    pub bases: [u64; 2],
+    /// What data, stacks and vector registers are filled with.
+    pub seed: u64,
+    /// What the second machine runs by.
+    pub tier: Tier,
+}
+
+/// The two machines.
+pub struct Tiers {
+    model: Arc<Model>,
+    /// The interpreting one, then the other.
+    machines: [Machine; 2],
+    pages: Vec<u64>,
+}
+
+impl Default for Tiers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tiers {
+    /// Makes them.
+    pub fn new() -> Self {
+        let profile = Profile::named("max").expect("a built-in profile");
+        // Few entries, so that translations are replaced.
+        let sets = |entries, ways| Sets { entries, ways };
+        let geometry = Geometry {
+            dtlb_4k: sets(8, 4),
+            itlb_4k: sets(4, 2),
+            stlb: sets(16, 4),
+            target_cache: 8,
+            return_stack: 4,
+            ..profile.geometry()
+        };
+        let model = Arc::new(Model::of(&profile, profile.costs(), geometry, &profile.cpuid()));
+        let machine = || Machine::long64(0);
+        let pages = SYSTEM
+            .step_by(PAGE as usize)
+            .chain((CODE..).step_by(PAGE as usize).take(CODE_PAGES as usize))
+            .chain([LOW, LOW + PAGE, DATA, DATA + PAGE, READ_ONLY, OTHER, RECOVERY, STACK - PAGE, STACK])
+            .collect();
+        Self { model, machines: [machine(), machine()], pages }
+    }
+
+    /// The machine that interprets.
+    pub fn reference(&self) -> &Machine {
+        &self.machines[0]
+    }
+
+    /// Puts both machines at the start of a program.
+    pub fn start(&mut self, start: &Start) {
+        let tiers = [Tier::Interpreter, start.tier];
+        for (machine, tier) in self.machines.iter_mut().zip(tiers) {
+            let ram = machine.cpu.ram.clone();
+            let recorder = machine.cpu.recorder.clone();
+            machine.cache.clear(&ram, &mut recorder.borrow_mut());
+            machine.cache.tier = tier;
+            let (bus, recorder) = (Rc::new(RefCell::new(NullBus)), Rc::new(RefCell::new(Recorder::default())));
+            machine.cpu = Cpu::new(0, self.model.clone(), ram, bus, recorder);
+            fill(machine, &self.pages, start.seed);
+            assert!(start.code.len() as u64 <= CODE_PAGES * PAGE);
+            machine.poke(CODE, &start.code);
+            system(machine, start);
+        }
+    }
+
+    /// Runs both for so long and compares them. `Err`: how they differ.
+    pub fn run(&mut self, ticks: Ticks) -> Result<Exit, String> {
+        let [a, b] = &mut self.machines;
+        let exits = (a.run(ticks), b.run(ticks));
+        let mut text = String::new();
+        if exits.0 != exits.1 {
+            let _ = writeln!(text, "exit: {:?}, translated {:?}", exits.0, exits.1);
+        }
+        for ((name, a), (_, b)) in registers(&a.cpu).into_iter().zip(registers(&b.cpu)) {
+            if a != b {
+                let _ = writeln!(text, "{name}: {a:x?}, translated {b:x?}");
+            }
+        }
+        for &page in &self.pages {
+            let (x, y): ([u8; 4096], [u8; 4096]) = (a.peek(page), b.peek(page));
+            if let Some(at) = (0..4096).find(|&at| x[at] != y[at]) {
+                let at = at & !7;
+                let (x, y) = (&x[at..at + 8], &y[at..at + 8]);
+                let _ = writeln!(text, "memory at {:#x}: {x:02x?}, translated {y:02x?}", page + at as u64);
+            }
+        }
+        if text.is_empty() { Ok(exits.0) } else { Err(text) }
+    }
+
+    /// Compares what has been charged.
+    pub fn charges(&mut self) -> Result<(), String> {
+        let [a, b] = &mut self.machines;
+        let [a, b] = [a, b].map(charges);
+        let mut text = String::new();
+        for (name, a, b) in [("only interpreted", &a, &b), ("only translated", &b, &a)] {
+            for charge in a.iter().filter(|charge| b.binary_search(charge).is_err()) {
+                let _ = writeln!(text, "{name}: {charge:x?}");
+            }
+        }
+        if text.is_empty() { Ok(()) } else { Err(text) }
+    }
+}
+
+/// A line of a ledger: origin, address, and the kind of event with its count and ticks, or the instructions of a block with
+/// its executions.
+type Charge = (Origin, u64, Option<(Kind, u64, Ticks)>, Option<(Shape, u64)>);
+
+fn charges(machine: &mut Machine) -> Vec<Charge> {
+    machine.cpu.settle(&mut machine.cache);
+    let recorder = machine.cpu.recorder.borrow();
+    let origin = |id: ledger::OriginId| recorder.origins()[id.0 as usize];
+    let events = recorder.events().map(|(_, id, rip, kind, amount)| {
+        let Amount { count, ticks } = amount;
+        (origin(id), rip, Some((kind, count, ticks)), None)
+    });
+    let blocks = recorder.blocks().map(|(_, id, rip, shape, runs)| {
+        (origin(id), rip, None, Some((recorder.shapes()[shape.0 as usize].clone(), runs)))
+    });
+    let mut all: Vec<Charge> = events.chain(blocks).collect();
+    all.sort_unstable();
+    all
+}
+
+/// What a guest sees of its processor, and what decides how it goes on.
+fn registers(cpu: &Cpu) -> Vec<(String, u64)> {
+    const NAMES: [&str; 16] =
+        ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
+    let mut all: Vec<(String, u64)> =
+        NAMES.iter().zip(cpu.gpr).map(|(name, value)| (name.to_string(), value)).collect();
+    let x87 = &cpu.x87;
+    for (name, value) in [
+        ("rip", cpu.rip),
+        ("rflags", cpu.rflags()),
+        ("clock", cpu.clock),
+        ("attention", cpu.attention.into()),
+        ("cpl", cpu.cpl.into()),
+        ("cr0", cpu.cr0),
+        ("cr2", cpu.cr2),
+        ("cr3", cpu.cr3),
+        ("cr4", cpu.cr4),
+        ("xcr0", cpu.xcr0),
+        ("mxcsr", cpu.vector.mxcsr.into()),
+        ("x87 control", x87.control.into()),
+        ("x87 status", x87.status.into()),
+        ("x87 tags", x87.tags.into()),
+        ("x87 opcode", x87.opcode.into()),
+        ("x87 instruction", x87.ip),
+        ("x87 data", x87.dp),
+    ] {
+        all.push((name.to_string(), value));
+    }
+    for (number, register) in cpu.vector.ymm.iter().enumerate() {
+        all.extend(register.iter().enumerate().map(|(word, value)| (format!("ymm{number}[{word}]"), *value)));
+    }
+    for (number, register) in x87.regs.iter().enumerate() {
+        all.push((format!("x87 r{number}"), register.significand));
+        all.push((format!("x87 r{number} exponent"), register.sign_exponent.into()));
+    }
+    for (number, segment) in cpu.seg.iter().enumerate().take(6) {
+        all.push((format!("segment {number} base"), segment.base));
+        all.push((format!("segment {number}"), segment.selector.into()));
+    }
+    all
+}
+
+fn fill(machine: &mut Machine, pages: &[u64], seed: u64) {
+    let mut random = Random::new(seed);
+    for page in pages {
+        let mut bytes = [0; PAGE as usize];
+        if !SYSTEM.contains(page) {
+            for word in bytes.chunks_mut(8) {
+                word.copy_from_slice(&data(&mut random).to_le_bytes());
+            }
+        }
+        machine.poke(*page, &bytes);
+    }
+    for register in &mut machine.cpu.vector.ymm {
+        *register = std::array::from_fn(|_| data(&mut random));
+    }
+}
+
+/// Eight bytes of data: numbers, or addresses of other data and of code.
+fn data(random: &mut Random) -> u64 {
+    match random.below(8) {
+        0 => random.below(256),
+        1 => DATA + random.below(2 * PAGE),
+        2 => CODE + random.below(CODE_PAGES * PAGE),
+        3 => f64::to_bits(random.below(1000) as f64 / 8.0 - 60.0),
+        _ => random.next(),
+    }
+}
+
+/// Tables of the operating system, its handlers, and the registers.
+fn system(machine: &mut Machine, start: &Start) {
+    let user = start.cpl == 3;
+    let ram: Ram = machine.cpu.ram.clone();
+    let own = if user { 4 } else { 0 };
+    ram.write(ROOT, 0x2000 | 0x27u64);
+    ram.write(0x2000, 0x3000 | 0x27u64);
+    for (number, table) in PT.into_iter().enumerate() {
+        ram.write(0x3000 + 8 * number as u64, table | 0x27);
+    }
+    let map = |linear: u64, physical: u64, bits: u64| {
+        ram.write(PT[(linear >> 21) as usize] + 8 * (linear >> 12 & 511), physical | bits);
+    };
+    // Present, writable; some accessed and dirty already.
+    for page in SYSTEM.step_by(PAGE as usize) {
+        map(page, page, 0x63);
+    }
+    for page in 0..CODE_PAGES {
+        map(CODE + page * PAGE, CODE + page * PAGE, 0x7);
+    }
+    for (page, physical, bits) in [
+        (LOW, LOW, 0x63 | own),
+        (LOW + PAGE, LOW + PAGE, 3 | own),
+        (DATA, DATA, 3 | own),
+        (DATA + PAGE, DATA + PAGE, 0x63 | own),
+        (READ_ONLY, READ_ONLY, 0x61 | own),
+        (OTHER, OTHER, 3 | own ^ 4),
+        (ALIAS, CODE + PAGE, 3 | own),
+        (RECOVERY, RECOVERY, 0x63 | own),
+        (STACK - PAGE, STACK - PAGE, 3 | own),
+        (STACK, STACK, 0x63 | own),
+    ] {
+        map(page, physical, bits);
+    }
+    let flat = |kind: u32, dpl: u32| {
+        let rights =
+            kind | dpl << rights::DPL_SHIFT | rights::P | rights::S | rights::RW | rights::G | rights::ACCESSED;
+        0x000f_0000_0000_ffff | u64::from(rights) << 40
+    };
+    let long = rights::CODE | rights::L;
+    for (number, descriptor) in
+        [0, flat(long, 0), flat(rights::DB, 0), flat(rights::DB, 3), flat(long, 3)].into_iter().enumerate()
+    {
+        ram.write(GDT + 8 * number as u64, descriptor);
+    }
+    ram.write(TSS + 0x24, HANDLER_STACK + PAGE);
+    ram.write(TSS + 0x66, 0x68u16);
+    for vector in 0..32u64 {
+        let at = HANDLERS + 16 * vector;
+        // An interrupt gate on the first stack of the table.
+        ram.write(IDT + 16 * vector, (at & 0xffff) | 8 << 16 | 1 << 32 | 0x8e << 40 | (at >> 16) << 48);
+        let has_code = matches!(vector, 8 | 10..=14 | 17 | 21);
+        let handler = assemble(64, at, |a| {
+            if has_code {
+                a.add(rsp, 8)?;
+            }
+            a.jmp(COMMON)
+        });
+        machine.poke(at, &handler);
+    }
+    let common = assemble(64, COMMON, |a| {
+        let mut out = a.create_label();
+        a.push(rax)?;
+        a.dec(dword_ptr(LIVES))?;
+        a.js(out)?;
+        a.mov(rax, qword_ptr(RECOVERY))?;
+        a.mov(qword_ptr(rsp + 8), rax)?;
+        a.mov(qword_ptr(rsp + 32), STACK as i32)?;
+        a.pop(rax)?;
+        a.iretq()?;
+        a.set_label(&mut out)?;
+        a.hlt()
+    });
+    machine.poke(COMMON, &common);
+    ram.write(RECOVERY, start.rip);
+    ram.write(LIVES, 40u32);
+
+    let cpu = &mut machine.cpu;
+    set_long_mode(cpu, ROOT, start.cpl, true);
+    set_flat_segments(cpu, start.cpl, rights::L);
+    let (code, stack) = if user { (0x23, 0x1b) } else { (0x08, 0x10) };
+    cpu.seg[usize::from(seg::CS)].selector = code;
+    cpu.seg[usize::from(seg::SS)].selector = stack;
+    if start.smap {
+        cpu.cr4 |= CR4_SMAP;
+    }
+    for (which, base) in [seg::FS, seg::GS].into_iter().zip(start.bases) {
+        cpu.seg[usize::from(which)].base = base;
+    }
+    cpu.gdtr = TableRegister { base: GDT, limit: 0x27 };
+    cpu.idtr = TableRegister { base: IDT, limit: 32 * 16 - 1 };
+    cpu.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: 0x28 };
+    cpu.x87.control = 0x37f;
+    cpu.x87.tags = 0;
+    cpu.gpr[..16].copy_from_slice(&start.gpr);
+    cpu.rip = start.rip;
+    cpu.set_rflags(start.flags | 2);
+    cpu.mode_changed();
+    cpu.mapping_changed();
+}

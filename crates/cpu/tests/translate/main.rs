@@ -1,0 +1,78 @@
+//! The translator against the interpreter.
+
+mod program;
+
+use cpu::counters::MOST_BLOCKS;
+use cpu::testing::tiers::Tiers;
+use cpu::testing::{Machine, Random};
+use cpu::{Exit, Tier};
+use std::time::{Duration, Instant};
+
+/// Virtual time that a program gets, in ticks, and in how many stretches at most.
+const LONGEST: u64 = 2_000_000;
+const MOST_STOPS: u64 = 200;
+/// Programs in a run of the tests.
+const PROGRAMS: u64 = 600;
+
+/// Runs a program on both tiers, in stretches of random length. `Err`: how they differ.
+fn compare(tiers: &mut Tiers, seed: u64) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let start = program::start(&mut random);
+    tiers.start(&start);
+    let stretch = random.of(&[1, 3_000, 100_000, LONGEST]);
+    for _ in 0..MOST_STOPS {
+        let exit = tiers.run(1 + random.below(2 * stretch))?;
+        if !matches!(exit, Exit::Deadline | Exit::Bus) || tiers.reference().cpu.clock > LONGEST {
+            break;
+        }
+    }
+    tiers.charges()
+}
+
+/// Findings to report before giving up.
+const MOST_FINDINGS: usize = 10;
+
+/// Random programs. In the environment, `TRANSLATE_SEED` is the one program to run, `TRANSLATE_SECONDS` how long to go on, with
+/// `TRANSLATE_FROM` as the first seed.
+#[test]
+fn random_programs_do_the_same_on_both_tiers() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let begun = Instant::now();
+    let only = number("TRANSLATE_SEED");
+    let first = only.or(number("TRANSLATE_FROM")).unwrap_or(1);
+    let (least, time) = match number("TRANSLATE_SECONDS") {
+        _ if only.is_some() => (1, Duration::ZERO),
+        Some(seconds) => (0, Duration::from_secs(seconds)),
+        None => (PROGRAMS, Duration::ZERO),
+    };
+    let mut tiers = Tiers::new();
+    let (mut seed, mut findings) = (first, Vec::new());
+    while (seed < first + least || begun.elapsed() < time) && findings.len() < MOST_FINDINGS {
+        if let Err(difference) = compare(&mut tiers, seed) {
+            findings.push(format!("TRANSLATE_SEED={seed}\n{difference}"));
+        }
+        seed += 1;
+    }
+    eprintln!("{} programs in {:?}", seed - first, begun.elapsed());
+    if only.is_some() {
+        eprintln!("{}", program::listing(&program::start(&mut Random::new(first))));
+    }
+    assert!(findings.is_empty(), "{}", findings.join("\n"));
+}
+
+/// When there are too many blocks, all are dropped, also the one that has just led to the next.
+#[test]
+fn everything_may_be_dropped_between_two_blocks() {
+    let mut machine = Machine::long64(0);
+    machine.cache.tier = Tier::Translator;
+    // Each jump is a block.
+    let jumps = MOST_BLOCKS + 1000;
+    let at = 0x40_0000;
+    machine.poke(at, &[0xeb, 0x00].repeat(jumps));
+    machine.poke(at + 2 * jumps as u64, &[0xf4]);
+    for _ in 0..2 {
+        machine.cpu.rip = at;
+        assert_eq!(machine.run(u64::MAX / 2), Exit::Halt);
+        assert_eq!(machine.cpu.rip, at + 2 * jumps as u64 + 1);
+    }
+}

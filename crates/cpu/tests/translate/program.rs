@@ -1,0 +1,628 @@
+//! Random programs: pieces of code of random instructions that jump, call and return among each other.
+
+use cpu::Tier;
+use cpu::testing::tiers::{ABSENT, ALIAS, CODE_PAGES, LOW, OTHER, READ_ONLY, RECOVERY, STACK, Start};
+use cpu::testing::{CODE, DATA, Random};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, Encoder, EncodingKind, Formatter, GasFormatter, Instruction, MemoryOperand,
+    Mnemonic, OpCodeOperandKind as Kind, OpKind, Register,
+};
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+const PAGE: u64 = 4096;
+/// Bytes of a piece, at most.
+const PIECE: u64 = 112;
+/// Bytes left for the jump at its end.
+const END: u64 = 14;
+
+/// Encodings to draw from.
+struct Forms {
+    /// Those of ordinary compiled code.
+    common: Vec<Code>,
+    /// Everything else that does not change the mode the program runs in.
+    all: Vec<Code>,
+}
+
+static FORMS: LazyLock<Forms> = LazyLock::new(|| {
+    use Mnemonic::*;
+    let rows: Vec<Mnemonic> =
+        cpu::table::FAMILIES.iter().flat_map(|(_, rows)| rows.iter().map(|row| row.mnemonic)).collect();
+    let usable = |code: &Code| {
+        let info = code.op_code();
+        rows.contains(&code.mnemonic())
+            && matches!(code.encoding(), EncodingKind::Legacy | EncodingKind::VEX)
+            && info.is_available_in_mode(64)
+            && info.intel_decoder64()
+            && info.is_instruction()
+            && !code.is_jmp_near()
+            && !code.is_jmp_short()
+            && !code.is_call_near()
+            && !code.is_jcc_short_or_near()
+    };
+    let common = Code::values().filter(usable).filter(|code| {
+        matches!(
+            code.mnemonic(),
+            Mov | Movzx
+                | Movsx
+                | Movsxd
+                | Xchg
+                | Add
+                | Or
+                | Adc
+                | Sbb
+                | And
+                | Sub
+                | Xor
+                | Cmp
+                | Test
+                | Inc
+                | Dec
+                | Neg
+                | Not
+                | Lea
+                | Cmovb
+                | Cmove
+                | Cmovg
+                | Cmovs
+                | Cmovp
+                | Cmovo
+                | Cmovbe
+                | Setb
+                | Sete
+                | Setl
+                | Setp
+                | Seto
+                | Seta
+                | Sets
+                | Cbw
+                | Cwde
+                | Cdqe
+                | Cwd
+                | Cdq
+                | Cqo
+                | Bswap
+                | Movbe
+                | Cmpxchg
+                | Xadd
+                | Clc
+                | Stc
+                | Cmc
+                | Popcnt
+                | Shl
+                | Sal
+                | Shr
+                | Sar
+                | Rol
+                | Ror
+                | Rcl
+                | Rcr
+                | Shld
+                | Shrd
+                | Imul
+                | Mul
+                | Div
+                | Idiv
+                | Bt
+                | Bts
+                | Btr
+                | Btc
+                | Bsf
+                | Bsr
+                | Tzcnt
+                | Lzcnt
+                | Rorx
+                | Shlx
+                | Shrx
+                | Sarx
+                | Pdep
+                | Pext
+                | Mulx
+                | Andn
+                | Blsr
+                | Blsi
+                | Blsmsk
+                | Bzhi
+                | Bextr
+                | Crc32
+                | Adcx
+                | Adox
+                | Push
+                | Pop
+                | Leave
+                | Pushfq
+                | Lahf
+                | Sahf
+                | Nop
+                | Endbr64
+        ) && code.op_code().op_kinds().iter().all(|kind| !matches!(kind, Kind::seg_reg | Kind::cr_reg | Kind::dr_reg))
+    });
+    let all = Code::values().filter(usable).filter(|code| {
+        !matches!(
+            code.mnemonic(),
+            Hlt | Mwait
+                | Monitor
+                | Mwaitx
+                | Monitorx
+                | Umwait
+                | Tpause
+                | Iret
+                | Iretd
+                | Iretq
+                | Sysret
+                | Sysretq
+                | Sysexit
+                | Sysexitq
+                | Syscall
+                | Sysenter
+                | Lgdt
+                | Lidt
+                | Lldt
+                | Ltr
+                | Lmsw
+                | Clts
+                | Wrmsr
+                | Rsm
+                | Int
+                | Int1
+                | Int3
+                | Retf
+                | Vmxon
+                | Vmxoff
+                | Vmlaunch
+                | Vmresume
+                | Vmcall
+                | Vmmcall
+                | Xsetbv
+                | Cli
+                | Sti
+        ) && !code.is_jmp_far_indirect()
+            && !code.is_call_far_indirect()
+            && !code.is_jmp_far()
+            && !code.is_call_far()
+            && code.op_code().op_kinds().iter().all(|kind| !matches!(kind, Kind::seg_reg | Kind::cr_reg | Kind::dr_reg))
+    });
+    Forms { common: common.collect(), all: all.collect() }
+});
+
+/// An address for data: mostly good ones, often near the end of a page.
+fn address(random: &mut Random) -> u64 {
+    let page = match random.below(32) {
+        0 => READ_ONLY,
+        1 => ABSENT,
+        2 => OTHER,
+        3 => ALIAS,
+        4 => CODE + random.below(CODE_PAGES) * PAGE,
+        5 => return random.next(),
+        6 => random.of(&[0x0000_7fff_ffff_f000, 0xffff_8000_0000_0000, 0x0000_8000_0000_0000]),
+        7..=9 => STACK - PAGE,
+        10..=14 => LOW,
+        15..=18 => LOW + PAGE,
+        19..=24 => DATA + PAGE,
+        _ => DATA,
+    };
+    page + match random.below(6) {
+        0 => PAGE - 1 - random.below(34),
+        1 => random.below(64),
+        2 => random.below(PAGE),
+        _ => random.below(PAGE) & !31,
+    }
+}
+
+/// A number for a register.
+fn value(random: &mut Random) -> u64 {
+    match random.below(8) {
+        0 => random.below(70),
+        1 => random.next() as i8 as u64,
+        2 => random.of(&[0, 1, u64::MAX, 1 << 63, 1 << 31, u32::MAX.into(), i64::MAX as u64, 0x8000, 0x80]),
+        3 | 4 => random.next(),
+        _ => address(random),
+    }
+}
+
+fn general(random: &mut Random) -> u32 {
+    // RSP has its own uses, mostly.
+    loop {
+        let register = random.below(16) as u32;
+        if register != 4 || random.one_in(24) {
+            return register;
+        }
+    }
+}
+
+struct Builder<'a> {
+    random: &'a mut Random,
+    /// Registers that hold addresses.
+    bases: [Register; 2],
+    starts: &'a [u64],
+    encoder: Encoder,
+    ip: u64,
+}
+
+impl Builder<'_> {
+    fn register8(&mut self) -> Register {
+        if self.random.one_in(4) {
+            return Register::AH + self.random.below(4) as u32;
+        }
+        match general(self.random) {
+            n @ 0..4 => Register::AL + n,
+            n => Register::SPL + (n - 4),
+        }
+    }
+
+    fn memory(&mut self, i: &mut Instruction, operand: u32) {
+        i.set_op_kind(operand, OpKind::Memory);
+        i.set_memory_index_scale(1);
+        let random = &mut *self.random;
+        if random.one_in(6) {
+            i.set_segment_prefix(random.of(&[Register::FS, Register::GS, Register::GS, Register::DS]));
+        }
+        let small = random.of(&[0, 0, 8, 16, -8, 1, 120, 0x200, -0x180]);
+        i.set_memory_displacement64(small as u64);
+        i.set_memory_displ_size(if small == 0 { 0 } else { 1 });
+        match random.below(20) {
+            0 => {
+                i.set_memory_displacement64(address(random) & 0x7fff_ffff);
+                i.set_memory_displ_size(8);
+            }
+            1 => {
+                i.set_memory_base(Register::RIP);
+                i.set_memory_displacement64(address(random) & 0x3f_ffff);
+                i.set_memory_displ_size(8);
+            }
+            2 => {
+                i.set_memory_index(Register::RAX + [0, 1, 2, 3, 5, 6, 7, 9, 12, 15][random.below(10) as usize]);
+                i.set_memory_index_scale(1 << random.below(4));
+                i.set_memory_displacement64(address(random) & 0x7fff_ffff);
+                i.set_memory_displ_size(8);
+            }
+            3 => i.set_memory_base(Register::RSP),
+            4 => {
+                // 32-bit addresses.
+                i.set_memory_base(Register::EAX + self.bases[0].number() as u32);
+            }
+            5..=7 => {
+                i.set_memory_base(self.bases[0]);
+                i.set_memory_index(Register::RAX + [0, 1, 2, 3, 5, 6, 7, 9, 12, 15][random.below(10) as usize]);
+                i.set_memory_index_scale(1 << random.below(4));
+            }
+            _ => {
+                let base = random.of(&self.bases);
+                i.set_memory_base(base);
+            }
+        }
+    }
+
+    /// An instruction of this form. `None`: the form is not known here.
+    fn instruction(&mut self, code: Code) -> Option<Instruction> {
+        let mut i = Instruction::default();
+        i.set_code(code);
+        let kinds: Vec<Kind> = code.op_code().op_kinds().to_vec();
+        for (n, kind) in kinds.into_iter().enumerate() {
+            let n = n as u32;
+            let may_be_memory = matches!(
+                kind,
+                Kind::r8_or_mem
+                    | Kind::r16_or_mem
+                    | Kind::r32_or_mem
+                    | Kind::r64_or_mem
+                    | Kind::mm_or_mem
+                    | Kind::xmm_or_mem
+                    | Kind::ymm_or_mem
+            );
+            if kind == Kind::mem || may_be_memory && self.random.below(5) < 2 {
+                self.memory(&mut i, n);
+                continue;
+            }
+            let random = &mut *self.random;
+            let immediate = |i: &mut Instruction, kind: OpKind, value: u64| {
+                i.set_op_kind(n, kind);
+                match kind {
+                    OpKind::Immediate8 => i.set_immediate8(value as u8),
+                    OpKind::Immediate16 => i.set_immediate16(value as u16),
+                    OpKind::Immediate32 => i.set_immediate32(value as u32),
+                    OpKind::Immediate64 => i.set_immediate64(value),
+                    OpKind::Immediate8to16 => i.set_immediate8to16(value as i8 as i16),
+                    OpKind::Immediate8to32 => i.set_immediate8to32(value as i8 as i32),
+                    OpKind::Immediate8to64 => i.set_immediate8to64(value as i8 as i64),
+                    _ => i.set_immediate32to64(value as i32 as i64),
+                }
+            };
+            let number = value(random);
+            let register = match kind {
+                Kind::r8_or_mem | Kind::r8_reg | Kind::r8_opcode => self.register8(),
+                Kind::r16_or_mem | Kind::r16_reg | Kind::r16_rm | Kind::r16_opcode => Register::AX + general(random),
+                Kind::r32_or_mem | Kind::r32_reg | Kind::r32_rm | Kind::r32_opcode | Kind::r32_vvvv => {
+                    Register::EAX + general(random)
+                }
+                Kind::r64_or_mem | Kind::r64_reg | Kind::r64_rm | Kind::r64_opcode | Kind::r64_vvvv => {
+                    Register::RAX + general(random)
+                }
+                Kind::mm_or_mem | Kind::mm_reg | Kind::mm_rm => Register::MM0 + random.below(8) as u32,
+                Kind::xmm_or_mem | Kind::xmm_reg | Kind::xmm_rm | Kind::xmm_vvvv | Kind::xmm_is4 => {
+                    Register::XMM0 + random.below(16) as u32
+                }
+                Kind::ymm_or_mem | Kind::ymm_reg | Kind::ymm_rm | Kind::ymm_vvvv | Kind::ymm_is4 => {
+                    Register::YMM0 + random.below(16) as u32
+                }
+                Kind::sti_opcode => Register::ST0 + random.below(8) as u32,
+                Kind::al => Register::AL,
+                Kind::cl => Register::CL,
+                Kind::ax => Register::AX,
+                Kind::dx => Register::DX,
+                Kind::eax => Register::EAX,
+                Kind::rax => Register::RAX,
+                Kind::st0 => Register::ST0,
+                Kind::fs => Register::FS,
+                Kind::gs => Register::GS,
+                Kind::imm8 | Kind::imm8_const_1 => {
+                    immediate(&mut i, OpKind::Immediate8, if kind == Kind::imm8 { number } else { 1 });
+                    continue;
+                }
+                Kind::imm8sex16 => {
+                    immediate(&mut i, OpKind::Immediate8to16, number);
+                    continue;
+                }
+                Kind::imm8sex32 => {
+                    immediate(&mut i, OpKind::Immediate8to32, number);
+                    continue;
+                }
+                Kind::imm8sex64 => {
+                    immediate(&mut i, OpKind::Immediate8to64, number);
+                    continue;
+                }
+                Kind::imm16 => {
+                    immediate(&mut i, OpKind::Immediate16, number);
+                    continue;
+                }
+                Kind::imm32 => {
+                    immediate(&mut i, OpKind::Immediate32, number);
+                    continue;
+                }
+                Kind::imm32sex64 => {
+                    immediate(&mut i, OpKind::Immediate32to64, number);
+                    continue;
+                }
+                Kind::imm64 => {
+                    immediate(&mut i, OpKind::Immediate64, number);
+                    continue;
+                }
+                Kind::mem_offs => {
+                    i.set_op_kind(n, OpKind::Memory);
+                    i.set_memory_displacement64(address(random));
+                    i.set_memory_displ_size(8);
+                    continue;
+                }
+                Kind::seg_rSI => {
+                    i.set_op_kind(n, OpKind::MemorySegRSI);
+                    continue;
+                }
+                Kind::seg_rDI => {
+                    i.set_op_kind(n, OpKind::MemorySegRDI);
+                    continue;
+                }
+                Kind::es_rDI => {
+                    i.set_op_kind(n, OpKind::MemoryESRDI);
+                    continue;
+                }
+                _ => return None,
+            };
+            i.set_op_kind(n, OpKind::Register);
+            i.set_op_register(n, register);
+        }
+        if code.op_code().can_use_lock_prefix() && i.op0_kind() == OpKind::Memory && self.random.one_in(3) {
+            i.set_has_lock_prefix(true);
+        }
+        if code.op_code().can_use_rep_prefix() && self.random.one_in(2) {
+            i.set_has_rep_prefix(true);
+        }
+        Some(i)
+    }
+
+    /// Adds an instruction if there is room for it. `false`: not.
+    fn put(&mut self, i: &Instruction, room: u64) -> bool {
+        let mut trial = Encoder::new(64);
+        match trial.encode(i, self.ip) {
+            Ok(len) if len as u64 <= room => {
+                let _ = self.encoder.encode(i, self.ip);
+                self.ip += len as u64;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn piece_start(&mut self) -> u64 {
+        self.random.of(self.starts)
+    }
+
+    /// Something to do, as instructions.
+    fn step(&mut self) -> Vec<Instruction> {
+        let with = |result: Result<Instruction, iced_x86::IcedError>| result.ok();
+        let random = &mut *self.random;
+        let made: Vec<Option<Instruction>> = match random.below(64) {
+            0..=2 => {
+                // The flags as they are, where they can be compared.
+                let to = random.of(&[Register::RAX, Register::R9, Register::R14]);
+                vec![Some(Instruction::with(Code::Pushfq)), with(Instruction::with1(Code::Pop_r64, to))]
+            }
+            3..=6 => {
+                let n = 1 + random.below(4);
+                let code = random.of(&[Code::Push_r64, Code::Pop_r64]);
+                (0..n).map(|_| with(Instruction::with1(code, Register::RAX + general(random)))).collect()
+            }
+            7..=10 => {
+                let codes = [
+                    Code::Jo_rel32_64,
+                    Code::Jb_rel32_64,
+                    Code::Je_rel32_64,
+                    Code::Jne_rel32_64,
+                    Code::Jbe_rel32_64,
+                    Code::Js_rel32_64,
+                    Code::Jp_rel32_64,
+                    Code::Jl_rel32_64,
+                    Code::Jg_rel32_64,
+                ];
+                let (code, to) = (random.of(&codes), self.piece_start());
+                vec![with(Instruction::with_branch(code, to))]
+            }
+            11 | 12 => {
+                let to = self.piece_start();
+                vec![with(Instruction::with_branch(Code::Call_rel32_64, to))]
+            }
+            13..=15 => {
+                // Through a register or memory.
+                let (to, through) = (self.piece_start(), Register::RAX + general(self.random));
+                let call = self.random.one_in(2);
+                let code = if call { Code::Call_rm64 } else { Code::Jmp_rm64 };
+                let set = with(Instruction::with2(Code::Mov_r64_imm64, through, to));
+                if self.random.one_in(2) {
+                    return [set, with(Instruction::with1(code, through))].into_iter().flatten().collect();
+                }
+                let place = MemoryOperand::with_base_displ(self.bases[0], 8 * self.random.below(16) as i64);
+                vec![
+                    set,
+                    with(Instruction::with2(Code::Mov_rm64_r64, place, through)),
+                    with(Instruction::with1(code, place)),
+                ]
+            }
+            16..=19 => {
+                let release = random.of(&[8u32, 0, 16]);
+                vec![if random.one_in(4) {
+                    with(Instruction::with1(Code::Retnq_imm16, release))
+                } else {
+                    Some(Instruction::with(Code::Retnq))
+                }]
+            }
+            20 => {
+                // A return to where no call came from.
+                let to = self.piece_start();
+                vec![with(Instruction::with1(Code::Pushq_imm32, to as i32)), Some(Instruction::with(Code::Retnq))]
+            }
+            21 => vec![Some(Instruction::with(random.of(&[Code::Stac, Code::Clac])))],
+            22 => {
+                // Code is written: an instruction somewhere else, or its operand.
+                let to = self.piece_start() + self.random.below(40);
+                let place = MemoryOperand::with_displ(to, 8);
+                let value = self.random.of(&[0x90, 0x48, 0xc3, 0xfd]);
+                vec![with(Instruction::with2(Code::Mov_rm8_imm8, place, value))]
+            }
+            23 => {
+                let base = address(random);
+                let code = random.of(&[Code::Wrfsbase_r64, Code::Wrgsbase_r64]);
+                vec![
+                    with(Instruction::with2(Code::Mov_r64_imm64, Register::RAX, base)),
+                    with(Instruction::with1(code, Register::RAX)),
+                ]
+            }
+            24 => {
+                // Arithmetic flags, sometimes TF, AC, DF and others.
+                let flags = if random.one_in(3) { random.next() & 0x4_0dd5 } else { random.next() & 0x8d5 };
+                vec![with(Instruction::with1(Code::Pushq_imm32, flags as i32)), Some(Instruction::with(Code::Popfq))]
+            }
+            25..=27 => {
+                let (register, to) = (random.below(16) as u32, address(random));
+                vec![with(Instruction::with2(Code::Mov_r64_imm64, Register::RAX + register, to))]
+            }
+            28 => vec![with(Instruction::with2(Code::Mov_r64_imm64, Register::RSP, STACK - 8 * random.below(200)))],
+            29..=34 => {
+                let code = random.of(&FORMS.all);
+                vec![self.instruction(code)]
+            }
+            _ => {
+                let code = random.of(&FORMS.common);
+                vec![self.instruction(code)]
+            }
+        };
+        made.into_iter().flatten().collect()
+    }
+}
+
+/// Makes a program.
+pub fn start(random: &mut Random) -> Start {
+    let most = random.of(&[4, 40]);
+    let pieces = 2 + random.below(most);
+    let first = match random.below(3) {
+        0 => CODE + PAGE - random.below(2 * PIECE),
+        1 => CODE + random.below(PAGE),
+        _ => CODE + 2 * PAGE - random.below(6 * PIECE),
+    };
+    let starts: Vec<u64> = (0..pieces).map(|n| first + n * PIECE).collect();
+    let mut code = vec![0xcc; (CODE_PAGES * PAGE) as usize];
+    for (number, &at) in starts.iter().enumerate() {
+        let bases = [general(random), general(random)].map(|n| Register::RAX + n);
+        let mut builder = Builder { random, bases, starts: &starts, encoder: Encoder::new(64), ip: at };
+        let next = starts[(number + 1) % starts.len()];
+        let limit = at + PIECE - END;
+        let mut first: Vec<Instruction> = Vec::new();
+        if builder.random.one_in(2) {
+            let place = MemoryOperand::with_displ(RECOVERY, 8);
+            first.extend(Instruction::with2(Code::Mov_rm64_imm32, place, next as i32));
+        }
+        for base in bases {
+            if !builder.random.one_in(4) {
+                let to = address(builder.random);
+                first.extend(Instruction::with2(Code::Mov_r64_imm64, base, to));
+            }
+        }
+        for i in first {
+            builder.put(&i, limit.saturating_sub(builder.ip));
+        }
+        let steps = 1 + builder.random.below(24);
+        for _ in 0..steps {
+            for i in builder.step() {
+                builder.put(&i, limit.saturating_sub(builder.ip));
+            }
+        }
+        let end = if builder.random.one_in(4) {
+            let steps = (next.saturating_sub(builder.ip)).min(PIECE);
+            let fill = vec![0x90; steps as usize];
+            let from = (builder.ip - CODE) as usize;
+            code[from..from + fill.len()].copy_from_slice(&fill);
+            None
+        } else {
+            Instruction::with_branch(Code::Jmp_rel32_64, next).ok()
+        };
+        if let Some(end) = end {
+            builder.put(&end, END);
+        }
+        let bytes = builder.encoder.take_buffer();
+        let from = (at - CODE) as usize;
+        code[from..from + bytes.len()].copy_from_slice(&bytes);
+    }
+    let cpl = random.of(&[0, 3, 3]);
+    let mut gpr = [0; 16];
+    gpr.fill_with(|| value(random));
+    gpr[4] = STACK - 8 * random.below(64);
+    Start {
+        cpl,
+        smap: cpl == 0 && random.one_in(2),
+        rip: first,
+        code,
+        gpr,
+        flags: random.next() & 0x8d5 | if random.one_in(3) { 1 << 18 } else { 0 },
+        bases: [address(random), address(random)],
+        seed: random.next(),
+        tier: if random.one_in(6) { Tier::Auto } else { Tier::Translator },
+    }
+}
+
+/// A program, for people.
+pub fn listing(start: &Start) -> String {
+    let mut text = format!(
+        "cpl {} smap {} at {:#x}, flags {:#x}, bases {:x?}, {:?}\n{:x?}\n",
+        start.cpl, start.smap, start.rip, start.flags, start.bases, start.tier, start.gpr
+    );
+    let from = (start.rip - CODE) as usize;
+    let end = start.code.iter().rposition(|byte| *byte != 0xcc).map_or(0, |at| at + 1);
+    let mut formatter = GasFormatter::new();
+    for i in Decoder::with_ip(64, &start.code[from..end], start.rip, DecoderOptions::NONE) {
+        if i.mnemonic() == Mnemonic::Int3 || i.mnemonic() == Mnemonic::Nop {
+            continue;
+        }
+        let mut line = String::new();
+        formatter.format(&i, &mut line);
+        let _ = writeln!(text, "  {:x}: {line}", i.ip());
+    }
+    text
+}
