@@ -113,7 +113,7 @@ impl Lockstep {
             }
             if let Some(outcome) = outcome {
                 self.memory(&before)?;
-                self.charges(before)?;
+                self.charges(&before)?;
                 return Ok(outcome);
             }
             if self.stretches.is_multiple_of(MEMORY_EVERY) {
@@ -122,7 +122,7 @@ impl Lockstep {
         }
     }
 
-    fn compare(&self, pauses: (Pause, Pause), before: &str) -> Result<(), Difference> {
+    fn compare(&self, pauses: (Pause, Pause), before: &[Place]) -> Result<(), Difference> {
         let mut text = String::new();
         if pauses.0 != pauses.1 {
             let _ = writeln!(text, "stopped for: {:?}, translated {:?}", pauses.0, pauses.1);
@@ -130,15 +130,16 @@ impl Lockstep {
         for (a, b) in self.reference.vcpus.all.iter().zip(&self.translated.vcpus.all) {
             differences(&a.cpu, &b.cpu, &mut text);
         }
-        if text.is_empty() {
-            Ok(())
-        } else {
-            Err(Difference { stretch: self.stretches, text: format!("{before}{text}") })
-        }
+        if text.is_empty() { Ok(()) } else { Err(self.difference(before, &text)) }
+    }
+
+    fn difference(&self, before: &[Place], text: &str) -> Difference {
+        let places: String = before.iter().map(|place| place.describe(&self.translated)).collect();
+        Difference { stretch: self.stretches, text: places + text }
     }
 
     /// Compares what was charged in all. The machines can't be run any further.
-    fn charges(&mut self, before: String) -> Result<(), Difference> {
+    fn charges(&mut self, before: &[Place]) -> Result<(), Difference> {
         let [ours, theirs] = [&mut self.reference, &mut self.translated].map(|machine| {
             machine.finish();
             machine.ledger(&Symbols::default()).to_bytes()
@@ -146,12 +147,11 @@ impl Lockstep {
         if ours == theirs {
             return Ok(());
         }
-        let text =
-            format!("{before}what was charged differs: `tollgate compare` shows it for the ledgers of both tiers");
-        Err(Difference { stretch: self.stretches, text })
+        let text = "what was charged differs: `tollgate compare` shows it for the ledgers of both tiers";
+        Err(self.difference(before, text))
     }
 
-    fn memory(&self, before: &str) -> Result<(), Difference> {
+    fn memory(&self, before: &[Place]) -> Result<(), Difference> {
         let ranges = self.reference.ram.host_ranges().into_iter().zip(self.translated.ram.host_ranges());
         for (a, b) in ranges {
             for page in (0..a.len).step_by(4096) {
@@ -161,8 +161,8 @@ impl Lockstep {
                     of(a.host) == of(b.host)
                 };
                 if !same {
-                    let text = format!("{before}memory at {:#x} differs", a.start + page);
-                    return Err(Difference { stretch: self.stretches, text });
+                    let text = format!("memory at {:#x} differs", a.start + page);
+                    return Err(self.difference(before, &text));
                 }
             }
         }
@@ -170,26 +170,45 @@ impl Lockstep {
     }
 }
 
-/// Where the processors are, with the next instructions.
-fn places(machine: &Machine) -> String {
-    let mut text = String::new();
-    for vcpu in &machine.vcpus.all {
-        let cpu = &vcpu.cpu;
-        let _ = writeln!(text, "cpu {} before, at {:#x}, time {}:", cpu.index, cpu.rip, cpu.clock);
-        let physical = cpu.fetch.physical | (cpu.code_linear() & 0xfff);
+/// Where a processor was before a stretch.
+struct Place {
+    cpu: usize,
+    rip: u64,
+    physical: u64,
+    clock: Ticks,
+    width: u32,
+}
+
+fn places(machine: &Machine) -> Vec<Place> {
+    let place = |cpu: &Cpu| Place {
+        cpu: cpu.index,
+        rip: cpu.rip,
+        physical: cpu.fetch.physical | (cpu.code_linear() & 0xfff),
+        clock: cpu.clock,
+        width: if cpu.long64 { 64 } else { 32 },
+    };
+    machine.vcpus.all.iter().map(|vcpu| place(&vcpu.cpu)).collect()
+}
+
+impl Place {
+    /// The instructions there, and what they are translated to.
+    fn describe(&self, machine: &Machine) -> String {
+        let mut text = format!("cpu {} before, at {:#x}, time {}:\n", self.cpu, self.rip, self.clock);
         let mut bytes = [0; 64];
-        if cpu.ram.read_bytes(physical, &mut bytes) {
-            let width = if cpu.long64 { 64 } else { 32 };
+        if machine.vcpus.all[self.cpu].cpu.ram.read_bytes(self.physical, &mut bytes) {
             let mut formatter = GasFormatter::new();
-            let decoder = Decoder::with_ip(width, &bytes, cpu.rip, DecoderOptions::NONE);
+            let decoder = Decoder::with_ip(self.width, &bytes, self.rip, DecoderOptions::NONE);
             for instruction in decoder.into_iter().take(12) {
                 let mut line = String::new();
                 formatter.format(&instruction, &mut line);
                 let _ = writeln!(text, "  {:x}: {line}", instruction.ip());
             }
         }
+        for listing in machine.vcpus.cache.listings(self.physical, self.rip) {
+            let _ = write!(text, "translated to:\n{}", listing.text);
+        }
+        text
     }
-    text
 }
 
 fn differences(a: &Cpu, b: &Cpu, text: &mut String) {

@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::ops::Range;
 
 /// Two mappings of the same memory.
 pub struct Executable {
@@ -51,6 +52,13 @@ impl Executable {
         assert!(at <= self.size && bytes.len() <= self.size - at, "outside executable memory");
         // SAFETY: the range lies inside the writable mapping, to which there are no references.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.writable.add(at), bytes.len()) };
+    }
+
+    /// The bytes of a range, which must be inside.
+    pub fn read(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.size, "outside executable memory");
+        // SAFETY: the range lies inside the mapping; what writes to it borrows the value mutably.
+        unsafe { std::slice::from_raw_parts(self.executable.add(range.start), range.len()) }
     }
 
     /// Where the byte at an offset is executed.

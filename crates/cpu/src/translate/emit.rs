@@ -156,6 +156,8 @@ pub struct Emitted {
     pub begin: usize,
     /// Where it leaves when something is due.
     pub due: usize,
+    /// Where what is out of line begins.
+    pub stubs: usize,
     /// Links: distance fields, and where they lead until they are linked. 0: none.
     pub links: [(usize, usize); 2],
 }
@@ -217,6 +219,7 @@ impl Emit<'_> {
             Some(plan) if plan.leaves() || *plan == Plan::Handler => {}
             _ => self.link(1, None),
         }
+        let stubs = self.asm.here();
         self.out_of_line();
         Some(Emitted {
             code: std::mem::take(&mut self.asm.code),
@@ -225,6 +228,7 @@ impl Emit<'_> {
             head,
             begin,
             due,
+            stubs,
             links: self.links,
         })
     }

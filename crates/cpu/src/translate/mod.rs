@@ -17,6 +17,7 @@ mod emit;
 mod entry;
 mod fix;
 mod layout;
+mod listing;
 mod plan;
 mod run;
 mod system;
@@ -24,6 +25,7 @@ mod vector;
 
 pub use emit::{KEYS, Key};
 pub use layout::Running;
+pub use listing::Listing;
 pub(crate) use run::Before;
 
 use crate::native::Executable;
@@ -88,6 +90,8 @@ struct Entry {
     head: u32,
     begin: u32,
     due: u32,
+    stubs: u32,
+    end: u32,
     links: [(u32, u32); 2],
 }
 
@@ -235,6 +239,8 @@ impl Translations {
             head: at(emitted.head),
             begin: at(emitted.begin),
             due: at(emitted.due),
+            stubs: at(emitted.stubs),
+            end: at(emitted.code.len()),
             links: emitted.links.map(|(site, stub)| if site == 0 { (0, 0) } else { (at(site), at(stub)) }),
         });
         let number = self.entries.len() as u32;

@@ -1,0 +1,141 @@
+//! Translated code, for people: golden files and reports of differences.
+//!
+//! Places are distances from the start of the translation, and what is found at the stack pointer has its name, so that a
+//! listing only changes with the code.
+
+use super::layout::{BIAS, IN_MEMORY, Running};
+use super::{EXIT_AT, Entry, SLOW_AT, Translations};
+use crate::cache::BlockCache;
+use crate::front::{Area, Half, Jump, MODES, Table};
+use iced_x86::{
+    Decoder, DecoderOptions, Formatter, GasFormatter, Instruction, OpKind, Register, SymbolResolver, SymbolResult,
+};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::mem::{offset_of, size_of};
+
+/// Host code of one translation.
+pub struct Listing {
+    /// Instructions that a run through the block without a miss may pass.
+    pub straight: usize,
+    /// Instructions out of line: misses, and ways out until they are linked.
+    pub aside: usize,
+    /// All of them as text, one a line.
+    pub text: String,
+}
+
+impl BlockCache {
+    /// The translations of the block at these addresses, one for each mode of access for which there is one.
+    pub fn listings(&self, physical: u64, rip: u64) -> Vec<Listing> {
+        let found = self.blocks.iter().rposition(|block| block.physical == physical && block.rip == rip);
+        found.map_or_else(Vec::new, |index| self.translations.listings(index))
+    }
+}
+
+impl Translations {
+    fn listings(&self, index: usize) -> Vec<Listing> {
+        let entries = self.blocks.get(index).map_or([0; super::KEYS], |block| block.entries);
+        let entries = entries.into_iter().filter(|&number| number != 0);
+        entries.filter_map(|number| self.listing(&self.entries[number as usize - 1])).collect()
+    }
+
+    fn listing(&self, entry: &Entry) -> Option<Listing> {
+        let code = self.memory.as_ref()?.read(entry.checked as usize..entry.end as usize);
+        let mut formatter = GasFormatter::with_options(Some(Box::new(Names::new(entry))), None);
+        let options = formatter.options_mut();
+        options.set_uppercase_hex(false);
+        options.set_branch_leading_zeros(false);
+        options.set_space_after_operand_separator(true);
+        let (mut straight, mut aside, mut text) = (0, 0, String::new());
+        let begin = u64::from(entry.begin - entry.checked);
+        let stubs = u64::from(entry.stubs - entry.checked);
+        for i in Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
+            if i.ip() == stubs {
+                text.push_str("aside:\n");
+            }
+            if i.ip() == begin {
+                text.push_str("begin:\n");
+            }
+            if i.ip() == u64::from(entry.head - entry.checked) {
+                text.push_str("head:\n");
+            }
+            if i.ip() >= stubs {
+                aside += 1;
+            } else if i.ip() >= begin {
+                straight += 1;
+            }
+            let mut line = String::new();
+            formatter.format(&i, &mut line);
+            let _ = writeln!(text, "{:5x}  {line}", i.ip());
+        }
+        Some(Listing { straight, aside, text })
+    }
+}
+
+/// Names of what translated code refers to.
+struct Names {
+    /// By distance from the stack pointer.
+    fields: BTreeMap<i64, String>,
+    /// By distance from the start of the translation.
+    code: BTreeMap<i64, &'static str>,
+}
+
+impl Names {
+    fn new(entry: &Entry) -> Self {
+        let mut fields = BTreeMap::new();
+        let mut name = |offset: usize, name: String| fields.insert(offset as i64 - BIAS as i64, name);
+        macro_rules! running {
+            ($($field:ident)*) => {
+                $(name(offset_of!(Running, $field), stringify!($field).replace('_', "-"));)*
+            };
+        }
+        running! {
+            returns counts bases jump_mask targets registers flags budget missing refused loaded vector host_mxcsr
+            aligned_to_16 aligned_to_32 target resume host_stack context
+        }
+        name(offset_of!(Running, bases) + 8, "gs-base".into());
+        name(offset_of!(Running, bases), "fs-base".into());
+        for (slot, register) in IN_MEMORY.into_iter().enumerate() {
+            name(offset_of!(Running, memory) + 8 * slot, format!("guest-r{register}"));
+        }
+        for mode in 0..MODES {
+            for (half, what) in [(offset_of!(Table, read), "read"), (offset_of!(Table, write), "write")] {
+                let at = offset_of!(Area, tables) + mode * size_of::<Table>() + half;
+                name(at + offset_of!(Half, negated), format!("{what}{mode}-page"));
+                name(at + offset_of!(Half, host), format!("{what}{mode}-host"));
+            }
+        }
+        name(offset_of!(Area, fetch), "fetch".into());
+        for key in 0..super::KEYS {
+            let at = offset_of!(Area, jumps) + key * size_of::<[Jump; crate::front::JUMP_SLOTS]>();
+            name(at + offset_of!(Jump, negated), format!("jump{key}-target"));
+            name(at + offset_of!(Jump, code), format!("jump{key}-code"));
+        }
+        let at = |place: usize| place as i64 - i64::from(entry.checked);
+        Self { fields, code: [(at(SLOW_AT), "slow"), (at(EXIT_AT), "exit")].into() }
+    }
+}
+
+impl SymbolResolver for Names {
+    fn symbol(
+        &mut self,
+        i: &Instruction,
+        _: u32,
+        operand: Option<u32>,
+        address: u64,
+        _: u32,
+    ) -> Option<SymbolResult<'_>> {
+        let at = address as i64;
+        if i.is_call_near() || i.is_jmp_near() {
+            return Some(SymbolResult::with_str(address, self.code.get(&at)?));
+        }
+        let memory = operand.is_some_and(|n| i.op_kind(n) == OpKind::Memory);
+        if !memory || i.memory_base() != Register::RSP {
+            return None;
+        }
+        // Tables go on after their names.
+        let at = i.memory_displacement64() as i64;
+        let (start, name) = self.fields.range(..=at).next_back()?;
+        Some(SymbolResult::with_str(start.wrapping_add(address as i64 - at) as u64, name))
+    }
+}

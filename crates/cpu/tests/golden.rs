@@ -1,0 +1,211 @@
+//! Host code of representative blocks, kept in files, so that a change of what the translator emits shows in review.
+//!
+//! With `UPDATE_GOLDEN=1` in the environment the files are written anew.
+
+use cpu::Tier;
+use cpu::testing::{CODE, DATA, Machine, assemble};
+use iced_x86::code_asm::*;
+use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, IcedError};
+use std::fmt::Write;
+use std::path::Path;
+
+type Assemble = fn(&mut CodeAssembler) -> Result<(), IcedError>;
+
+/// Blocks of user code.
+const BLOCKS: &[(&str, Assemble)] = &[
+    ("add", |a| a.add(rax, rcx)),
+    ("bit-test", |a| {
+        a.bt(rdi, 5)?;
+        a.sbb(eax, eax)?;
+        a.test(eax, eax)
+    }),
+    ("bsf", |a| a.bsf(rax, rdi)),
+    ("call", |a| a.call(0x10_0800)),
+    ("call-indirect", |a| a.call(rax)),
+    ("call-memory", |a| a.call(qword_ptr(rbx + 0x18))),
+    ("cmov", |a| {
+        a.cmp(rax, rdx)?;
+        a.cmovl(r9, rdx)?;
+        a.cmovae(eax, dword_ptr(rsi))
+    }),
+    ("compare-and-branch", |a| {
+        a.cmp(dword_ptr(rdi + 0x10), 3)?;
+        a.je(0x10_0040)
+    }),
+    ("compare-exchange", |a| {
+        a.lock().cmpxchg(qword_ptr(rdi), rdx)?;
+        a.jne(0x10_0040)
+    }),
+    ("divide", |a| a.div(rcx)),
+    ("epilogue", |a| {
+        a.add(rsp, 8)?;
+        a.pop(rbx)?;
+        a.pop(rbp)?;
+        a.pop(r12)?;
+        a.pop(r14)?;
+        a.ret()
+    }),
+    ("high-byte", |a| {
+        a.movzx(eax, ah)?;
+        a.mov(bh, al)?;
+        a.mov(ch, al)
+    }),
+    ("imul", |a| {
+        a.imul_3(rax, rdi, 24)?;
+        a.add(rax, rsi)
+    }),
+    ("imul-flags-live", |a| {
+        a.imul_2(rax, rdi)?;
+        a.jo(0x10_0040)
+    }),
+    ("jump-indirect-table", |a| a.jmp(qword_ptr(rax * 8 + DATA))),
+    ("lea", |a| {
+        a.lea(rax, rdi + rsi * 4 + 8)?;
+        a.lea(r9d, ptr(r10 + r11))?;
+        a.lea(rdx, ptr(0x10_1234))
+    }),
+    ("leave", |a| {
+        a.leave()?;
+        a.ret()
+    }),
+    ("load", |a| a.mov(rax, qword_ptr(rbx + 8))),
+    ("load-32-bit-address", |a| a.mov(eax, dword_ptr(ebx + 8))),
+    ("load-absolute", |a| a.mov(rax, qword_ptr(DATA + 0x18))),
+    ("load-at-register", |a| a.mov(rax, qword_ptr(rbx))),
+    ("load-indexed", |a| a.mov(r9, qword_ptr(r10 + r11 * 8 + 0x40))),
+    ("locked-add", |a| a.lock().add(dword_ptr(rdi), 1)),
+    ("movzx", |a| {
+        a.movzx(eax, byte_ptr(rdi))?;
+        a.movsx(rcx, word_ptr(rdi + 2))?;
+        a.movsxd(rdx, eax)
+    }),
+    ("multiply", |a| {
+        a.mul(rcx)?;
+        a.add(rdx, r9)
+    }),
+    ("nop", |a| {
+        a.nop()?;
+        a.endbr64()
+    }),
+    ("per-cpu", |a| {
+        a.mov(rax, qword_ptr(0x1_8040).gs())?;
+        a.add(rax, qword_ptr(rdi).gs())?;
+        a.inc(dword_ptr(0x28).fs())
+    }),
+    ("prologue", |a| {
+        a.push(r14)?;
+        a.push(r12)?;
+        a.push(rbp)?;
+        a.push(rbx)?;
+        a.sub(rsp, 8)?;
+        a.push(0x1234)
+    }),
+    ("read-modify-write", |a| {
+        a.add(qword_ptr(rdi + 0x20), rax)?;
+        a.not(byte_ptr(rdi))?;
+        a.xadd(qword_ptr(rsi), r10)
+    }),
+    ("registers-in-memory", |a| {
+        a.mov(r9, r10)?;
+        a.add(r11, r14)?;
+        a.xor(r15d, r15d)?;
+        a.mov(r9b, 1)
+    }),
+    ("return", |a| a.ret()),
+    ("setcc", |a| {
+        a.test(rdi, rdi)?;
+        a.sete(al)?;
+        a.setg(byte_ptr(rsi))
+    }),
+    ("shift-by-cl", |a| {
+        a.shl(rax, cl)?;
+        a.add(rax, rdx)?;
+        a.shrx(rax, rdi, rsi)
+    }),
+    ("shift-by-constant", |a| {
+        a.shl(rax, 3)?;
+        a.shr(edx, 4)?;
+        a.sar(rdi, 63)?;
+        a.add(rax, rdx)
+    }),
+    ("shift-flags-live", |a| {
+        a.shr(rax, 4)?;
+        a.jb(0x10_0040)
+    }),
+    ("store", |a| {
+        a.mov(qword_ptr(rbx + 8), rax)?;
+        a.mov(dword_ptr(rbx + 0x10), 7)?;
+        a.mov(byte_ptr(rbx), r9b)
+    }),
+    ("string-move", |a| a.rep().movsb()),
+    ("sum-loop", |a| {
+        a.add(rax, qword_ptr(rdi + rcx * 8))?;
+        a.inc(rcx)?;
+        a.cmp(rcx, rsi)?;
+        a.jb(0x10_0000)
+    }),
+    ("vector-arithmetic", |a| {
+        a.movsd_2(xmm0, qword_ptr(rdi))?;
+        a.mulsd(xmm0, xmm1)?;
+        a.vaddpd(ymm2, ymm3, ymmword_ptr(rsi))
+    }),
+    ("vector-copy", |a| {
+        a.movdqu(xmm0, xmmword_ptr(rsi))?;
+        a.movaps(xmmword_ptr(rdi), xmm0)?;
+        a.vmovdqu(ymm1, ymmword_ptr(rsi))?;
+        a.vmovdqu(ymmword_ptr(rdi), ymm1)
+    }),
+    ("xchg", |a| {
+        a.xchg(qword_ptr(rdi), rax)?;
+        a.xchg(rax, r9)
+    }),
+];
+
+/// The translation of a block as text.
+fn golden(assemble_block: Assemble) -> String {
+    let mut machine = Machine::long64(3);
+    machine.cache.tier = Tier::Translator;
+    // Blocks end with their page, if they do not before.
+    let end = CODE + 0x1000;
+    let (mut at, mut code) = (CODE, Vec::new());
+    while at + code.len() as u64 != end {
+        at = end - code.len() as u64;
+        code = assemble(64, at, assemble_block);
+    }
+    machine.poke(at, &code);
+    machine.cpu.rip = at;
+    for register in [3, 6, 7] {
+        machine.cpu.gpr[register] = DATA;
+    }
+    machine.run(1);
+    let mut text = String::from("guest:\n");
+    let mut formatter = GasFormatter::new();
+    for i in Decoder::with_ip(64, &code, at, DecoderOptions::NONE) {
+        let mut line = String::new();
+        formatter.format(&i, &mut line);
+        let _ = writeln!(text, "       {line}");
+    }
+    let listings = machine.cache.listings(at, at);
+    let [listing] = &listings[..] else { panic!("{} translations", listings.len()) };
+    let _ = writeln!(text, "host: {} instructions, {} more aside", listing.straight, listing.aside);
+    text + &listing.text
+}
+
+#[test]
+fn translated_code_is_as_in_the_files() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/translate");
+    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let mut different = Vec::new();
+    for (name, block) in BLOCKS {
+        let (path, text) = (directory.join(format!("{name}.txt")), golden(*block));
+        if update {
+            std::fs::create_dir_all(&directory).unwrap();
+            std::fs::write(&path, &text).unwrap();
+        } else if std::fs::read_to_string(&path).ok().as_ref() != Some(&text) {
+            different.push(format!("{name} is now\n{text}"));
+        }
+    }
+    let files = std::fs::read_dir(&directory).unwrap().count();
+    assert!(different.is_empty(), "{}\nUPDATE_GOLDEN=1 accepts this", different.join("\n"));
+    assert_eq!(files, BLOCKS.len(), "a file without a block");
+}
