@@ -90,7 +90,8 @@ impl Names {
             };
         }
         running! {
-            returns counts bases jump_mask targets registers flags budget missing refused loaded vector host_mxcsr
+            returns counts bases page_mask jump_mask targets registers flags interrupts access_control system_flags budget
+            missing refused loaded vector host_mxcsr
             aligned_to_16 aligned_to_32 target resume host_stack context
         }
         name(offset_of!(Running, bases) + 8, "gs-base".into());
