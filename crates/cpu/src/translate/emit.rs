@@ -1,7 +1,7 @@
 //! Emitting one block: its head, its instructions one after the other, and what is out of line.
 
 use super::address::{NO_OFFSET, Operand, Page};
-use super::asm::{Asm, M, R};
+use super::asm::{Asm, Forward, M, R};
 use super::layout::fetch;
 use super::layout::{BUDGET, FIRST, SECOND, TEST, field, host, memory_register};
 use super::plan::{Plan, plans};
@@ -9,6 +9,7 @@ use super::vector::Need;
 use super::{Code, fix, vector};
 use crate::front::{fetch_slot, signature};
 use crate::op::{NO_REG, Op};
+use crate::ram::PAGE;
 use iced_x86::{Encoder, EncodingKind, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
 
 /// Who may access what, as far as translations differ by it: an index into what is kept for each.
@@ -96,6 +97,8 @@ pub struct Source<'a> {
     pub rip: u64,
     /// Where it is.
     pub physical: u64,
+    /// Where the page after its own is, if its instruction ends there, else 0.
+    pub second: u64,
     /// What it costs.
     pub cost: u64,
     /// Its operations.
@@ -236,12 +239,8 @@ impl Emit<'_> {
     /// The checks on entry, and the charge.
     fn head(&mut self) -> (usize, usize, usize, usize) {
         let source = self.source;
-        let (signature, _) = signature(source.rip, source.physical, source.key.user());
         let checked = self.asm.here();
-        self.asm.flagless_constant(FIRST, signature.wrapping_neg());
-        self.asm.flagless_load(TEST, fetch(fetch_slot(source.rip)));
-        self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
-        let here = self.asm.flagless_if_zero();
+        let here = self.page_is(source.rip, source.physical);
         let due = self.asm.here();
         self.asm.flagless_constant(TEST, u64::from(Code::Head { index: source.index }.encode()));
         let site = self.asm.jump();
@@ -250,6 +249,12 @@ impl Emit<'_> {
         let head = self.asm.here();
         self.asm.flagless_rotate(true, TEST, BUDGET, 32);
         self.asm.flagless_if_zero32_back(due);
+        if source.second != 0 {
+            let known = self.page_is((source.rip & !(PAGE - 1)).wrapping_add(PAGE), source.second);
+            let site = self.asm.jump();
+            self.asm.aim(site, due);
+            self.asm.land(known);
+        }
         let begin = self.asm.here();
         self.asm.flagless_lea(BUDGET, M::at(BUDGET, source.cost as i32));
         if source.recorded {
@@ -260,6 +265,15 @@ impl Emit<'_> {
             self.asm.flagless_store32(count, FIRST);
         }
         (checked, due, head, begin)
+    }
+
+    /// Whether a page is known to be where it was: a jump from where it is.
+    fn page_is(&mut self, linear: u64, physical: u64) -> Forward {
+        let (signature, _) = signature(linear, physical, self.source.key.user());
+        self.asm.flagless_constant(FIRST, signature.wrapping_neg());
+        self.asm.flagless_load(TEST, fetch(fetch_slot(linear)));
+        self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
+        self.asm.flagless_if_zero()
     }
 
     /// Emits an instruction; `false`: its handler must run it.

@@ -139,13 +139,17 @@ impl Cpu {
     #[cold]
     fn translate_block(&mut self, cache: &mut BlockCache, index: u32, key: Key) -> u32 {
         let block = &cache.blocks[index as usize];
-        // A block that crosses pages is checked on each entry; the counter of one that costs next to nothing could overflow.
-        if block.second != 0 || block.cost < CHEAPEST || (block.mode & 3 == mode::BITS64) == key.narrow() {
+        // The counter of a block that costs next to nothing could overflow; outside 64-bit mode, the limit of CS would have to be
+        // compared with where the second page begins.
+        let crosses = block.second != 0 && key.narrow();
+        if crosses || block.cost < CHEAPEST || (block.mode & 3 == mode::BITS64) == key.narrow() {
             cache.translations.refuse(index);
             return 0;
         }
         let mut bytes = vec![0; usize::from(block.len)];
-        if !self.ram.read_bytes(block.physical, &mut bytes) {
+        let here = bytes.len().min((PAGE - (block.physical & (PAGE - 1))) as usize);
+        let (here, there) = bytes.split_at_mut(here);
+        if !self.ram.read_bytes(block.physical, here) || !self.ram.read_bytes(block.second, there) {
             return 0;
         }
         let ops = &cache.ops[block.first as usize..][..block.count as usize];
@@ -166,6 +170,7 @@ impl Cpu {
             index,
             rip: block.rip,
             physical: block.physical,
+            second: block.second,
             cost: block.cost,
             ops,
             instructions: &instructions,
