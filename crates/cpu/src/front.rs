@@ -10,7 +10,6 @@
 //! once; other areas follow when they are entered again, by the [`Front::log`].
 
 use crate::ram::PAGE;
-use crate::tlb::Entry;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -18,6 +17,8 @@ use std::ptr::NonNull;
 pub const SLOTS: usize = 1024;
 /// Pages of code.
 pub const FETCH_SLOTS: usize = 256;
+/// Large pages of code, in pieces of 2 MiB.
+pub const LARGE_SLOTS: usize = 64;
 /// Targets of indirect branches.
 pub const JUMP_SLOTS: usize = 8192;
 /// Modes of access with tables of their own.
@@ -149,10 +150,10 @@ pub struct Area {
     pub jumps: [[Jump; JUMP_SLOTS]; crate::translate::KEYS],
     /// Which code cache the targets are in.
     pub jumps_of: u64,
-    /// 2 MiB regions that pages of code are in, by the low bits of their numbers: no others have any.
-    fetch_regions: u64,
-    /// Pages of code that left with a large page, as they were in [`Self::fetch`]: they come back with it.
-    left: [u64; FETCH_SLOTS],
+    /// Large pages of code, see [`large_signature`].
+    pub large: [u64; LARGE_SLOTS],
+    /// The pages of code may hold some of large pages.
+    pieces: bool,
     /// How much of the log has been followed.
     followed: u64,
     /// [`Ram::epoch`](crate::Ram::epoch) when pages for writing were last dropped for it.
@@ -163,8 +164,8 @@ impl Area {
     fn clear(&mut self) {
         self.tables.iter_mut().filter(|table| table.used).for_each(Table::clear);
         self.fetch.fill(NO_SIGNATURE);
-        self.left.fill(NO_SIGNATURE);
-        self.fetch_regions = 0;
+        self.large.fill(NO_SIGNATURE);
+        self.pieces = false;
     }
 
     fn drop_range(&mut self, linear: u64, shift: u8) {
@@ -176,45 +177,30 @@ impl Area {
 
     /// Whether there was anything to drop.
     fn drop_fetch(&mut self, linear: u64, shift: u8) -> bool {
-        if shift <= 21 && self.fetch_regions & region_bit(linear) == 0 {
-            return false;
-        }
-        if shift == 12 {
-            let i = fetch_slot(linear);
-            let any = linear_of(i, self.fetch[i]) == linear & LINEAR & !(PAGE - 1) && self.fetch[i] != NO_SIGNATURE;
-            if any {
-                self.fetch[i] = NO_SIGNATURE;
-            }
-            return any;
-        }
-        // Of the address of a large page, the bits that slots tell are no part.
-        let (below, number) = (PAGE_SHIFT + u32::from(shift) - SIGNED, (linear & LINEAR) >> shift);
         let mut any = false;
-        for (page, left) in self.fetch.iter_mut().zip(&mut self.left) {
-            let same = *page >> below == number;
-            any |= same && *page != NO_SIGNATURE;
-            *left = if same { *page } else { *left };
-            *page = if same { NO_SIGNATURE } else { *page };
+        // A large page in which a page of its own was translated is in pieces from now on.
+        let large = if shift <= LARGE { large_slot(linear)..large_slot(linear) + 1 } else { 0..LARGE_SLOTS };
+        let whole = shift.max(LARGE);
+        for found in &mut self.large[large] {
+            let same = large_linear(*found) >> whole == (linear & LINEAR) >> whole;
+            if same && *found != NO_SIGNATURE {
+                *found = NO_SIGNATURE;
+                any = true;
+            }
+        }
+        let slots = match shift {
+            12 => fetch_slot(linear)..fetch_slot(linear) + 1,
+            _ if self.pieces => 0..FETCH_SLOTS,
+            _ => 0..0,
+        };
+        for i in slots {
+            let same = linear_of(i, self.fetch[i]) >> shift == (linear & LINEAR) >> shift;
+            if same && self.fetch[i] != NO_SIGNATURE {
+                self.fetch[i] = NO_SIGNATURE;
+                any = true;
+            }
         }
         any
-    }
-
-    /// Takes pages of code back that left with a large page.
-    fn take_back(&mut self, entry: &Entry, may_fetch: [bool; 2]) {
-        let (linear, shift) = (entry.linear & LINEAR, entry.shift);
-        if shift == 21 && self.fetch_regions & region_bit(linear) == 0 {
-            return;
-        }
-        let below = PAGE_SHIFT + u32::from(shift) - SIGNED;
-        for i in 0..FETCH_SLOTS {
-            let left = self.left[i];
-            if left >> below == linear >> shift && self.fetch[i] == NO_SIGNATURE && left != NO_SIGNATURE {
-                let physical = entry.physical | (linear_of(i, left) & ((1 << shift) - 1));
-                if physical == (left & PHYSICAL_PART) << 11 && may_fetch[(left & 1) as usize] {
-                    self.fetch[i] = left;
-                }
-            }
-        }
     }
 
     /// Follows a change of the code cache: targets in an older one are forgotten.
@@ -277,10 +263,25 @@ fn linear_of(slot: usize, signature: u64) -> u64 {
     (signature >> PAGE_SHIFT) << SIGNED | (slot as u64) << 12
 }
 
-/// The bit of [`Area::fetch_regions`] for an address.
+/// Log2 of the size of what a slot for large pages stands for.
+const LARGE: u8 = 21;
+
+/// Slot of a large page of code.
 #[inline(always)]
-fn region_bit(linear: u64) -> u64 {
-    1 << (linear >> 21 & 63)
+pub fn large_slot(linear: u64) -> usize {
+    (linear >> LARGE) as usize % LARGE_SLOTS
+}
+
+/// What says that 2 MiB at a linear address are at a guest-physical address, both multiples of that size, and may be fetched from, by user code
+/// or not. The second value is false if the physical address does not fit.
+#[inline(always)]
+pub fn large_signature(linear: u64, physical: u64, user: bool) -> (u64, bool) {
+    let page = (linear & LINEAR) >> LARGE;
+    (page << PAGE_SHIFT | (physical & (PHYSICAL - 1)) >> LARGE << 1 | u64::from(user), physical < PHYSICAL)
+}
+
+fn large_linear(signature: u64) -> u64 {
+    signature >> PAGE_SHIFT << LARGE
 }
 
 /// An empty slot. The page whose signature this would be is not kept.
@@ -476,12 +477,6 @@ impl Front {
         self.current().drop_fetch(linear, shift)
     }
 
-    /// A large page is in the instruction TLB again: so are the pages that were known of it, if they are where they were. Whether
-    /// code other than a user's may fetch from it, and whether a user's may, has been asked anew.
-    pub(crate) fn return_code(&mut self, entry: &Entry, may_fetch: [bool; 2]) {
-        self.current().take_back(entry, may_fetch);
-    }
-
     /// Follows a change of [`Ram::epoch`](crate::Ram::epoch): a page may have got its first marked line.
     #[inline]
     pub(crate) fn follow_marks(&mut self, epoch: u64) {
@@ -527,16 +522,33 @@ impl Front {
     pub(crate) fn code_page(&mut self, linear: u64, user: bool) -> Option<u64> {
         let found = self.current().fetch[fetch_slot(linear)];
         let same = (found ^ signature(linear, 0, user).0) & !PHYSICAL_PART == 0;
-        (same && found != NO_SIGNATURE).then_some((found & PHYSICAL_PART) << 11)
+        if same && found != NO_SIGNATURE {
+            return Some((found & PHYSICAL_PART) << 11);
+        }
+        let found = self.current().large[large_slot(linear)];
+        let same = (found ^ large_signature(linear, 0, user).0) & !PHYSICAL_PART == 0;
+        same.then_some((found & PHYSICAL_PART) << (LARGE - 1) | linear & ((1 << LARGE) - 1) & !(PAGE - 1))
     }
 
-    /// Adds a page of code.
-    pub(crate) fn fill_code(&mut self, linear: u64, physical: u64, user: bool) {
+    /// Whether a page of code is known as part of a large one.
+    pub(crate) fn is_large(&mut self, linear: u64) -> bool {
+        let found = self.current().large[large_slot(linear)];
+        found != NO_SIGNATURE && large_linear(found) >> LARGE == (linear & LINEAR) >> LARGE
+    }
+
+    /// Adds a page of code; `whole` if all of the 2 MiB around it are one page for the TLB, of at least that size.
+    pub(crate) fn fill_code(&mut self, linear: u64, physical: u64, user: bool, large: bool, whole: bool) {
+        let area = self.current();
+        if whole {
+            if let (signature, true) = large_signature(linear, physical, user) {
+                area.large[large_slot(linear)] = signature;
+            }
+            return;
+        }
         match signature(linear, physical, user) {
             (signature, true) if signature != NO_SIGNATURE => {
-                let area = self.current();
                 area.fetch[fetch_slot(linear)] = signature;
-                area.fetch_regions |= region_bit(linear);
+                area.pieces |= large;
             }
             _ => {}
         }

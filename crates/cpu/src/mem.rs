@@ -89,8 +89,11 @@ impl Cpu {
         }
         let privilege = self.privilege();
         // The whole address: a fault reports the instruction's, not the page's.
-        let (address, _) = self.translate(linear, Access::Fetch, privilege)?;
-        self.front.fill_code(linear, address & !OFFSET, self.cpl == 3);
+        let (address, entry) = self.translate(linear, Access::Fetch, privilege)?;
+        // A smaller page in the midst of a large one would be found first.
+        let large = entry.shift > 12;
+        let whole = entry.shift >= 21 && !self.tlb.has_small_code(linear, 21);
+        self.front.fill_code(linear, address & !OFFSET, self.cpl == 3, large, whole);
         self.fetch.physical = address & !OFFSET;
         self.fetch.page = linear & !OFFSET;
         Ok(())
@@ -185,9 +188,6 @@ impl Cpu {
             let family = if code { Family::StlbHitCode } else { Family::StlbHitData };
             self.charge(Kind::new(family, 0), 1);
             self.displaced(displaced, code);
-            if code {
-                self.return_code(&entry);
-            }
             if self.allows(&entry, access, privilege) {
                 return Ok((physical(&entry, linear), entry));
             }
@@ -203,9 +203,6 @@ impl Cpu {
         let entry = self.tlb.kept(walked.entry, linear);
         let displaced = self.tlb.insert(entry, code);
         self.displaced(displaced, code);
-        if code {
-            self.return_code(&entry);
-        }
         Ok((physical(&entry, linear), entry))
     }
 
@@ -215,15 +212,6 @@ impl Cpu {
         let clean_write = access == Access::Write && entry.perms & perm::DIRTY == 0;
         !clean_write
             && (self.plainly_permitted(entry, access, privilege) || self.permitted(entry, access, privilege).is_ok())
-    }
-
-    /// Follows the return of a page to the first-level instruction TLB.
-    fn return_code(&mut self, entry: &Entry) {
-        if entry.shift > 12 {
-            let may_fetch = [Privilege::Supervisor, Privilege::User]
-                .map(|privilege| self.permitted(entry, Access::Fetch, privilege).is_ok());
-            self.front.return_code(entry, may_fetch);
-        }
     }
 
     fn drop_code(&mut self, linear: u64, shift: u8) {

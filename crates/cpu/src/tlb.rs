@@ -393,6 +393,18 @@ impl Tlb {
         Some((entry, self.arrays[upper].insert(entry, &self.flushes)))
     }
 
+    /// Whether the first level holds a 4 KiB page of code in the large page of that size around `linear`.
+    pub fn has_small_code(&self, linear: u64, shift: u8) -> bool {
+        let small = &self.arrays[usize::from(self.holders[1][0])];
+        let wanted = tag(linear, 12) >> (shift - 12);
+        let inside = |(found, entry): (&u32, &Entry)| {
+            *found >> (shift - 12) == wanted
+                && entry.linear >> shift == linear >> shift
+                && self.flushes.valid_at_all(entry)
+        };
+        small.tags.iter().zip(&small.entries).any(inside)
+    }
+
     /// What is kept of a translation that was found for `linear`: all of it, or what the emulator that is modelled keeps.
     pub fn kept(&mut self, mut entry: Entry, linear: u64) -> Entry {
         if !self.keeps_global {

@@ -2,12 +2,12 @@
 
 use super::address::{NO_OFFSET, Operand, Page};
 use super::asm::{Asm, Forward, M, R};
-use super::layout::fetch;
 use super::layout::{BUDGET, FIRST, SECOND, TEST, field, host, memory_register};
+use super::layout::{fetch, large};
 use super::plan::{Plan, plans};
 use super::vector::Need;
 use super::{Code, fix, vector};
-use crate::front::{fetch_slot, signature};
+use crate::front::{fetch_slot, large_signature, large_slot, signature};
 use crate::op::{NO_REG, Op};
 use crate::ram::PAGE;
 use iced_x86::{Encoder, EncodingKind, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
@@ -99,6 +99,8 @@ pub struct Source<'a> {
     pub physical: u64,
     /// Where the page after its own is, if its instruction ends there, else 0.
     pub second: u64,
+    /// Its page is part of a large one, most likely.
+    pub large: bool,
     /// What it costs.
     pub cost: u64,
     /// Its operations.
@@ -144,6 +146,14 @@ enum From {
     Load { site: usize, need: Need, at: usize },
 }
 
+/// What is out of line of a check of a page.
+struct OtherPage {
+    site: usize,
+    otherwise: Option<(u64, M)>,
+    due: usize,
+    back: usize,
+}
+
 /// What came out.
 #[derive(Default)]
 pub struct Emitted {
@@ -176,6 +186,7 @@ pub struct Emit<'a> {
     /// Under which access the instruction at hand runs.
     pub key: Key,
     stubs: Vec<Stub>,
+    pages: Vec<OtherPage>,
     aims: Vec<(usize, Aim)>,
     links: [(usize, usize); 2],
     /// The instruction at hand.
@@ -195,6 +206,7 @@ pub fn emit(source: &Source, encoder: &mut Encoder, factory: &mut InstructionInf
         factory,
         key: source.key,
         stubs: Vec::new(),
+        pages: Vec::new(),
         aims: Vec::new(),
         links: [(0, 0); 2],
         at: 0,
@@ -239,21 +251,17 @@ impl Emit<'_> {
     /// The checks on entry, and the charge.
     fn head(&mut self) -> (usize, usize, usize, usize) {
         let source = self.source;
-        let checked = self.asm.here();
-        let here = self.page_is(source.rip, source.physical);
         let due = self.asm.here();
         self.asm.flagless_constant(TEST, u64::from(Code::Head { index: source.index }.encode()));
         let site = self.asm.jump();
         self.aims.push((site, Aim::Exit));
-        self.asm.land(here);
+        let checked = self.asm.here();
+        self.check_page(source.rip, source.physical, due);
         let head = self.asm.here();
         self.asm.flagless_rotate(true, TEST, BUDGET, 32);
         self.asm.flagless_if_zero32_back(due);
         if source.second != 0 {
-            let known = self.page_is((source.rip & !(PAGE - 1)).wrapping_add(PAGE), source.second);
-            let site = self.asm.jump();
-            self.asm.aim(site, due);
-            self.asm.land(known);
+            self.check_page((source.rip & !(PAGE - 1)).wrapping_add(PAGE), source.second, due);
         }
         let begin = self.asm.here();
         self.asm.flagless_lea(BUDGET, M::at(BUDGET, source.cost as i32));
@@ -267,13 +275,47 @@ impl Emit<'_> {
         (checked, due, head, begin)
     }
 
-    /// Whether a page is known to be where it was: a jump from where it is.
-    fn page_is(&mut self, linear: u64, physical: u64) -> Forward {
-        let (signature, _) = signature(linear, physical, self.source.key.user());
+    /// Goes on if a page is known to be where it was, on its own or, if it can be, in a large page: the less likely of the two is
+    /// looked at out of line.
+    fn check_page(&mut self, linear: u64, physical: u64, due: usize) {
+        let user = self.source.key.user();
+        let small = (signature(linear, physical, user).0, fetch(fetch_slot(linear)));
+        let whole = (large_signature(linear, physical, user).0, large(large_slot(linear)));
+        let either = (linear ^ physical) & ((1 << 21) - 1) & !(PAGE - 1) == 0;
+        let (likely, otherwise) = match (either, self.source.large) {
+            (false, _) => (small, None),
+            (true, false) => (small, Some(whole)),
+            (true, true) => (whole, Some(small)),
+        };
+        let found = self.holds(likely);
+        let site = self.asm.jump();
+        self.asm.land(found);
+        self.pages.push(OtherPage { site, otherwise, due, back: self.asm.here() });
+    }
+
+    /// Whether a slot for pages of code holds a signature: a jump from where it does.
+    fn holds(&mut self, (signature, slot): (u64, M)) -> Forward {
         self.asm.flagless_constant(FIRST, signature.wrapping_neg());
-        self.asm.flagless_load(TEST, fetch(fetch_slot(linear)));
+        self.asm.flagless_load(TEST, slot);
         self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
         self.asm.flagless_if_zero()
+    }
+
+    fn check_other_pages(&mut self) {
+        for OtherPage { site, otherwise, due, back } in std::mem::take(&mut self.pages) {
+            let Some(otherwise) = otherwise else {
+                self.asm.aim(site, due);
+                continue;
+            };
+            let here = self.asm.here();
+            self.asm.aim(site, here);
+            let found = self.holds(otherwise);
+            let away = self.asm.jump();
+            self.asm.aim(away, due);
+            self.asm.land(found);
+            let on = self.asm.jump();
+            self.asm.aim(on, back);
+        }
     }
 
     /// Emits an instruction; `false`: its handler must run it.
@@ -389,6 +431,7 @@ impl Emit<'_> {
     }
 
     fn out_of_line(&mut self) {
+        self.check_other_pages();
         let mut refused = Vec::new();
         for stub in std::mem::take(&mut self.stubs) {
             let here = self.asm.here();

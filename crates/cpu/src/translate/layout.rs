@@ -5,7 +5,7 @@
 
 use super::asm::{M, R};
 use super::vector::NEEDS;
-use crate::front::{Area, FETCH_SLOTS, Half, Jump, SLOTS, Table};
+use crate::front::{Area, FETCH_SLOTS, Half, Jump, LARGE_SLOTS, SLOTS, Table};
 use crate::predict::{Return, Target};
 use crate::state::VectorState;
 use std::mem::offset_of;
@@ -137,6 +137,11 @@ pub const TABLE_SLOTS: usize = SLOTS;
 /// The slot of a page of code.
 pub fn fetch(slot: usize) -> M {
     M::at(R::RSP, from_stack(offset_of!(Area, fetch) + 8 * (slot % FETCH_SLOTS)))
+}
+
+/// The slot of a large page of code.
+pub fn large(slot: usize) -> M {
+    M::at(R::RSP, from_stack(offset_of!(Area, large) + 8 * (slot % LARGE_SLOTS)))
 }
 
 /// Displacements of a jump table's fields: negated target and code.

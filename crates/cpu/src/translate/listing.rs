@@ -40,23 +40,26 @@ impl Translations {
     }
 
     fn listing(&self, entry: &Entry) -> Option<Listing> {
-        let code = self.memory.as_ref()?.read(entry.checked as usize..entry.end as usize);
+        let code = self.memory.as_ref()?.read(entry.due as usize..entry.end as usize);
         let mut formatter = GasFormatter::with_options(Some(Box::new(Names::new(entry))), None);
         let options = formatter.options_mut();
         options.set_uppercase_hex(false);
         options.set_branch_leading_zeros(false);
         options.set_space_after_operand_separator(true);
         let (mut straight, mut aside, mut text) = (0, 0, String::new());
-        let begin = u64::from(entry.begin - entry.checked);
-        let stubs = u64::from(entry.stubs - entry.checked);
+        let begin = u64::from(entry.begin - entry.due);
+        let stubs = u64::from(entry.stubs - entry.due);
         for i in Decoder::with_ip(64, code, 0, DecoderOptions::NONE) {
             if i.ip() == stubs {
                 text.push_str("aside:\n");
             }
+            if i.ip() == u64::from(entry.checked - entry.due) {
+                text.push_str("checked:\n");
+            }
             if i.ip() == begin {
                 text.push_str("begin:\n");
             }
-            if i.ip() == u64::from(entry.head - entry.checked) {
+            if i.ip() == u64::from(entry.head - entry.due) {
                 text.push_str("head:\n");
             }
             if i.ip() >= stubs {
@@ -107,12 +110,13 @@ impl Names {
             }
         }
         name(offset_of!(Area, fetch), "fetch".into());
+        name(offset_of!(Area, large), "large".into());
         for key in 0..super::KEYS {
             let at = offset_of!(Area, jumps) + key * size_of::<[Jump; crate::front::JUMP_SLOTS]>();
             name(at + offset_of!(Jump, negated), format!("jump{key}-target"));
             name(at + offset_of!(Jump, code), format!("jump{key}-code"));
         }
-        let at = |place: usize| place as i64 - i64::from(entry.checked);
+        let at = |place: usize| place as i64 - i64::from(entry.due);
         Self { fields, code: [(at(SLOW_AT), "slow"), (at(EXIT_AT), "exit")].into() }
     }
 }

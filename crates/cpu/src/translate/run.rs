@@ -171,6 +171,7 @@ impl Cpu {
             rip: block.rip,
             physical: block.physical,
             second: block.second,
+            large: self.front.is_large(block.rip),
             cost: block.cost,
             ops,
             instructions: &instructions,
