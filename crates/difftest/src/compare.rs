@@ -2,9 +2,11 @@
 
 use crate::case::Case;
 use crate::layout::{ARENA, PAGE};
+use crate::native::Host;
 use crate::state::{Difference, Outcome, fields, flag_names, show};
+use crate::vendor;
 use cpu::flags::ARITH;
-use iced_x86::{Mnemonic, OpKind};
+use iced_x86::{Instruction, Mnemonic, OpKind};
 
 /// FSW.ES.
 const SUMMARY: u16 = 1 << 7;
@@ -23,11 +25,13 @@ const NOT_COMPARED: &[(&[Mnemonic], u64, bool, &str)] = {
 };
 
 /// Flags that are not compared after this instruction.
-fn undefined_flags(mnemonic: Mnemonic, faulted: bool) -> u64 {
+fn undefined_flags(instruction: &Instruction, faulted: bool, host: Host) -> u64 {
+    let mnemonic = instruction.mnemonic();
     let applies = |(list, _, only_fault, _): &&(&[Mnemonic], u64, bool, &str)| {
         list.contains(&mnemonic) && (faulted || !only_fault)
     };
-    NOT_COMPARED.iter().filter(applies).fold(0, |all, (_, flags, ..)| all | flags)
+    let listed = NOT_COMPARED.iter().filter(applies).fold(0, |all, (_, flags, ..)| all | flags);
+    listed | if host.amd { vendor::undefined_flags(instruction) } else { 0 }
 }
 
 fn same(a: &Outcome, b: &Outcome, flags: u64) -> bool {
@@ -49,10 +53,13 @@ fn uses_mmx(case: &Case) -> bool {
     (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n).is_mm())
 }
 
-/// What differs, memory apart. `data_pointer_kept`: see [`crate::native::data_pointer_kept`].
-pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, data_pointer_kept: bool) -> Vec<Difference> {
+/// What differs, memory apart.
+pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, host: Host) -> Vec<Difference> {
     let mut adjusted = *emulated;
-    if data_pointer_kept && native.state.x.fdp == case.state.x.fdp && native.state.x.fsw & SUMMARY == 0 {
+    if host.amd {
+        vendor::adjust(case, native, &mut adjusted);
+    }
+    if host.data_pointer_kept && native.state.x.fdp == case.state.x.fdp && native.state.x.fsw & SUMMARY == 0 {
         adjusted.state.x.fdp = native.state.x.fdp;
     }
     // Long and masked accesses go piece by piece, and which one meets the bad page first is the processor's business.
@@ -97,7 +104,7 @@ pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, data_pointer_
         y.ftw = x.ftw;
     }
     let emulated = &adjusted;
-    let undefined = undefined_flags(case.instruction.mnemonic(), native.exception.is_some());
+    let undefined = undefined_flags(&case.instruction, native.exception.is_some(), host);
     let mut found = Vec::new();
     if same(native, emulated, undefined) {
         return found;

@@ -15,3 +15,4 @@ pub mod rng;
 pub mod runner;
 pub mod state;
 pub mod values;
+pub mod vendor;

@@ -292,10 +292,28 @@ fn check_features() -> Result<(), Unavailable> {
     Ok(())
 }
 
-/// Whether the host's x87 data pointer only follows instructions that raise an unmasked exception
-/// (CPUID.(EAX=7,ECX=0):EBX\[6\]). It then says nothing about ours after others.
-pub fn data_pointer_kept() -> bool {
-    std::arch::x86_64::__cpuid_count(7, 0).ebx >> 6 & 1 != 0
+/// In what the host's processor may differ from the one under test.
+#[derive(Clone, Copy)]
+pub struct Host {
+    /// The x87 data pointer only follows instructions that raise an unmasked exception (CPUID.(EAX=7,ECX=0):EBX\[6\]). It then
+    /// says nothing about ours after others.
+    pub data_pointer_kept: bool,
+    /// See [`cpu::testing::host_is_amd`].
+    pub amd: bool,
+}
+
+impl Host {
+    /// This host.
+    pub fn new() -> Self {
+        let data_pointer_kept = std::arch::x86_64::__cpuid_count(7, 0).ebx >> 6 & 1 != 0;
+        Self { data_pointer_kept, amd: cpu::testing::host_is_amd() }
+    }
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// The host's processor, ready to execute instructions under test.

@@ -3,6 +3,7 @@
 use difftest::forms::forms;
 use difftest::native::Unavailable;
 use difftest::runner::{Event, Runner};
+use std::collections::HashSet;
 
 /// Cases in all.
 const CASES: u64 = 200_000;
@@ -20,10 +21,11 @@ fn every_form_does_what_the_host_does() {
     };
     let (forms, _) = forms(64);
     let per_form = CASES.div_ceil(forms.len() as u64);
-    let mut shown = Vec::new();
+    let (mut shown, mut forms_shown) = (Vec::new(), HashSet::new());
     let tallies = runner.run(&forms, 0..per_form, |event| {
         if let Event::Mismatch(mismatch) = event
-            && shown.len() < 20
+            && shown.len() < 200
+            && forms_shown.insert(mismatch.code.clone())
         {
             shown.push(format!("{}: {}\n    {:?}", mismatch.repeat(), mismatch.instruction, mismatch.differences));
         }

@@ -48,6 +48,10 @@ fn random_programs_do_the_same_on_both_tiers() {
     let mut tiers = Tiers::new();
     let (mut seed, mut findings) = (first, Vec::new());
     while (seed < first + least || begun.elapsed() < time) && findings.len() < MOST_FINDINGS {
+        if !time.is_zero() {
+            // The last one is the one to run if a signal ends this.
+            eprintln!("TRANSLATE_SEED={seed}");
+        }
         if let Err(difference) = compare(&mut tiers, seed) {
             findings.push(format!("TRANSLATE_SEED={seed}\n{difference}"));
         }
