@@ -66,12 +66,21 @@ pub struct Ram {
     _keep_alive: Rc<dyn Any>,
 }
 
+/// Zeroed memory and the start of its first page: translated code takes it that an operand is aligned on the host as it is in
+/// the guest.
+fn zeroed(len: u64) -> (Box<[u64]>, *mut u8) {
+    let mut memory = vec![0u64; ((len + PAGE) / 8) as usize].into_boxed_slice();
+    let start = memory.as_mut_ptr().cast::<u8>();
+    let host = start.wrapping_add(start.align_offset(PAGE as usize));
+    (memory, host)
+}
+
 impl Ram {
     /// RAM made of `regions`, sorted and disjoint. `owner` is dropped with the last clone.
     ///
     /// # Safety
-    /// Each region's `host` must be valid for reads and writes of `len` bytes as long as `owner` lives, and no Rust
-    /// reference to those bytes may exist while the processor runs.
+    /// Each region's `host` must be the start of a page, valid for reads and writes of `len` bytes as long as `owner` lives, and
+    /// no Rust reference to those bytes may exist while the processor runs.
     pub unsafe fn new(regions: Vec<Region>, owner: Rc<dyn Any>) -> Self {
         let marks = Marks {
             lines: regions.iter().map(|r| vec![Cell::new(0); (r.len / PAGE) as usize].into()).collect(),
@@ -85,8 +94,7 @@ impl Ram {
     /// Zeroed RAM of `len` bytes from address 0, for tests.
     pub fn anonymous(len: u64) -> Self {
         let len = len.div_ceil(PAGE) * PAGE;
-        let mut memory = vec![0u64; (len / 8) as usize].into_boxed_slice();
-        let host = memory.as_mut_ptr().cast();
+        let (memory, host) = zeroed(len);
         let region = Region { start: 0, len, host, read_only: false, hidden: false };
         // SAFETY: the box is the owner, is never touched through a reference again, and its heap block does not move.
         unsafe { Self::new(vec![region], Rc::new(memory)) }
@@ -98,8 +106,7 @@ impl Ram {
         let mut owners = Vec::new();
         let mut region = |start, len: u64, hidden| {
             let len = len.next_multiple_of(PAGE);
-            let mut memory = vec![0u64; (len / 8) as usize].into_boxed_slice();
-            let host = memory.as_mut_ptr().cast();
+            let (memory, host) = zeroed(len);
             owners.push(memory);
             Region { start, len, host, read_only: false, hidden }
         };
