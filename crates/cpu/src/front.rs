@@ -148,8 +148,8 @@ pub struct Area {
     pub fetch: [u64; FETCH_SLOTS],
     /// Targets of indirect branches, by [`Key`](crate::translate::Key).
     pub jumps: [[Jump; JUMP_SLOTS]; crate::translate::KEYS],
-    /// Which code cache the targets are in.
-    pub jumps_of: u64,
+    /// Which code cache the targets of 64-bit and of 32-bit code are in.
+    pub jumps_of: [u64; 2],
     /// Large pages of code, see [`large_signature`].
     pub large: [u64; LARGE_SLOTS],
     /// The pages of code may hold some of large pages.
@@ -205,10 +205,12 @@ impl Area {
 
     /// Follows a change of the code cache: targets in an older one are forgotten.
     #[inline]
-    pub(crate) fn follow_code(&mut self, code: u64) {
-        if self.jumps_of != code {
-            self.jumps_of = code;
-            for jumps in &mut self.jumps {
+    pub(crate) fn follow_code(&mut self, code: u64, narrow: bool) {
+        const HALF: usize = crate::translate::KEYS / 2;
+        let half = usize::from(narrow);
+        if self.jumps_of[half] != code {
+            self.jumps_of[half] = code;
+            for jumps in &mut self.jumps[half * HALF..][..HALF] {
                 for (i, jump) in jumps.iter_mut().enumerate() {
                     // The target belongs in another slot.
                     *jump = Jump { negated: ((i as u64 ^ 1) << JUMP_SHIFT).wrapping_neg(), code: 0 };
@@ -395,7 +397,7 @@ impl Front {
         let fresh = area.fetch[0] == 0 && area.fetch[1] == 0;
         if fresh {
             area.tables.iter_mut().for_each(Table::clear);
-            area.jumps_of = NO_CODE;
+            area.jumps_of = [NO_CODE; 2];
             area.running.reset();
         }
         area.clear();

@@ -198,8 +198,13 @@ impl Cpu {
             let family = if code { Family::TlbMissCode } else { Family::TlbMissData };
             self.charge(Kind::new(family, walked.references), 1);
         }
-        self.front.drop_range(walked.entry.linear, walked.entry.shift);
-        self.drop_code(walked.entry.linear, walked.entry.shift);
+        // What was not in the TLB is not on its side of the fast path either; on the other side it may be, as it was.
+        if found || code {
+            self.front.drop_range(walked.entry.linear, walked.entry.shift);
+        }
+        if found || !code {
+            self.drop_code(walked.entry.linear, walked.entry.shift);
+        }
         let entry = self.tlb.kept(walked.entry, linear);
         let displaced = self.tlb.insert(entry, code);
         self.displaced(displaced, code);

@@ -339,6 +339,18 @@ pub struct Tlb {
     keeps_large: bool,
     /// First and last address of large pages that pieces were kept of since everything was flushed.
     in_pieces: Option<(u64, u64)>,
+    /// 2 MiB regions in which a 4 KiB page of code has been in the first level since everything was flushed, by a hash.
+    small_code: Box<[u64; SMALL_CODE / 64]>,
+}
+
+/// Regions told apart in [`Tlb::small_code`].
+const SMALL_CODE: usize = 4096;
+
+/// The place of a region in [`Tlb::small_code`].
+fn small_code(linear: u64) -> (usize, u64) {
+    let region = linear >> 21;
+    let bit = (region ^ region >> 12 ^ region >> 24) as usize % SMALL_CODE;
+    (bit / 64, 1 << (bit % 64))
 }
 
 const SECOND: usize = 2;
@@ -358,6 +370,7 @@ impl Tlb {
             keeps_global: size.keeps_global,
             keeps_large: size.keeps_large,
             in_pieces: None,
+            small_code: Box::new([0; SMALL_CODE / 64]),
         }
     }
 
@@ -389,12 +402,17 @@ impl Tlb {
         let entry = self.arrays[holder].entries[i];
         // The PCID of a global entry need not be that in force.
         self.flushes.look_with(entry.pcid);
+        self.note_code(&entry, code);
         let upper = usize::from(self.holders[usize::from(code)][size_number(entry.shift)]);
         Some((entry, self.arrays[upper].insert(entry, &self.flushes)))
     }
 
     /// Whether the first level holds a 4 KiB page of code in the large page of that size around `linear`.
     pub fn has_small_code(&self, linear: u64, shift: u8) -> bool {
+        let (word, bit) = small_code(linear);
+        if shift == 21 && self.small_code[word] & bit == 0 {
+            return false;
+        }
         let small = &self.arrays[usize::from(self.holders[1][0])];
         let wanted = tag(linear, 12) >> (shift - 12);
         let inside = |(found, entry): (&u32, &Entry)| {
@@ -437,13 +455,22 @@ impl Tlb {
         if let Some(older) = self.arrays[other].find(entry.linear, entry.shift, &self.flushes) {
             self.arrays[other].entries[older] = entry;
         }
+        self.note_code(&entry, code);
         self.arrays[own].insert(entry, &self.flushes)
+    }
+
+    fn note_code(&mut self, entry: &Entry, code: bool) {
+        if code && entry.shift == 12 {
+            let (word, bit) = small_code(entry.linear);
+            self.small_code[word] |= bit;
+        }
     }
 
     /// Everything of every VPID.
     pub fn flush_everything(&mut self) {
         self.flushes.everything();
         self.in_pieces = None;
+        self.small_code.fill(0);
     }
 
     /// Everything of the current VPID, global entries included.

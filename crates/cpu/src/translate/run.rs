@@ -128,7 +128,7 @@ impl Cpu {
                 let code = cache.translations.checked(entry) as u64;
                 let generation = cache.translations.generation();
                 let area = self.front.current();
-                area.follow_code(generation);
+                area.follow_code(generation, key.narrow());
                 area.fill_jump(key as usize, block.rip, code);
             }
         }
@@ -247,9 +247,10 @@ impl Cpu {
         let budget = self.clock.wrapping_sub(context.base) as i64;
         let refused = self.refused();
         let system = self.flags;
+        let narrow = !self.long64;
         let vector = &raw mut self.vector;
         let area = self.front.current();
-        area.follow_code(generation);
+        area.follow_code(generation, narrow);
         let running = &mut area.running;
         if !std::ptr::eq(context.running, running) {
             if !context.running.is_null() {
@@ -301,7 +302,7 @@ impl Cpu {
             _ => return std::ptr::null_mut(),
         };
         let area = self.front.current();
-        area.follow_code(cache.translations.generation());
+        area.follow_code(cache.translations.generation(), key.narrow());
         let Some(code) = area.jump(key as usize, self.rip) else { return std::ptr::null_mut() };
         // The translation checks its page itself.
         self.fetch.follow();
