@@ -78,6 +78,15 @@ struct Stepped {
     op: Op,
 }
 
+/// Memory that blocks take, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Translated code, at most so far.
+    pub code: usize,
+    /// Decoded blocks, their indices and counters, and what is kept of translations.
+    pub metadata: usize,
+}
+
 /// All blocks of a machine.
 pub struct BlockCache {
     /// The blocks.
@@ -237,6 +246,20 @@ impl BlockCache {
     /// Takes back one execution that did not complete.
     pub fn uncount(&mut self, index: u32, origin: OriginId) {
         self.counters.take_one(index, origin);
+    }
+
+    /// Memory taken now.
+    pub fn taken(&self) -> Taken {
+        // An entry of a map, with its control byte, at the load that maps have on average.
+        let entry = |size: usize| (size + 1) * 3 / 2;
+        let pages: usize = self.pages.values().map(|list| list.capacity() * size_of::<u32>()).sum();
+        let indices = self.index.len() * entry(size_of::<((u64, u64, u8), u32)>())
+            + self.pages.len() * entry(size_of::<(u64, Vec<u32>)>())
+            + pages
+            + size_of::<[u32; JUMPS]>();
+        let decoded = self.blocks.capacity() * size_of::<Block>() + self.ops.capacity() * size_of::<Op>();
+        let (code, translations) = self.translations.taken();
+        Taken { code, metadata: decoded + indices + self.counters.taken(self.blocks.len()) + translations }
     }
 
     /// Hands all executions to the recorder.

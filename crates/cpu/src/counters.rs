@@ -9,7 +9,7 @@ use ledger::OriginId;
 /// Blocks at most.
 pub const MOST_BLOCKS: usize = 1 << 17;
 /// Origins with counts at most.
-const MOST_ORIGINS: usize = 1024;
+const MOST_ORIGINS: usize = 640;
 const ABSENT: u32 = u32::MAX;
 
 /// Counts by origin and block.
@@ -88,6 +88,11 @@ impl Counters {
                 *count = 0;
             }
         }
+    }
+
+    /// Bytes that counts of so many blocks take, where all have been touched.
+    pub fn taken(&self, blocks: usize) -> usize {
+        self.tables.len() * blocks * size_of::<u32>() + self.by_origin.capacity() * size_of::<u32>()
     }
 
     /// Drops all places; the counts have been drained.

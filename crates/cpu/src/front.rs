@@ -7,7 +7,7 @@
 //! There is one [`Area`] for each of the address spaces used last, so that their entries stay while another one is active, as
 //! they do in the TLB. An area is laid out for translated code, whose stack pointer points into it
 //! (see [`crate::translate`]): what it needs lies at constant distances. Pages that leave the TLB leave the current area at
-//! once; other areas follow when they are entered again, by the [`Front::log`].
+//! once; other areas follow when they are entered again, by a log.
 
 use crate::ram::PAGE;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};

@@ -1,7 +1,7 @@
 //! The translation look-aside buffers: the ones that are used and the ones that are modelled.
 //!
 //! Two levels as the profile sizes them, tagged with VPID, EPT pointer and PCID, with global entries. Replacement is round-robin within a set, so
-//! a hit changes nothing and a fast path in front ([`crate::mem::Front`]) may answer for entries that are present here without
+//! a hit changes nothing and a fast path in front ([`crate::front::Front`]) may answer for entries that are present here without
 //! disturbing what is counted. Flushes do not touch entries: each entry carries the stamp of its fill, and is valid only
 //! while that is newer than the last flush that concerned it.
 

@@ -113,6 +113,8 @@ pub struct Machine {
     pub ram: GuestRam,
     clock: ClockSource,
     started: Instant,
+    /// What blocks and their translations took when the run ended.
+    pub taken: cpu::cache::Taken,
     pub(crate) profile: Profile,
     /// What the guest runs on.
     pub platform: Platform,
@@ -209,6 +211,7 @@ impl Machine {
             ram,
             clock: config.clock,
             started: Instant::now(),
+            taken: cpu::cache::Taken::default(),
             profile: config.profile,
             platform: config.platform,
             description,
@@ -254,6 +257,7 @@ impl Machine {
     pub(crate) fn finish(&mut self) {
         self.vcpus.show_guest();
         if let Some(first) = self.vcpus.all.first() {
+            self.taken = self.vcpus.cache.taken();
             // What is left to do needs memory of its own.
             self.vcpus.cache.release(&first.cpu.ram, &mut self.recorder.borrow_mut());
         }

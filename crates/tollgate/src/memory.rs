@@ -1,10 +1,11 @@
 //! What a run has taken of the host's memory.
 
+use cpu::cache::Taken;
 use serde_json::{Value, json};
 
 /// In bytes, for `tollgate run --json`.
-pub fn report() -> Value {
-    json!({ "peak": peak() })
+pub fn report(taken: Taken) -> Value {
+    json!({ "peak": peak(), "code": taken.code, "metadata": taken.metadata })
 }
 
 /// The most that was resident at a time; nothing where the host's kernel does not say.

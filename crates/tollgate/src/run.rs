@@ -277,7 +277,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             "status": status,
             "virtual_seconds": machine.seconds(),
             "clocks": machine.vcpus.all.iter().map(|v| v.cpu.clock).collect::<Vec<_>>(),
-            "memory": memory::report(),
+            "memory": memory::report(machine.taken),
         });
         eprintln!("{report}");
     }

@@ -1,13 +1,13 @@
 //! The second tier: blocks translated to host code.
 //!
 //! The guest's instruction set is the host's, so a translation is mostly the guest's own instructions with other registers:
-//! guest registers live in host registers ([`layout`]), guest flags in the host's flags, and whatever stands between two guest
-//! instructions leaves flags alone ([`asm`]). Memory operands probe the fast path's tables inline ([`address`]); what misses
+//! guest registers live in host registers (`layout`), guest flags in the host's flags, and whatever stands between two guest
+//! instructions leaves flags alone (`asm`). Memory operands probe the fast path's tables inline (`address`); what misses
 //! there, and every instruction without a translation, is run by the interpreter's handler with all state in its place
-//! ([`run::slow`]), so that a fault finds the processor as the architecture has it. Blocks are the interpreter's: charged on
+//! (`run::slow`), so that a fault finds the processor as the architecture has it. Blocks are the interpreter's: charged on
 //! entry, left at the same boundaries, counted in the same counters.
 //!
-//! Reading order: [`plan`] (what becomes of an instruction), [`emit`] (a block), [`branch`] (its end), [`entry`] (the way in and out), [`run`]
+//! Reading order: `plan` (what becomes of an instruction), `emit` (a block), `branch` (its end), `entry` (the way in and out), `run`
 //! (who enters when), and here: where translations are kept, linked and dropped.
 
 mod address;
@@ -116,6 +116,8 @@ pub(crate) struct Translations {
     /// The host gave no executable memory.
     refused: bool,
     used: usize,
+    /// The most that was used.
+    most: usize,
     /// Counts how often everything was dropped.
     generation: u64,
     blocks: Vec<Block>,
@@ -132,6 +134,7 @@ impl Translations {
             memory: None,
             refused: false,
             used: 0,
+            most: 0,
             generation: 0,
             blocks: Vec::new(),
             entries: Vec::new(),
@@ -139,6 +142,13 @@ impl Translations {
             tools: None,
             pending: 0,
         }
+    }
+
+    /// Bytes of code, at most so far, and of what is kept beside it.
+    pub(crate) fn taken(&self) -> (usize, usize) {
+        let incoming: usize = self.incoming.values().map(|list| (list.capacity() + 4) * size_of::<Incoming>()).sum();
+        let kept = self.blocks.capacity() * size_of::<Block>() + self.entries.capacity() * size_of::<Entry>();
+        (self.most, kept + incoming)
     }
 
     /// Which code cache this is: another number once everything was dropped.
@@ -233,6 +243,7 @@ impl Translations {
         let Some(memory) = &mut self.memory else { return 0 };
         memory.write(base, &emitted.code);
         self.used = (base + emitted.code.len()).next_multiple_of(16);
+        self.most = self.most.max(self.used);
         let at = |offset: usize| (base + offset) as u32;
         self.entries.push(Entry {
             checked: at(emitted.checked),
