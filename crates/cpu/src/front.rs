@@ -46,6 +46,8 @@ pub struct Half {
     pub host: [u64; SLOTS],
     /// Slots filled from pages larger than 4 KiB.
     large: [u64; SLOTS / 64],
+    /// Words of `large` that may not be 0.
+    large_words: u64,
 }
 
 /// An empty slot holds a page that belongs in another one, so that no address matches; nor in the next one, where an access that
@@ -66,6 +68,7 @@ impl Half {
             *page = nothing(i);
         }
         self.large = [0; SLOTS / 64];
+        self.large_words = 0;
     }
 
     fn fill(&mut self, page: u64, host: u64, large: bool) {
@@ -73,7 +76,11 @@ impl Half {
         self.negated[i] = page.wrapping_neg();
         self.host[i] = host;
         let bit = 1 << (i % 64);
-        self.large[i / 64] = (self.large[i / 64] & !bit) | if large { bit } else { 0 };
+        self.large[i / 64] &= !bit;
+        if large {
+            self.large[i / 64] |= bit;
+            self.large_words |= 1 << (i / 64);
+        }
     }
 
     /// Host address of `len` bytes inside one page.
@@ -94,7 +101,10 @@ impl Half {
             }
             return;
         }
-        for word in 0..self.large.len() {
+        let mut words = self.large_words;
+        while words != 0 {
+            let word = words.trailing_zeros() as usize;
+            words &= words - 1;
             let mut bits = self.large[word];
             while bits != 0 {
                 let i = word * 64 + bits.trailing_zeros() as usize;
@@ -103,6 +113,9 @@ impl Half {
                     self.negated[i] = nothing(i);
                     self.large[word] &= !(1 << (i % 64));
                 }
+            }
+            if self.large[word] == 0 {
+                self.large_words &= !(1 << word);
             }
         }
     }
@@ -349,8 +362,8 @@ impl Front {
             handle_alloc_error(layout)
         };
         let mut nothing = Box::new(Table {
-            read: Half { negated: [0; SLOTS], host: [0; SLOTS], large: [0; SLOTS / 64] },
-            write: Half { negated: [0; SLOTS], host: [0; SLOTS], large: [0; SLOTS / 64] },
+            read: Half { negated: [0; SLOTS], host: [0; SLOTS], large: [0; SLOTS / 64], large_words: 0 },
+            write: Half { negated: [0; SLOTS], host: [0; SLOTS], large: [0; SLOTS / 64], large_words: 0 },
             used: false,
         });
         nothing.clear();
@@ -615,7 +628,7 @@ mod tests {
 
     #[test]
     fn an_empty_slot_matches_no_access() {
-        let mut half = Half { negated: [0; SLOTS], host: [0; SLOTS], large: [0; SLOTS / 64] };
+        let mut half = Half { negated: [0; SLOTS], host: [0; SLOTS], large: [0; SLOTS / 64], large_words: 0 };
         half.clear();
         for page in (0..2 * SLOTS as u64).chain([u64::MAX >> 12]) {
             // Inside the page, and from it into the next.

@@ -22,7 +22,7 @@ const THRESHOLD: u16 = 40;
 /// Time that translated code runs at most before it leaves.
 const LONGEST: Ticks = 1 << 30;
 /// What a translated block costs at least.
-const CHEAPEST: Ticks = 128;
+const CHEAPEST: Ticks = 400;
 /// Time after which counters are drained: no block can have been executed so often that its counter overflows.
 const DRAIN: Ticks = CHEAPEST << 31;
 
@@ -260,25 +260,26 @@ impl Cpu {
                 running.host_stack = before.host_stack;
             }
             context.running = running;
+            // What stays as it is until the area is left.
+            running.page_mask = PAGE_MASK;
+            running.jump_mask = JUMP_MASK;
+            running.registers = registers;
+            running.vector = vector;
+            running.host_mxcsr = u64::from(HOST_MXCSR);
+            running.aligned_to_16 = 15;
+            running.aligned_to_32 = 31;
+            running.context = context;
+            running.targets = targets;
         }
         running.returns = returns;
-        running.targets = targets;
         running.counts = counts;
         running.bases = bases;
-        running.page_mask = PAGE_MASK;
-        running.jump_mask = JUMP_MASK;
-        running.registers = registers;
         running.flags = image >> 11 & 1 | (image & 0xff) << 8;
         running.interrupts = system & flags::IF;
         running.access_control = system & flags::AC;
         running.system_flags = system & !KEPT_APART;
         running.budget = budget;
         running.refused = refused;
-        running.vector = vector;
-        running.host_mxcsr = u64::from(HOST_MXCSR);
-        running.aligned_to_16 = 15;
-        running.aligned_to_32 = 31;
-        running.context = context;
         running
     }
 
