@@ -10,7 +10,7 @@ use crate::op::Op;
 use crate::ram::{PAGE, Ram, lines};
 use crate::tier::Tier;
 use crate::translate::Translations;
-use ledger::{OriginId, Recorder, ShapeId};
+use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 
@@ -78,6 +78,12 @@ struct Stepped {
     op: Op,
 }
 
+/// What translated code counts as if it were a block.
+struct Event {
+    kind: Kind,
+    price: Ticks,
+}
+
 /// Memory that blocks take, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
@@ -96,6 +102,8 @@ pub struct BlockCache {
     /// What executes them.
     pub tier: Tier,
     counters: Counters,
+    /// Numbers of blocks under which translated code counts something else.
+    events: FxHashMap<u32, Event>,
     /// Their translations.
     pub(crate) translations: Translations,
     index: FxHashMap<(u64, u64, u8), u32>,
@@ -123,6 +131,7 @@ impl BlockCache {
             ops: Vec::new(),
             tier: Tier::default(),
             counters: Counters::new(),
+            events: FxHashMap::default(),
             translations: Translations::new(),
             index: FxHashMap::default(),
             pages: FxHashMap::default(),
@@ -243,6 +252,29 @@ impl BlockCache {
         self.counters.table(origin).unwrap_or(std::ptr::null_mut())
     }
 
+    /// The number under which translated code counts events of a kind at an instruction; `None` if there is none left.
+    pub(crate) fn event(&mut self, rip: u64, kind: Kind, price: Ticks) -> Option<u32> {
+        if self.blocks.len() == MOST_BLOCKS {
+            return None;
+        }
+        let index = self.blocks.len() as u32;
+        // A block that is never found, without operations.
+        self.blocks.push(Block {
+            physical: DEAD,
+            rip,
+            second: 0,
+            cost: 0,
+            first: 0,
+            count: 0,
+            shape: ShapeId(0),
+            links: [NONE; 2],
+            mode: 0,
+            len: 0,
+        });
+        self.events.insert(index, Event { kind, price });
+        Some(index)
+    }
+
     /// Takes back one execution that did not complete.
     pub fn uncount(&mut self, index: u32, origin: OriginId) {
         self.counters.take_one(index, origin);
@@ -264,10 +296,12 @@ impl BlockCache {
 
     /// Hands all executions to the recorder.
     pub fn spill_all(&mut self, recorder: &mut Recorder) {
-        let blocks = &self.blocks;
+        let (blocks, events) = (&self.blocks, &self.events);
         self.counters.drain(blocks.len(), |index, origin, runs| {
-            if let Some(block) = blocks.get(index as usize) {
-                recorder.add_block(origin, block.rip, block.shape, runs);
+            let Some(block) = blocks.get(index as usize) else { return };
+            match events.get(&index) {
+                Some(event) => recorder.add(origin, block.rip, event.kind, runs, event.price * runs),
+                None => recorder.add_block(origin, block.rip, block.shape, runs),
             }
         });
     }
@@ -319,6 +353,7 @@ impl BlockCache {
         self.ops.clear();
         self.counters.clear();
         self.translations.clear();
+        self.events.clear();
         self.index.clear();
         self.pages.clear();
         self.jumps.fill(u32::MAX);

@@ -205,13 +205,18 @@ impl Emit<'_> {
         self.probe_base(RSP, 0, word, false);
         self.load_slot(FIRST);
         if self.source.recorded {
-            self.asm.flagless_load(SECOND, field!(returns));
-            self.asm.flagless_load(TEST, M::at(SECOND, offset_of!(Return, negated) as i32));
-            self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
-            self.or_otherwise();
+            if self.source.miss.is_none() {
+                return false;
+            }
+            self.asm.flagless_store(field!(wanted), FIRST);
         }
         self.find_target(FIRST, SECOND);
         if self.source.recorded {
+            self.asm.flagless_load(SECOND, field!(returns));
+            self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, negated) as i32));
+            self.asm.flagless_load(TEST, field!(wanted));
+            self.asm.flagless_lea(TEST, M::indexed(TEST, SECOND, 0, 0));
+            self.miss_unless_zero(None);
             self.asm.flagless_load(SECOND, field!(returns));
             self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, previous) as i32));
             self.asm.flagless_store(field!(returns), SECOND);
@@ -238,36 +243,51 @@ impl Emit<'_> {
             }
         }
         self.page = None;
-        if self.source.recorded && !self.predicted(&op) {
-            return false;
+        // The slot is the same on every processor.
+        let slot = Predictor::slot(op.rip(), self.source.target_slots) * size_of::<Target>();
+        let Ok(slot) = i32::try_from(slot) else { return false };
+        if self.source.recorded {
+            if self.source.miss.is_none() {
+                return false;
+            }
+            self.asm.flagless_store(field!(wanted), FIRST);
         }
         self.find_target(FIRST, SECOND);
         if call {
             self.asm.flagless_store(field!(target), FIRST);
             self.probe_push();
             self.note_call(op.next);
+        }
+        if self.source.recorded {
+            self.predict(slot, op.rip());
+        }
+        if call {
             self.asm.flagless_load(FIRST, field!(target));
         }
         self.asm.jump_register(FIRST);
         true
     }
 
-    /// Leaves it to the handler unless the modelled predictor has the target in `FIRST`. `false`: that cannot be looked up.
-    fn predicted(&mut self, op: &Op) -> bool {
-        // The slot is the same on every processor.
-        let slot = Predictor::slot(op.rip(), self.source.target_slots) * size_of::<Target>();
-        let Ok(slot) = i32::try_from(slot) else { return false };
+    /// Charges the branch at `from` unless the modelled predictor has its target, which is kept in the area. Nothing may fail
+    /// afterwards.
+    fn predict(&mut self, slot: i32, from: u64) {
         self.asm.flagless_load(SECOND, field!(targets));
         self.asm.flagless_load(SECOND, M::at(SECOND, slot + offset_of!(Target, from) as i32));
-        self.asm.flagless_constant(TEST, op.rip().wrapping_neg());
+        self.asm.flagless_constant(TEST, from.wrapping_neg());
         self.asm.flagless_lea(TEST, M::indexed(TEST, SECOND, 0, 0));
-        self.or_otherwise();
+        let same = self.asm.flagless_if_zero();
+        // Another branch has the slot: whatever its target is, it is not this one's.
+        self.asm.flagless_constant(TEST, 1);
+        let other = self.asm.jump();
+        self.asm.land(same);
         self.asm.flagless_load(SECOND, field!(targets));
-        self.asm.flagless_load(TEST, M::at(SECOND, slot + offset_of!(Target, to) as i32));
-        self.asm.flagless_not(TEST);
-        self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 1));
-        self.or_otherwise();
-        true
+        self.asm.flagless_load(SECOND, M::at(SECOND, slot + offset_of!(Target, to) as i32));
+        self.asm.flagless_not(SECOND);
+        self.asm.flagless_load(TEST, field!(wanted));
+        self.asm.flagless_lea(TEST, M::indexed(TEST, SECOND, 0, 1));
+        let here = self.asm.here();
+        self.asm.aim(other, here);
+        self.miss_unless_zero(Some((slot, from)));
     }
 
     /// Goes on if `TEST` is zero; else the handler runs the instruction.

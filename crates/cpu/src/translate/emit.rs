@@ -9,8 +9,10 @@ use super::vector::Need;
 use super::{Code, fix, vector};
 use crate::front::{fetch_slot, large_signature, large_slot, signature};
 use crate::op::{NO_REG, Op};
+use crate::predict::Target;
 use crate::ram::PAGE;
 use iced_x86::{Encoder, EncodingKind, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
+use std::mem::offset_of;
 
 /// Who may access what, as far as translations differ by it: an index into what is kept for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +91,15 @@ impl Key {
     }
 }
 
+/// How a misprediction is charged: counted under this number, and this much time.
+#[derive(Clone, Copy, Debug)]
+pub struct Miss {
+    /// A number of [`BlockCache::event`](crate::cache::BlockCache::event).
+    pub counter: u32,
+    /// Its price.
+    pub ticks: i32,
+}
+
 /// A block to translate.
 pub struct Source<'a> {
     /// Its number.
@@ -113,6 +124,8 @@ pub struct Source<'a> {
     pub recorded: bool,
     /// Slots of the modelled target cache.
     pub target_slots: usize,
+    /// How mispredictions of its last instruction are charged.
+    pub miss: Option<Miss>,
 }
 
 /// Why translated code left, as it says in its exit code: see [`Code`].
@@ -142,6 +155,8 @@ enum From {
     Link(usize),
     /// A jump to where an operand is probed for again, wholly; back if it is found.
     Again { site: usize, operand: Operand, hit: usize },
+    /// A jump to where a misprediction is charged, and the modelled target cache, if it is concerned, learns.
+    Miss { site: usize, learns: Option<(i32, u64)>, hit: usize },
     /// A jump to where vector registers are loaded; back if the need is met, else to the handlers of the rest of the block.
     Load { site: usize, need: Need, at: usize },
 }
@@ -407,6 +422,32 @@ impl Emit<'_> {
         self.stubs.len() - 1
     }
 
+    /// Charges a misprediction unless `TEST` is zero; `learns` is where the target cache has the branch, and its address.
+    pub fn miss_unless_zero(&mut self, learns: Option<(i32, u64)>) {
+        let hit = self.asm.flagless_if_zero();
+        let site = self.asm.jump();
+        self.asm.land(hit);
+        let from = From::Miss { site, learns, hit: self.asm.here() };
+        self.stubs.push(Stub { from, code: 0, back: None, loaded: false });
+    }
+
+    fn miss(&mut self, learns: Option<(i32, u64)>) {
+        let Some(Miss { counter, ticks }) = self.source.miss else { return };
+        let count = M::at(TEST, 4 * counter as i32);
+        self.asm.flagless_load(TEST, field!(counts));
+        self.asm.flagless_load32(SECOND, count);
+        self.asm.flagless_lea32(SECOND, M::at(SECOND, 1));
+        self.asm.flagless_store32(count, SECOND);
+        self.asm.flagless_lea(BUDGET, M::at(BUDGET, ticks));
+        if let Some((slot, from)) = learns {
+            self.asm.flagless_load(SECOND, field!(targets));
+            self.asm.flagless_constant(TEST, from);
+            self.asm.flagless_store(M::at(SECOND, slot + offset_of!(Target, from) as i32), TEST);
+            self.asm.flagless_load(TEST, field!(wanted));
+            self.asm.flagless_store(M::at(SECOND, slot + offset_of!(Target, to) as i32), TEST);
+        }
+    }
+
     /// A jump to where the vector registers are loaded.
     pub fn load_and(&mut self, retry: usize, need: Need) {
         let site = self.asm.jump();
@@ -447,6 +488,12 @@ impl Emit<'_> {
                     let missed = self.asm.flagless_if_zero();
                     self.by_handler(&stub);
                     self.asm.land(missed);
+                    let site = self.asm.jump();
+                    self.asm.aim(site, hit);
+                }
+                From::Miss { site, learns, hit } => {
+                    self.asm.aim(site, here);
+                    self.miss(learns);
                     let site = self.asm.jump();
                     self.asm.aim(site, hit);
                 }

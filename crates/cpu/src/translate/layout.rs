@@ -84,6 +84,8 @@ pub struct Running {
     pub(super) aligned_to_32: u64,
     /// Where a call goes while the stack is probed.
     pub(super) target: u64,
+    /// The guest's target of an indirect branch, while its translation is looked for.
+    pub(super) wanted: u64,
     /// Where to go on.
     pub(super) resume: u64,
     /// The host's stack pointer.

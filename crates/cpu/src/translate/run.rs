@@ -1,6 +1,6 @@
 //! Entering translated code, and what it calls back for.
 
-use super::emit::Source;
+use super::emit::{Miss, Source};
 use super::layout::Running;
 use super::vector::NEEDS;
 use super::{Code, Key, entry};
@@ -15,7 +15,7 @@ use crate::ram::PAGE;
 use crate::state::{Cpu, NOT_LOADED, bits::*, rights, seg};
 use crate::tier::Tier;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
-use ledger::{OriginId, Ticks};
+use ledger::{Class, Family, Kind, OriginId, Ticks};
 
 /// Executions after which a block is translated.
 const THRESHOLD: u16 = 40;
@@ -166,6 +166,21 @@ impl Cpu {
             cache.translations.refuse(index);
             return 0;
         }
+        let misses = match ops.last().map(|op| op.class) {
+            _ if !self.model.recorded => None,
+            Some(Class::Return) => Some(Kind::new(Family::ReturnMiss, 0)),
+            Some(Class::IndirectJump | Class::IndirectCall) => Some(Kind::new(Family::IndirectMiss, 0)),
+            _ => None,
+        };
+        let miss = misses.and_then(|kind| {
+            let price = self.model.costs.of(kind);
+            let ticks = i32::try_from(price).ok()?;
+            let at =
+                cache.ops[(cache.blocks[index as usize].first + cache.blocks[index as usize].count - 1) as usize].rip();
+            Some(Miss { counter: cache.event(at, kind, price)?, ticks })
+        });
+        let block = &cache.blocks[index as usize];
+        let ops = &cache.ops[block.first as usize..][..block.count as usize];
         let source = Source {
             index,
             rip: block.rip,
@@ -178,6 +193,7 @@ impl Cpu {
             key,
             recorded: self.model.recorded,
             target_slots: self.predictor.slots(),
+            miss,
         };
         let entry = cache.translations.translate(&source);
         if entry == 0 {
