@@ -212,8 +212,8 @@ pub struct Emit<'a> {
     pub page: Option<Page>,
 }
 
-/// Translates a block. `None`: something could not be encoded as it would have to be.
-pub fn emit(source: &Source, encoder: &mut Encoder, factory: &mut InstructionInfoFactory) -> Option<Emitted> {
+/// Translates a block.
+pub fn emit(source: &Source, encoder: &mut Encoder, factory: &mut InstructionInfoFactory) -> Emitted {
     let mut emit = Emit {
         asm: Asm { code: Vec::with_capacity(512) },
         source,
@@ -232,12 +232,12 @@ pub fn emit(source: &Source, encoder: &mut Encoder, factory: &mut InstructionInf
 }
 
 impl Emit<'_> {
-    fn block(&mut self) -> Option<Emitted> {
+    fn block(&mut self) -> Emitted {
         let (checked, due, head, begin) = self.head();
         let plans = plans(self.source.instructions, self.source.ops, self.source.key.narrow());
         for (at, plan) in plans.iter().enumerate() {
             self.at = at;
-            if !self.one(*plan)? {
+            if !self.one(*plan) {
                 self.handler();
             }
             if let Plan::AccessControl { set } = plan {
@@ -251,7 +251,7 @@ impl Emit<'_> {
         }
         let stubs = self.asm.here();
         self.out_of_line();
-        Some(Emitted {
+        Emitted {
             code: std::mem::take(&mut self.asm.code),
             aims: std::mem::take(&mut self.aims),
             checked,
@@ -260,7 +260,7 @@ impl Emit<'_> {
             due,
             stubs,
             links: self.links,
-        })
+        }
     }
 
     /// The checks on entry, and the charge.
@@ -334,7 +334,7 @@ impl Emit<'_> {
     }
 
     /// Emits an instruction; `false`: its handler must run it.
-    fn one(&mut self, plan: Plan) -> Option<bool> {
+    fn one(&mut self, plan: Plan) -> bool {
         let before = (self.asm.here(), self.stubs.len(), self.aims.len(), self.links, self.loaded);
         let page = self.page;
         let done = match plan {
@@ -381,7 +381,7 @@ impl Emit<'_> {
             self.loaded = before.4;
             self.page = page;
         }
-        Some(done)
+        done
     }
 
     /// The operation of the instruction at hand.
@@ -680,9 +680,8 @@ impl Emit<'_> {
             let Some(renamed) = rename(register, at) else { return false };
             i.set_op_register(n, renamed);
         }
-        if let Some(n) = memory {
+        if memory.is_some() {
             let size = i.memory_size().size() as i64;
-            let _ = n;
             i.set_memory_base(FIRST.named());
             i.set_memory_index(SECOND.named());
             i.set_memory_index_scale(1);

@@ -226,7 +226,7 @@ impl Translations {
             return 0;
         }
         let Some(tools) = &mut self.tools else { return 0 };
-        let Some(mut emitted) = emit::emit(source, &mut tools.0, &mut tools.1) else { return 0 };
+        let mut emitted = emit::emit(source, &mut tools.0, &mut tools.1);
         if self.used + emitted.code.len() > SIZE {
             self.drop_all();
         }
