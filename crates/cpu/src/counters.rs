@@ -9,7 +9,7 @@ use ledger::OriginId;
 /// Blocks at most.
 pub const MOST_BLOCKS: usize = 1 << 17;
 /// Origins with counts at most.
-const MOST_ORIGINS: usize = 640;
+const MOST_ORIGINS: usize = 512;
 const ABSENT: u32 = u32::MAX;
 
 /// Counts by origin and block.
