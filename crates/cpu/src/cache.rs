@@ -211,6 +211,13 @@ impl BlockCache {
         index
     }
 
+    /// The block of an operation, and which of its operations that is.
+    pub(crate) fn block_of(&self, op: u32) -> (u32, usize) {
+        // Those without operations come before the block that begins where they do.
+        let index = self.blocks.partition_point(|block| block.first <= op) - 1;
+        (index as u32, (op - self.blocks[index].first) as usize)
+    }
+
     /// The operation of an instruction in 64-bit mode, if these bytes were decoded at that address before.
     pub(crate) fn stepped(&self, rip: u64, bytes: &[u8; MAX_LENGTH]) -> Option<Op> {
         let found = self.stepped[(rip ^ rip >> 6) as usize % STEPPED].as_ref()?;
@@ -264,7 +271,7 @@ impl BlockCache {
             rip,
             second: 0,
             cost: 0,
-            first: 0,
+            first: self.ops.len() as u32,
             count: 0,
             shape: ShapeId(0),
             links: [NONE; 2],

@@ -114,6 +114,8 @@ pub struct Source<'a> {
     pub large: bool,
     /// What it costs.
     pub cost: u64,
+    /// The number of its first operation.
+    pub first: u32,
     /// Its operations.
     pub ops: &'a [Op],
     /// What they were made of.
@@ -133,6 +135,8 @@ pub struct Source<'a> {
 pub enum Aim {
     /// [`super::entry::slow`].
     Slow,
+    /// [`super::entry::last`].
+    Last,
     /// [`super::entry::exit`].
     Exit,
     /// [`super::entry::load`].
@@ -395,16 +399,14 @@ impl Emit<'_> {
     }
 
     fn slow_code(&self) -> u32 {
-        self.source.index << 5 | self.at as u32
+        self.source.first + self.at as u32
     }
 
     /// Has the handler run the instruction at hand.
     fn handler(&mut self) {
         self.page = None;
         self.loaded = 0;
-        self.asm.flagless_constant(TEST, u64::from(self.slow_code()));
-        let site = self.asm.call();
-        self.aims.push((site, Aim::Slow));
+        self.call_handler(self.slow_code());
     }
 
     /// A jump to where the handler runs the instruction at hand, which then goes on at what [`Emit::back_here`] says.
@@ -522,7 +524,7 @@ impl Emit<'_> {
         for at in first..self.source.ops.len() {
             let here = self.asm.here();
             refused.iter().filter(|(_, from)| *from == at).for_each(|(site, _)| self.asm.aim(*site, here));
-            self.call_handler(self.source.index << 5 | at as u32);
+            self.call_handler(self.source.first + at as u32);
         }
     }
 
@@ -546,7 +548,8 @@ impl Emit<'_> {
     fn call_handler(&mut self, code: u32) {
         self.asm.flagless_constant(TEST, u64::from(code));
         let site = self.asm.call();
-        self.aims.push((site, Aim::Slow));
+        let last = code + 1 == self.source.first + self.source.ops.len() as u32;
+        self.aims.push((site, if last { Aim::Last } else { Aim::Slow }));
     }
 
     fn call_load(&mut self) {

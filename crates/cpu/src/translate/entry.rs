@@ -5,6 +5,7 @@
 //! stack.
 
 use super::layout::{BIAS, Running};
+use crate::op::Op;
 use crate::state::VectorState;
 use std::arch::naked_asm;
 use std::mem::offset_of;
@@ -18,67 +19,84 @@ macro_rules! at {
     };
 }
 
-/// Translated code to processor state; clobbers RAX and R10.
-macro_rules! save {
-    () => {
-        concat!(
-            "mov r10, [rsp + {registers}]\n",
-            "mov [r10], rax\n",
-            "lahf\n",
-            "seto al\n",
-            "mov [rsp + {flags}], ax\n",
-            "mov [r10 + 8*1], r9\n",
-            "mov [r10 + 8*2], rdx\n",
-            "mov [r10 + 8*3], rbx\n",
-            "mov [r10 + 8*4], r15\n",
-            "mov [r10 + 8*5], rbp\n",
-            "mov [r10 + 8*6], rsi\n",
-            "mov [r10 + 8*7], rdi\n",
-            "mov [r10 + 8*8], r8\n",
-            "mov [r10 + 8*12], r12\n",
-            "mov [r10 + 8*13], r13\n",
-            "mov rax, [rsp + {memory} + 8*0]\n",
-            "mov [r10 + 8*9], rax\n",
-            "mov rax, [rsp + {memory} + 8*1]\n",
-            "mov [r10 + 8*10], rax\n",
-            "mov rax, [rsp + {memory} + 8*2]\n",
-            "mov [r10 + 8*11], rax\n",
-            "mov rax, [rsp + {memory} + 8*3]\n",
-            "mov [r10 + 8*14], rax\n",
-            "mov rax, [rsp + {memory} + 8*4]\n",
-            "mov [r10 + 8*15], rax\n",
-            "mov [rsp + {budget}], r14\n",
-            "cmp qword ptr [rsp + {loaded}], 0\n",
-            "je 3f\n",
-            "mov qword ptr [rsp + {loaded}], 0\n",
-            "mov qword ptr [rsp + {missing} + 8*0], 1\n",
-            "mov qword ptr [rsp + {missing} + 8*1], 1\n",
-            "mov qword ptr [rsp + {missing} + 8*2], 1\n",
-            "mov qword ptr [rsp + {missing} + 8*3], 1\n",
-            "mov r10, [rsp + {vector}]\n",
-            "vmovdqa [r10 + 32*0], ymm0\n",
-            "vmovdqa [r10 + 32*1], ymm1\n",
-            "vmovdqa [r10 + 32*2], ymm2\n",
-            "vmovdqa [r10 + 32*3], ymm3\n",
-            "vmovdqa [r10 + 32*4], ymm4\n",
-            "vmovdqa [r10 + 32*5], ymm5\n",
-            "vmovdqa [r10 + 32*6], ymm6\n",
-            "vmovdqa [r10 + 32*7], ymm7\n",
-            "vmovdqa [r10 + 32*8], ymm8\n",
-            "vmovdqa [r10 + 32*9], ymm9\n",
-            "vmovdqa [r10 + 32*10], ymm10\n",
-            "vmovdqa [r10 + 32*11], ymm11\n",
-            "vmovdqa [r10 + 32*12], ymm12\n",
-            "vmovdqa [r10 + 32*13], ymm13\n",
-            "vmovdqa [r10 + 32*14], ymm14\n",
-            "vmovdqa [r10 + 32*15], ymm15\n",
-            "vzeroupper\n",
+/// All vector registers to or from memory at R10.
+macro_rules! vectors {
+    ($way:ident) => {
+        vectors!($way 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    (store $($n:literal)*) => {
+        concat!($("vmovdqa [r10 + 32*", $n, "], ymm", $n, "\n"),*)
+    };
+    (load $($n:literal)*) => {
+        concat!($("vmovdqa ymm", $n, ", [r10 + 32*", $n, "]\n"),*)
+    };
+}
+
+/// A function that begins with `before`, brings the state of translated code to the processor's (which clobbers RAX and R10), and goes
+/// on with `after`; constants follow.
+macro_rules! saving {
+    ({ $($before:literal)* } { $($after:expr),* $(,)? } $($name:ident = $kind:tt $value:expr),* $(,)?) => {
+        naked_asm!(
+            $($before,)*
+            "mov r10, [rsp + {registers}]",
+            "mov [r10], rax",
+            "lahf",
+            "seto al",
+            // All of the word, for what reads it next.
+            "movzx eax, ax",
+            "mov [rsp + {flags}], rax",
+            "mov [r10 + 8*1], r9",
+            "mov [r10 + 8*2], rdx",
+            "mov [r10 + 8*3], rbx",
+            "mov [r10 + 8*4], r15",
+            "mov [r10 + 8*5], rbp",
+            "mov [r10 + 8*6], rsi",
+            "mov [r10 + 8*7], rdi",
+            "mov [r10 + 8*8], r8",
+            "mov [r10 + 8*12], r12",
+            "mov [r10 + 8*13], r13",
+            "mov rax, [rsp + {memory} + 8*0]",
+            "mov [r10 + 8*9], rax",
+            "mov rax, [rsp + {memory} + 8*1]",
+            "mov [r10 + 8*10], rax",
+            "mov rax, [rsp + {memory} + 8*2]",
+            "mov [r10 + 8*11], rax",
+            "mov rax, [rsp + {memory} + 8*3]",
+            "mov [r10 + 8*14], rax",
+            "mov rax, [rsp + {memory} + 8*4]",
+            "mov [r10 + 8*15], rax",
+            "mov [rsp + {budget}], r14",
+            "cmp qword ptr [rsp + {loaded}], 0",
+            "je 3f",
+            "mov qword ptr [rsp + {loaded}], 0",
+            "mov qword ptr [rsp + {missing} + 8*0], 1",
+            "mov qword ptr [rsp + {missing} + 8*1], 1",
+            "mov qword ptr [rsp + {missing} + 8*2], 1",
+            "mov qword ptr [rsp + {missing} + 8*3], 1",
+            "mov r10, [rsp + {vector}]",
+            vectors!(store),
+            "vzeroupper",
             // Under unmasked exceptions MXCSR is not the guest's.
-            "test byte ptr [rsp + {refused} + 8], 1\n",
-            "jnz 3f\n",
-            "stmxcsr [r10 + {mxcsr}]\n",
-            "ldmxcsr [rsp + {host_mxcsr}]\n",
-            "3:\n",
+            "test byte ptr [rsp + {refused} + 8], 1",
+            "jnz 3f",
+            "stmxcsr [r10 + {mxcsr}]",
+            "ldmxcsr [rsp + {host_mxcsr}]",
+            "3:",
+            "mov rax, rsp",
+            "mov rsp, [rsp + {host_stack}]",
+            $($after,)*
+            registers = const at!(registers),
+            memory = const at!(memory),
+            budget = const at!(budget),
+            loaded = const at!(loaded),
+            missing = const at!(missing),
+            refused = const at!(refused),
+            vector = const at!(vector),
+            mxcsr = const offset_of!(VectorState, mxcsr),
+            host_mxcsr = const at!(host_mxcsr),
+            flags = const at!(flags),
+            host_stack = const at!(host_stack),
+            $($name = $kind $value,)*
         )
     };
 }
@@ -89,6 +107,44 @@ macro_rules! leave {
         "add rsp, 8\npop r15\npop r14\npop r13\npop r12\npop rbp\npop rbx\nret\n"
     };
 }
+
+/// A function that has `$handler` run an operation, whose number is in ECX.
+macro_rules! handing_over {
+    ($handler:path) => {
+        saving!(
+            {
+                "pop qword ptr [rsp + {resume}]"
+                // The operation is most likely in none of the host's caches.
+                "mov r10, [rsp + {ops}]"
+                "lea r11, [rcx + 2*rcx]"
+                "lea r11, [r11 + r11]"
+                "lea r11, [r10 + 8*r11]"
+                "prefetcht0 [r11]"
+                "prefetcht0 [r11 + 47]"
+            }
+            {
+                "mov rdi, [rax + {context}]",
+                "mov rsi, r11",
+                "call {handler}",
+                "test rax, rax",
+                "jz 2f",
+                "lea rsp, [rax + {bias}]",
+                "jmp {restore}",
+                "2:",
+                leave!(),
+            }
+            resume = const at!(resume),
+            context = const at!(context),
+            ops = const at!(ops),
+            bias = const BIAS,
+            handler = sym $handler,
+            restore = sym restore,
+        )
+    };
+}
+
+// How [`handing_over`] finds an operation.
+const _: () = assert!(size_of::<Op>() == 6 * 8);
 
 /// Runs translated code at `code` until it leaves, and returns why.
 ///
@@ -155,61 +211,22 @@ unsafe extern "sysv64" fn restore() {
     )
 }
 
-/// Called by translated code, with a number in ECX, where an instruction is run by its handler.
+/// Called by translated code, with the number of an operation in ECX, where its handler runs it and the block goes on.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn slow() {
-    naked_asm!(
-        "pop qword ptr [rsp + {resume}]",
-        save!(),
-        "mov rdi, [rsp + {context}]",
-        "mov esi, ecx",
-        "mov rsp, [rsp + {host_stack}]",
-        "call {handler}",
-        "test rax, rax",
-        "jz 2f",
-        "lea rsp, [rax + {bias}]",
-        "jmp {restore}",
-        "2:",
-        leave!(),
-        registers = const at!(registers),
-        memory = const at!(memory),
-        budget = const at!(budget),
-        loaded = const at!(loaded),
-        missing = const at!(missing),
-        refused = const at!(refused),
-        vector = const at!(vector),
-        mxcsr = const offset_of!(VectorState, mxcsr),
-        host_mxcsr = const at!(host_mxcsr),
-        flags = const at!(flags),
-        resume = const at!(resume),
-        context = const at!(context),
-        host_stack = const at!(host_stack),
-        bias = const BIAS,
-        handler = sym super::run::slow,
-        restore = sym restore,
-    )
+    handing_over!(super::run::slow::<false>)
+}
+
+/// Likewise, where it is the last of its block.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn last() {
+    handing_over!(super::run::slow::<true>)
 }
 
 /// Jumped to by translated code that leaves, with the reason in ECX.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn exit() {
-    naked_asm!(
-        save!(),
-        "mov eax, ecx",
-        "mov rsp, [rsp + {host_stack}]",
-        leave!(),
-        registers = const at!(registers),
-        memory = const at!(memory),
-        budget = const at!(budget),
-        loaded = const at!(loaded),
-        missing = const at!(missing),
-        refused = const at!(refused),
-        vector = const at!(vector),
-        mxcsr = const offset_of!(VectorState, mxcsr),
-        host_mxcsr = const at!(host_mxcsr),
-        flags = const at!(flags),
-        host_stack = const at!(host_stack),
-    )
+    saving!({} { "mov eax, ecx", leave!() })
 }
 
 /// Called by translated code to have the guest's vector registers and, unless exceptions are unmasked, its MXCSR in the
@@ -218,22 +235,7 @@ pub unsafe extern "sysv64" fn exit() {
 pub unsafe extern "sysv64" fn load() {
     naked_asm!(
         "mov r10, [rsp + 8 + {vector}]",
-        "vmovdqa ymm0, [r10 + 32*0]",
-        "vmovdqa ymm1, [r10 + 32*1]",
-        "vmovdqa ymm2, [r10 + 32*2]",
-        "vmovdqa ymm3, [r10 + 32*3]",
-        "vmovdqa ymm4, [r10 + 32*4]",
-        "vmovdqa ymm5, [r10 + 32*5]",
-        "vmovdqa ymm6, [r10 + 32*6]",
-        "vmovdqa ymm7, [r10 + 32*7]",
-        "vmovdqa ymm8, [r10 + 32*8]",
-        "vmovdqa ymm9, [r10 + 32*9]",
-        "vmovdqa ymm10, [r10 + 32*10]",
-        "vmovdqa ymm11, [r10 + 32*11]",
-        "vmovdqa ymm12, [r10 + 32*12]",
-        "vmovdqa ymm13, [r10 + 32*13]",
-        "vmovdqa ymm14, [r10 + 32*14]",
-        "vmovdqa ymm15, [r10 + 32*15]",
+        vectors!(load),
         "mov rcx, [rsp + 8 + {refused} + 8*0]",
         "mov [rsp + 8 + {missing} + 8*0], rcx",
         "mov rcx, [rsp + 8 + {refused} + 8*2]",

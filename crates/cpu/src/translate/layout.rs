@@ -6,6 +6,7 @@
 use super::asm::{M, R};
 use super::vector::NEEDS;
 use crate::front::{Area, FETCH_SLOTS, Half, Jump, LARGE_SLOTS, SLOTS, Table};
+use crate::op::Op;
 use crate::predict::{Return, Target};
 use crate::state::VectorState;
 use std::mem::offset_of;
@@ -92,6 +93,8 @@ pub struct Running {
     pub(super) host_stack: u64,
     /// What is handed to [`super::run::slow`].
     pub(super) context: *mut super::run::Context,
+    /// All operations.
+    pub(super) ops: *const Op,
 }
 
 impl Running {

@@ -4,7 +4,7 @@
 //! listing only changes with the code.
 
 use super::layout::{BIAS, IN_MEMORY, Running};
-use super::{EXIT_AT, Entry, SLOW_AT, Translations};
+use super::{EXIT_AT, Entry, LAST_AT, SLOW_AT, Translations};
 use crate::cache::BlockCache;
 use crate::front::{Area, Half, Jump, MODES, Table};
 use iced_x86::{
@@ -95,7 +95,7 @@ impl Names {
         running! {
             returns counts bases page_mask jump_mask targets registers flags interrupts access_control system_flags budget
             missing refused loaded vector host_mxcsr
-            aligned_to_16 aligned_to_32 target resume host_stack context
+            aligned_to_16 aligned_to_32 target resume host_stack context ops
         }
         name(offset_of!(Running, bases) + 8, "gs-base".into());
         name(offset_of!(Running, bases), "fs-base".into());
@@ -117,7 +117,7 @@ impl Names {
             name(at + offset_of!(Jump, code), format!("jump{key}-code"));
         }
         let at = |place: usize| place as i64 - i64::from(entry.due);
-        Self { fields, code: [(at(SLOW_AT), "slow"), (at(EXIT_AT), "exit")].into() }
+        Self { fields, code: [(at(SLOW_AT), "slow"), (at(LAST_AT), "last"), (at(EXIT_AT), "exit")].into() }
     }
 }
 

@@ -40,6 +40,7 @@ const FIRST_CODE: usize = 64;
 const EXIT_AT: usize = 0;
 const SLOW_AT: usize = 16;
 const LOAD_AT: usize = 32;
+const LAST_AT: usize = 48;
 
 /// What an exit code says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,6 +211,7 @@ impl Translations {
                     memory.write(EXIT_AT, &way_out(entry::exit as *const () as u64));
                     memory.write(SLOW_AT, &way_out(entry::slow as *const () as u64));
                     memory.write(LOAD_AT, &way_out(entry::load as *const () as u64));
+                    memory.write(LAST_AT, &way_out(entry::last as *const () as u64));
                     self.memory = Some(memory);
                     self.used = FIRST_CODE;
                     self.tools = Some(Box::new((Encoder::new(64), InstructionInfoFactory::new())));
@@ -234,6 +236,7 @@ impl Translations {
         for (site, aim) in &emitted.aims {
             let to = match aim {
                 Aim::Slow => SLOW_AT,
+                Aim::Last => LAST_AT,
                 Aim::Exit => EXIT_AT,
                 Aim::Load => LOAD_AT,
             };

@@ -11,6 +11,7 @@ use crate::fault::Flow;
 use crate::flags;
 use crate::front::{JUMP_MASK, Mode, PAGE_MASK};
 use crate::native::HOST_MXCSR;
+use crate::op::Op;
 use crate::ram::PAGE;
 use crate::state::{Cpu, NOT_LOADED, bits::*, rights, seg};
 use crate::tier::Tier;
@@ -41,6 +42,8 @@ pub struct Context {
     until: Ticks,
     /// Who is charged for blocks.
     origin: OriginId,
+    /// Whose counters the current area refers to.
+    counted: Option<OriginId>,
     /// The last block ended with its handler, and where that led was not known.
     indirect: bool,
 }
@@ -183,6 +186,7 @@ impl Cpu {
         let ops = &cache.ops[block.first as usize..][..block.count as usize];
         let source = Source {
             index,
+            first: block.first,
             rip: block.rip,
             physical: block.physical,
             second: block.second,
@@ -212,6 +216,7 @@ impl Cpu {
             base: 0,
             until: started.saturating_add(LONGEST),
             origin: self.origin,
+            counted: None,
             indirect: false,
         };
         let running = self.prepare_area(cache, &mut context);
@@ -252,10 +257,6 @@ impl Cpu {
         let due = self.clock >= stop || self.fetch.left() || self.origin != context.origin;
         context.base = if due { self.clock } else { stop };
         let image = self.lazy.image();
-        let counts = match self.model.recorded {
-            true => cache.counts(context.origin, &mut self.recorder.borrow_mut()),
-            false => std::ptr::null_mut(),
-        };
         let generation = cache.translations.generation();
         let (returns, targets) = self.predictor.expose();
         let bases = [self.seg[usize::from(seg::FS)].base, self.seg[usize::from(seg::GS)].base];
@@ -285,10 +286,18 @@ impl Cpu {
             running.aligned_to_16 = 15;
             running.aligned_to_32 = 31;
             running.context = context;
+            running.ops = cache.ops.as_ptr();
             running.targets = targets;
+            context.counted = None;
+        }
+        if context.counted != Some(context.origin) {
+            context.counted = Some(context.origin);
+            running.counts = match self.model.recorded {
+                true => cache.counts(context.origin, &mut self.recorder.borrow_mut()),
+                false => std::ptr::null_mut(),
+            };
         }
         running.returns = returns;
-        running.counts = counts;
         running.bases = bases;
         running.flags = image >> 11 & 1 | (image & 0xff) << 8;
         running.interrupts = system & flags::IF;
@@ -349,38 +358,42 @@ impl Cpu {
     }
 }
 
-/// Runs one instruction by its handler: `code` is its block's number times 32, plus its number in the block. Returns the area's
-/// [`Running`] if translated code goes on, else null.
+/// Runs one instruction by its handler, the `LAST` of its block or another one. Returns the area's [`Running`] if translated
+/// code goes on, else null.
 ///
 /// # Safety
-/// Called by translated code that was entered with this context.
-pub unsafe extern "sysv64" fn slow(context: *mut Context, code: u32) -> *mut Running {
-    // SAFETY: as our caller promises, nobody else uses the context, the processor or the cache meanwhile.
-    let (context, cpu, cache) = unsafe {
+/// Called by translated code that was entered with this context; `op` is one of its operations.
+pub unsafe extern "sysv64" fn slow<const LAST: bool>(context: *mut Context, op: *const Op) -> *mut Running {
+    // SAFETY: as our caller promises, nobody else uses the context, the processor or the cache meanwhile; handlers do not change
+    // operations.
+    let (context, cpu, cache, op) = unsafe {
         let context = &mut *context;
         let (cpu, cache) = (context.cpu, context.cache);
-        (context, &mut *cpu, &mut *cache)
+        (context, &mut *cpu, &mut *cache, &*op)
     };
     cpu.leave_area(context);
-    let (index, at) = (code >> 5, code as usize & 31);
-    let block = &cache.blocks[index as usize];
-    let count = block.count as usize;
-    let op = &cache.ops[block.first as usize + at];
     cpu.rip = op.next;
     cpu.ilen = op.len;
     match (op.exec)(cpu, op) {
-        Ok(Flow::Next) if at + 1 < count => cpu.prepare_area(cache, context),
+        Ok(Flow::Next) if !LAST => cpu.prepare_area(cache, context),
         Ok(_) => {
-            if at + 1 != count {
+            if !LAST {
+                let (index, at) = cache.block_of(number_of(cache, op));
                 cpu.uncharge(cache, index, context.origin, at + 1);
             }
             cpu.go_on(cache, context)
         }
         Err(_) => {
             cpu.rip = op.rip();
+            let (index, at) = cache.block_of(number_of(cache, op));
             cpu.uncharge(cache, index, context.origin, at);
             cpu.after_fault(cache);
             std::ptr::null_mut()
         }
     }
+}
+
+/// The number of one of the cache's operations.
+fn number_of(cache: &BlockCache, op: &Op) -> u32 {
+    ((std::ptr::from_ref(op).addr() - cache.ops.as_ptr().addr()) / size_of::<Op>()) as u32
 }
