@@ -39,6 +39,7 @@ pub fn run(data: &[u8]) {
         gpr,
         flags: u64::from(header[10]) & 0xd5 | u64::from(header[8] & 4) << 16,
         bases: [DATA, DATA + 0x800],
+        pointers: header[8] & 16 != 0,
         seed,
         tier: if header[8] & 8 == 0 { Tier::Translator } else { Tier::Auto },
     };

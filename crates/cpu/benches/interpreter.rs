@@ -64,6 +64,22 @@ fn interpreter(c: &mut Criterion) {
         a.cvtsi2sd(xmm2, rcx)?;
         a.comisd(xmm1, xmm2)
     });
+    bench(c, "x87", |a| {
+        a.fld(qword_ptr(rbx + 8))?;
+        a.fmul(qword_ptr(rbx + 16))?;
+        a.fadd(dword_ptr(rbx + 24))?;
+        a.fild(dword_ptr(rbx + 32))?;
+        a.fxch(st0, st1)?;
+        a.fucomi(st0, st1)?;
+        a.faddp(st1, st0)?;
+        a.fstp(tbyte_ptr(rbx + 48))
+    });
+    // RCL is run by its handler: the state goes to and fro.
+    bench(c, "x87 and handlers", |a| {
+        a.fld(qword_ptr(rbx + 8))?;
+        a.fstp(tbyte_ptr(rbx + 48))?;
+        a.rcl(rax, 1)
+    });
     bench(c, "branches", |a| {
         let mut odd = a.create_label();
         let mut join = a.create_label();

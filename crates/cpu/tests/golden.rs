@@ -149,6 +149,20 @@ const BLOCKS: &[(&str, Assemble)] = &[
         a.mulsd(xmm0, xmm1)?;
         a.vaddpd(ymm2, ymm3, ymmword_ptr(rsi))
     }),
+    ("x87-arithmetic", |a| {
+        a.fld(qword_ptr(rdi))?;
+        a.fmul(qword_ptr(rsi + 8))?;
+        a.fadd_2(st0, st1)?;
+        a.fxch(st0, st1)?;
+        a.fstp(tbyte_ptr(rdi + 16))
+    }),
+    ("x87-control", |a| {
+        a.fnstcw(word_ptr(rdi))?;
+        a.fldcw(word_ptr(rdi + 2))?;
+        a.fistp(dword_ptr(rdi + 4))?;
+        a.fucomip(st0, st1)?;
+        a.fnstsw(ax)
+    }),
     ("vector-copy", |a| {
         a.movdqu(xmm0, xmmword_ptr(rsi))?;
         a.movaps(xmmword_ptr(rdi), xmm0)?;
@@ -165,6 +179,7 @@ const BLOCKS: &[(&str, Assemble)] = &[
 fn golden(assemble_block: Assemble) -> String {
     let mut machine = Machine::long64(3);
     machine.cache.tier = Tier::Translator;
+    machine.cpu.fdp_on_exception = true;
     // Blocks end with their page, if they do not before.
     let end = CODE + 0x1000;
     let (mut at, mut code) = (CODE, Vec::new());

@@ -5,7 +5,7 @@
 
 use super::{CODE, DATA, Machine, NullBus, Random, assemble, set_flat_segments, set_long_mode};
 use crate::ram::{PAGE, Ram};
-use crate::state::{Segment, TableRegister, bits::*, rights, seg};
+use crate::state::{F80, Segment, TableRegister, bits::*, rights, seg};
 use crate::{Cpu, Exit, Model, Tier};
 use iced_x86::code_asm::*;
 use ledger::profile::Profile;
@@ -62,7 +62,9 @@ pub struct Start {
     pub flags: u64,
     /// FS and GS.
     pub bases: [u64; 2],
-    /// What data, stacks and vector registers are filled with.
+    /// Each x87 instruction notes its operand's address and its selectors, as on older processors.
+    pub pointers: bool,
+    /// What data, stacks, vector and x87 registers are filled with.
     pub seed: u64,
     /// What the second machine runs by.
     pub tier: Tier,
@@ -211,6 +213,8 @@ fn registers(cpu: &Cpu) -> Vec<(String, u64)> {
         ("x87 opcode", x87.opcode.into()),
         ("x87 instruction", x87.ip),
         ("x87 data", x87.dp),
+        ("x87 code segment", x87.cs.into()),
+        ("x87 data segment", x87.ds.into()),
     ] {
         all.push((name.to_string(), value));
     }
@@ -242,6 +246,34 @@ fn fill(machine: &mut Machine, pages: &[u64], seed: u64) {
     for register in &mut machine.cpu.vector.ymm {
         *register = std::array::from_fn(|_| data(&mut random));
     }
+    let x87 = &mut machine.cpu.x87;
+    for register in &mut x87.regs {
+        *register = real(&mut random);
+    }
+    let masks = if random.one_in(16) { random.below(64) as u16 } else { 0x3f };
+    let modes = random.of(&[0x300, 0x300, 0x300, 0x200, 0, 0x100]) | (random.below(4) as u16) << 10;
+    x87.control = 0x40 | masks | if random.one_in(2) { 0x300 } else { modes };
+    x87.status = random.next() as u16 & 0x7f00 | random.below(64) as u16 & masks;
+    x87.tags = if random.one_in(2) { 0 } else { random.next() as u8 };
+}
+
+/// A value for an x87 register: of each class, and such as make others.
+fn real(random: &mut Random) -> F80 {
+    let exponent = match random.below(12) {
+        0 => 0,
+        1 => 0x7fff,
+        2 => random.of(&[1, 0x7ffe, 0x3f80, 0x407e, 0x3c00, 0x43fe]),
+        3 => random.below(0x8000) as u16,
+        _ => 0x3fff - 10 + random.below(75) as u16,
+    };
+    let integer = if exponent != 0 && !random.one_in(24) || random.one_in(8) { 1 << 63 } else { 0 };
+    let fraction = match random.below(4) {
+        0 => 0,
+        1 => random.next() << random.below(64),
+        2 => u64::MAX >> random.below(64),
+        _ => random.next(),
+    };
+    F80 { significand: integer | fraction & u64::MAX >> 1, sign_exponent: exponent | (random.next() as u16) << 15 }
 }
 
 /// Eight bytes of data: numbers, or addresses of other data and of code.
@@ -251,6 +283,8 @@ fn data(random: &mut Random) -> u64 {
         1 => DATA + random.below(2 * PAGE),
         2 => CODE + random.below(CODE_PAGES * PAGE),
         3 => f64::to_bits(random.below(1000) as f64 / 8.0 - 60.0),
+        4 => random.of(&[0, 1 << 63, 0x7ff << 52, 0x7ff8 << 48, 0x7ff << 52 | 1, 1, 0x7f80_0001, 0x8000_0001, 0x3fff]),
+        5 => real(random).significand,
         _ => random.next(),
     }
 }
@@ -347,8 +381,9 @@ fn system(machine: &mut Machine, start: &Start) {
     cpu.gdtr = TableRegister { base: GDT, limit: 0x27 };
     cpu.idtr = TableRegister { base: IDT, limit: 32 * 16 - 1 };
     cpu.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: 0x28 };
-    cpu.x87.control = 0x37f;
-    cpu.x87.tags = 0;
+    if start.pointers {
+        (cpu.fdp_on_exception, cpu.fcs_deprecated) = (false, false);
+    }
     cpu.gpr[..16].copy_from_slice(&start.gpr);
     cpu.rip = start.rip;
     cpu.set_rflags(start.flags | 2);

@@ -128,6 +128,8 @@ pub struct Source<'a> {
     pub target_slots: usize,
     /// How mispredictions of its last instruction are charged.
     pub miss: Option<Miss>,
+    /// Each x87 instruction notes its operand's address.
+    pub data_pointers: bool,
 }
 
 /// Why translated code left, as it says in its exit code: see [`Code`].
@@ -141,6 +143,8 @@ pub enum Aim {
     Exit,
     /// [`super::entry::load`].
     Load,
+    /// [`super::x87::load`].
+    LoadX87,
 }
 
 /// Something out of line: a number in ECX, a call or jump, and a way back.
@@ -148,8 +152,8 @@ struct Stub {
     from: From,
     code: u32,
     back: Option<usize>,
-    /// The vector registers are the guest's where it comes back.
-    loaded: bool,
+    /// Needs of vector and x87 instructions that are met where it comes back.
+    loaded: u8,
 }
 
 enum From {
@@ -161,7 +165,7 @@ enum From {
     Again { site: usize, operand: Operand, hit: usize },
     /// A jump to where a misprediction is charged, and the modelled target cache, if it is concerned, learns.
     Miss { site: usize, learns: Option<(i32, u64)>, hit: usize },
-    /// A jump to where vector registers are loaded; back if the need is met, else to the handlers of the rest of the block.
+    /// A jump to where vector registers or the x87 unit are loaded; back if the need is met, else to the handlers of the rest of the block.
     Load { site: usize, need: Need, at: usize },
 }
 
@@ -210,7 +214,7 @@ pub struct Emit<'a> {
     links: [(usize, usize); 2],
     /// The instruction at hand.
     pub at: usize,
-    /// Needs of vector instructions that are known to be met.
+    /// Needs of vector and x87 instructions that are known to be met.
     pub loaded: u8,
     /// What the last probe left in the scratch registers.
     pub page: Option<Page>,
@@ -345,6 +349,7 @@ impl Emit<'_> {
             Plan::Handler => false,
             Plan::Nothing => true,
             Plan::Native | Plan::Fixed | Plan::Vector => self.general(plan == Plan::Fixed),
+            Plan::X87 => self.x87(),
             Plan::Lea => self.lea(),
             Plan::Push => self.push(),
             Plan::PushFlags => self.push_flags(),
@@ -369,6 +374,7 @@ impl Emit<'_> {
                 | Plan::Native
                 | Plan::Fixed
                 | Plan::Vector
+                | Plan::X87
                 | Plan::Lea
                 | Plan::Push
                 | Plan::Pop
@@ -398,7 +404,8 @@ impl Emit<'_> {
         &self.source.instructions[self.at]
     }
 
-    fn slow_code(&self) -> u32 {
+    /// Number of the instruction at hand's operation.
+    pub fn slow_code(&self) -> u32 {
         self.source.first + self.at as u32
     }
 
@@ -412,7 +419,7 @@ impl Emit<'_> {
     /// A jump to where the handler runs the instruction at hand, which then goes on at what [`Emit::back_here`] says.
     pub fn otherwise(&mut self) -> usize {
         let site = self.asm.jump();
-        self.stubs.push(Stub { from: From::Jump(site), code: self.slow_code(), back: None, loaded: self.loaded != 0 });
+        self.stubs.push(Stub { from: From::Jump(site), code: self.slow_code(), back: None, loaded: self.loaded });
         self.stubs.len() - 1
     }
 
@@ -420,7 +427,7 @@ impl Emit<'_> {
     pub fn probe_again(&mut self, operand: Operand) -> usize {
         let site = self.asm.jump();
         let from = From::Again { site, operand, hit: self.asm.here() };
-        self.stubs.push(Stub { from, code: self.slow_code(), back: None, loaded: self.loaded != 0 });
+        self.stubs.push(Stub { from, code: self.slow_code(), back: None, loaded: self.loaded });
         self.stubs.len() - 1
     }
 
@@ -430,7 +437,7 @@ impl Emit<'_> {
         let site = self.asm.jump();
         self.asm.land(hit);
         let from = From::Miss { site, learns, hit: self.asm.here() };
-        self.stubs.push(Stub { from, code: 0, back: None, loaded: false });
+        self.stubs.push(Stub { from, code: 0, back: None, loaded: 0 });
     }
 
     fn miss(&mut self, learns: Option<(i32, u64)>) {
@@ -450,11 +457,11 @@ impl Emit<'_> {
         }
     }
 
-    /// A jump to where the vector registers are loaded.
+    /// A jump to where the vector registers, or the x87 unit, are loaded.
     pub fn load_and(&mut self, retry: usize, need: Need) {
         let site = self.asm.jump();
         let from = From::Load { site, need, at: self.at };
-        self.stubs.push(Stub { from, code: 0, back: Some(retry), loaded: false });
+        self.stubs.push(Stub { from, code: 0, back: Some(retry), loaded: 0 });
     }
 
     /// The place to which a stub comes back.
@@ -470,7 +477,7 @@ impl Emit<'_> {
         };
         let code = Code::Link { index: self.source.index, key: self.source.key as u8, number: number as u8 };
         self.links[number].0 = site;
-        self.stubs.push(Stub { from: From::Link(number), code: code.encode(), back: None, loaded: false });
+        self.stubs.push(Stub { from: From::Link(number), code: code.encode(), back: None, loaded: 0 });
     }
 
     fn out_of_line(&mut self) {
@@ -508,7 +515,7 @@ impl Emit<'_> {
                 }
                 From::Load { site, need, at } => {
                     self.asm.aim(site, here);
-                    self.call_load();
+                    self.call_load(need.bit());
                     self.asm.flagless_constant(FIRST, NO_OFFSET);
                     self.asm.flagless_load(TEST, need.word());
                     let met = self.asm.flagless_if_zero();
@@ -519,7 +526,7 @@ impl Emit<'_> {
                 }
             }
         }
-        // By their handlers, the rest of the block from the first vector instruction on.
+        // By their handlers, the rest of the block from the first such instruction on.
         let Some(first) = refused.iter().map(|(_, at)| *at).min() else { return };
         for at in first..self.source.ops.len() {
             let here = self.asm.here();
@@ -533,9 +540,7 @@ impl Emit<'_> {
         self.call_handler(stub.code);
         match stub.back {
             Some(back) => {
-                if stub.loaded {
-                    self.call_load();
-                }
+                self.call_load(stub.loaded);
                 self.asm.flagless_constant(FIRST, NO_OFFSET);
                 let site = self.asm.jump();
                 self.asm.aim(site, back);
@@ -552,9 +557,15 @@ impl Emit<'_> {
         self.aims.push((site, if last { Aim::Last } else { Aim::Slow }));
     }
 
-    fn call_load(&mut self) {
-        let site = self.asm.call();
-        self.aims.push((site, Aim::Load));
+    /// Loads what these needs are about.
+    fn call_load(&mut self, needs: u8) {
+        let x87 = needs & Need::X87.bit();
+        for (needed, aim) in [(x87, Aim::LoadX87), (needs ^ x87, Aim::Load)] {
+            if needed != 0 {
+                let site = self.asm.call();
+                self.aims.push((site, aim));
+            }
+        }
     }
 
     /// Encodes an instruction on host registers. `false`: it cannot be.
@@ -613,7 +624,7 @@ impl Emit<'_> {
         };
         let need = vector::need(&i, self.op());
         if let Some(need) = need {
-            self.vectors(need);
+            self.ready(need);
         }
         let by_cl = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n) == Register::CL);
         let shift = by_cl && is_shift(&i);

@@ -5,6 +5,7 @@
 //! stack.
 
 use super::layout::{BIAS, Running};
+use super::x87;
 use crate::op::Op;
 use crate::state::VectorState;
 use std::arch::naked_asm;
@@ -82,6 +83,12 @@ macro_rules! saving {
             "stmxcsr [r10 + {mxcsr}]",
             "ldmxcsr [rsp + {host_mxcsr}]",
             "3:",
+            "cmp qword ptr [rsp + {x87_loaded}], 0",
+            "je 4f",
+            "fxsave64 [rsp + {x87_image}]",
+            "emms",
+            "fldcw [rsp + {x87_control}]",
+            "4:",
             "mov rax, rsp",
             "mov rsp, [rsp + {host_stack}]",
             $($after,)*
@@ -94,6 +101,9 @@ macro_rules! saving {
             vector = const at!(vector),
             mxcsr = const offset_of!(VectorState, mxcsr),
             host_mxcsr = const at!(host_mxcsr),
+            x87_loaded = const x87::LOADED as isize - BIAS as isize,
+            x87_control = const x87::CONTROL as isize - BIAS as isize,
+            x87_image = const x87::IMAGE as isize - BIAS as isize,
             flags = const at!(flags),
             host_stack = const at!(host_stack),
             $($name = $kind $value,)*

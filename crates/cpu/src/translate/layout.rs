@@ -69,9 +69,9 @@ pub struct Running {
     pub(super) system_flags: u64,
     /// See [`BUDGET`].
     pub(super) budget: i64,
-    /// 0 for each kind of vector instruction that may run now, see [`super::vector::Need`].
+    /// 0 for each kind of vector instruction, and for x87 instructions, that may run now, see [`super::vector::Need`].
     pub(super) missing: [u64; NEEDS],
-    /// What [`Running::missing`] becomes once the vector registers are loaded.
+    /// What [`Running::missing`] becomes once the registers are loaded.
     pub(super) refused: [u64; NEEDS],
     /// Whether they are.
     pub(super) loaded: u64,
@@ -95,13 +95,16 @@ pub struct Running {
     pub(super) context: *mut super::run::Context,
     /// All operations.
     pub(super) ops: *const Op,
+    /// See [`super::x87`].
+    pub(super) x87: super::x87::Unit,
 }
 
 impl Running {
-    /// As fresh areas have it: the vector registers are not the guest's.
+    /// As fresh areas have it: the vector registers and the x87 unit are not the guest's.
     pub(crate) fn reset(&mut self) {
         self.missing = [1; NEEDS];
         self.loaded = 0;
+        self.x87.reset();
     }
 }
 

@@ -4,7 +4,7 @@
 //! listing only changes with the code.
 
 use super::layout::{BIAS, IN_MEMORY, Running};
-use super::{EXIT_AT, Entry, LAST_AT, SLOW_AT, Translations};
+use super::{EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_X87_AT, SLOW_AT, Translations};
 use crate::cache::BlockCache;
 use crate::front::{Area, Half, Jump, MODES, Table};
 use iced_x86::{
@@ -97,6 +97,12 @@ impl Names {
             missing refused loaded vector host_mxcsr
             aligned_to_16 aligned_to_32 target resume host_stack context ops
         }
+        macro_rules! x87 {
+            ($($field:ident)*) => {
+                $(name(offset_of!(Running, x87.$field), concat!("x87-", stringify!($field)).replace('_', "-"));)*
+            };
+        }
+        x87! { last last_data data at_hand exceptions precision }
         name(offset_of!(Running, bases) + 8, "gs-base".into());
         name(offset_of!(Running, bases), "fs-base".into());
         for (slot, register) in IN_MEMORY.into_iter().enumerate() {
@@ -117,7 +123,17 @@ impl Names {
             name(at + offset_of!(Jump, code), format!("jump{key}-code"));
         }
         let at = |place: usize| place as i64 - i64::from(entry.due);
-        Self { fields, code: [(at(SLOW_AT), "slow"), (at(LAST_AT), "last"), (at(EXIT_AT), "exit")].into() }
+        Self {
+            fields,
+            code: [
+                (at(SLOW_AT), "slow"),
+                (at(LAST_AT), "last"),
+                (at(EXIT_AT), "exit"),
+                (at(LOAD_AT), "load"),
+                (at(LOAD_X87_AT), "load-x87"),
+            ]
+            .into(),
+        }
     }
 }
 

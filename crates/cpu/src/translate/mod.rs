@@ -22,6 +22,7 @@ mod plan;
 mod run;
 mod system;
 mod vector;
+mod x87;
 
 pub use emit::{KEYS, Key};
 pub use layout::Running;
@@ -36,11 +37,12 @@ use rustc_hash::FxHashMap;
 /// Memory for translated code. When it is full, everything is translated anew.
 const SIZE: usize = 64 << 20;
 /// Code begins after the ways out.
-const FIRST_CODE: usize = 64;
+const FIRST_CODE: usize = 80;
 const EXIT_AT: usize = 0;
 const SLOW_AT: usize = 16;
 const LOAD_AT: usize = 32;
 const LAST_AT: usize = 48;
+const LOAD_X87_AT: usize = 64;
 
 /// What an exit code says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,6 +214,7 @@ impl Translations {
                     memory.write(SLOW_AT, &way_out(entry::slow as *const () as u64));
                     memory.write(LOAD_AT, &way_out(entry::load as *const () as u64));
                     memory.write(LAST_AT, &way_out(entry::last as *const () as u64));
+                    memory.write(LOAD_X87_AT, &way_out(x87::load as *const () as u64));
                     self.memory = Some(memory);
                     self.used = FIRST_CODE;
                     self.tools = Some(Box::new((Encoder::new(64), InstructionInfoFactory::new())));
@@ -239,6 +242,7 @@ impl Translations {
                 Aim::Last => LAST_AT,
                 Aim::Exit => EXIT_AT,
                 Aim::Load => LOAD_AT,
+                Aim::LoadX87 => LOAD_X87_AT,
             };
             let distance = (to as i64 - (base + site + 4) as i64) as i32;
             emitted.code[*site..site + 4].copy_from_slice(&distance.to_le_bytes());

@@ -17,6 +17,8 @@ pub enum Plan {
     Fixed,
     /// A vector instruction, on the host's vector registers.
     Vector,
+    /// An x87 instruction, on the host's x87 unit.
+    X87,
     /// LEA.
     Lea,
     /// PUSH (64 bits).
@@ -270,9 +272,11 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
         }
         _ => {}
     }
-    if super::vector::need(i, op).is_some() {
+    let registers =
+        if super::vector::need(i, op).is_some() { Some(Plan::Vector) } else { super::x87::form(i).map(|_| Plan::X87) };
+    if let Some(plan) = registers {
         let memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
-        return if memory && !segment_fits(op, narrow) { Plan::Handler } else { Plan::Vector };
+        return if memory && !segment_fits(op, narrow) { Plan::Handler } else { plan };
     }
     let registers_fit = (0..i.op_count()).all(|n| match i.op_kind(n) {
         OpKind::Register => is_general(i.op_register(n)),

@@ -198,6 +198,7 @@ impl Cpu {
             recorded: self.model.recorded,
             target_slots: self.predictor.slots(),
             miss,
+            data_pointers: !self.fdp_on_exception,
         };
         let entry = cache.translations.translate(&source);
         if entry == 0 {
@@ -227,7 +228,7 @@ impl Cpu {
         let exit = unsafe { entry::enter(running, code) };
         let left = Code::decode(exit as u32);
         if left != Code::Plain {
-            self.leave_area(&context);
+            self.leave_area(&context, cache);
         }
         cache.translations.pending += self.clock.wrapping_sub(started);
         if cache.translations.pending >= DRAIN {
@@ -266,6 +267,7 @@ impl Cpu {
         let system = self.flags;
         let narrow = !self.long64;
         let vector = &raw mut self.vector;
+        let x87 = &raw mut self.x87;
         let area = self.front.current();
         area.follow_code(generation, narrow);
         let running = &mut area.running;
@@ -282,6 +284,7 @@ impl Cpu {
             running.jump_mask = JUMP_MASK;
             running.registers = registers;
             running.vector = vector;
+            running.x87.of(x87);
             running.host_mxcsr = u64::from(HOST_MXCSR);
             running.aligned_to_16 = 15;
             running.aligned_to_32 = 31;
@@ -308,14 +311,14 @@ impl Cpu {
         running
     }
 
-    /// Which kinds of vector instructions must be left to their handlers, by [`super::vector::Need`].
+    /// Which kinds of vector and x87 instructions must be left to their handlers, by [`super::vector::Need`].
     fn refused(&self) -> [u64; NEEDS] {
         let sse = self.cr0 & (CR0_EM | CR0_TS) == 0 && self.cr4 & CR4_OSFXSR != 0;
         let avx =
             self.cr0 & (CR0_TS | CR0_PE) == CR0_PE && self.cr4 & CR4_OSXSAVE != 0 && self.xcr0 & XCR0_AVX == XCR0_AVX;
         // Arithmetic runs under the guest's MXCSR: no exception may come of it.
         let arithmetic = sse && self.vector.mxcsr & MASKS == MASKS;
-        [!sse, !arithmetic, !avx, !(avx && arithmetic)].map(u64::from)
+        [!sse, !arithmetic, !avx, !(avx && arithmetic), self.x87_refused()].map(u64::from)
     }
 
     /// Goes on after a block whose last instruction its handler ran, without leaving if the translation of what comes next is
@@ -340,9 +343,12 @@ impl Cpu {
     }
 
     /// Takes state back from where translated code left it.
-    fn leave_area(&mut self, context: &Context) {
+    fn leave_area(&mut self, context: &Context, cache: &BlockCache) {
         // SAFETY: the area that is current since translated code was entered.
-        let running = unsafe { &*context.running };
+        let running = unsafe { &mut *context.running };
+        if running.x87.loaded() {
+            self.take_x87(running, cache);
+        }
         self.clock = context.base.wrapping_add(running.budget as u64);
         self.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
         self.predictor.set_top(running.returns);
@@ -371,7 +377,7 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(context: *mut Context, op: 
         let (cpu, cache) = (context.cpu, context.cache);
         (context, &mut *cpu, &mut *cache, &*op)
     };
-    cpu.leave_area(context);
+    cpu.leave_area(context, cache);
     cpu.rip = op.next;
     cpu.ilen = op.len;
     match (op.exec)(cpu, op) {

@@ -18,12 +18,20 @@ use std::mem::offset_of;
 pub struct Need(u8);
 
 /// Words of [`Running::missing`].
-pub const NEEDS: usize = 4;
+pub const NEEDS: usize = 5;
 
 impl Need {
+    /// The guest's x87 state in the host's unit: see [`super::x87`].
+    pub const X87: Self = Self(4);
+
     /// SSE without or with arithmetic, AVX without or with.
     const fn new(vex: bool, arithmetic: bool) -> Self {
         Self(vex as u8 * 2 + arithmetic as u8)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> usize {
+        self.0 as usize
     }
 
     /// Bit in a set of needs.
@@ -33,7 +41,7 @@ impl Need {
 
     /// Its word.
     pub fn word(self) -> M {
-        M::at(R::RSP, (offset_of!(Running, missing) + 8 * usize::from(self.0)) as i32 - super::layout::BIAS as i32)
+        M::at(R::RSP, (offset_of!(Running, missing) + 8 * self.number()) as i32 - super::layout::BIAS as i32)
     }
 }
 
@@ -115,9 +123,9 @@ pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
 }
 
 impl Emit<'_> {
-    /// Makes sure that the vector registers hold the guest's values and that the instruction at hand may run. If it may not,
-    /// it and the rest of the block are run by their handlers.
-    pub fn vectors(&mut self, need: Need) {
+    /// Makes sure that the vector registers, or the x87 unit, hold the guest's values and that the instruction at hand may run.
+    /// If it may not, it and the rest of the block are run by their handlers.
+    pub fn ready(&mut self, need: Need) {
         if self.loaded & need.bit() != 0 {
             return;
         }

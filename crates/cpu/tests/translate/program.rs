@@ -20,6 +20,8 @@ const END: u64 = 14;
 struct Forms {
     /// Those of ordinary compiled code.
     common: Vec<Code>,
+    /// Those of the x87 unit.
+    x87: Vec<Code>,
     /// Everything else that does not change the mode the program runs in.
     all: Vec<Code>,
 }
@@ -182,7 +184,12 @@ static FORMS: LazyLock<Forms> = LazyLock::new(|| {
             && !code.is_call_far()
             && code.op_code().op_kinds().iter().all(|kind| !matches!(kind, Kind::seg_reg | Kind::cr_reg | Kind::dr_reg))
     });
-    Forms { common: common.collect(), all: all.collect() }
+    let unit = |code: &Code| {
+        let mut families = cpu::table::FAMILIES.iter().filter(|(name, _)| *name == "x87");
+        families.any(|(_, rows)| rows.iter().any(|row| row.mnemonic == code.mnemonic()))
+    };
+    let x87 = Code::values().filter(usable).filter(unit);
+    Forms { common: common.collect(), x87: x87.collect(), all: all.collect() }
 });
 
 /// An address for data: mostly good ones, often near the end of a page.
@@ -234,6 +241,8 @@ struct Builder<'a> {
     random: &'a mut Random,
     /// Registers that hold addresses.
     bases: [Register; 2],
+    /// Half of all steps are x87 instructions.
+    x87: bool,
     starts: &'a [u64],
     encoder: Encoder,
     ip: u64,
@@ -436,8 +445,50 @@ impl Builder<'_> {
         self.random.of(self.starts)
     }
 
+    /// An x87 instruction, or several that change what the unit does.
+    fn x87_step(&mut self) -> Vec<Option<Instruction>> {
+        let with = |result: Result<Instruction, iced_x86::IcedError>| result.ok();
+        let random = &mut *self.random;
+        let place = MemoryOperand::with_base_displ(random.of(&self.bases), 8 * random.below(8) as i64);
+        match random.below(40) {
+            0 | 1 => {
+                // A control word: mostly one that masks everything.
+                let masks = if random.one_in(4) { random.below(64) as u32 } else { 0x3f };
+                let control = masks | random.of(&[0x300, 0x300, 0x200, 0, 0x100]) | (random.below(4) as u32) << 10;
+                vec![
+                    with(Instruction::with2(Code::Mov_rm16_imm16, place, control)),
+                    with(Instruction::with1(Code::Fldcw_m2byte, place)),
+                ]
+            }
+            2 => vec![Some(Instruction::with(random.of(&[Code::Fninit, Code::Fnclex, Code::Wait, Code::Emms])))],
+            3 => vec![with(Instruction::with1(Code::Fnstsw_AX, Register::AX))],
+            4..=9 => {
+                // Something to compute with.
+                let codes = [Code::Fld_m32fp, Code::Fld_m64fp, Code::Fld_m80fp, Code::Fild_m32int, Code::Fild_m64int];
+                vec![with(Instruction::with1(random.of(&codes), place))]
+            }
+            10..=12 => vec![Some(Instruction::with(random.of(&[Code::Fld1, Code::Fldz, Code::Fldpi, Code::Fldl2t])))],
+            13..=17 => {
+                let codes =
+                    [Code::Fstp_m32fp, Code::Fstp_m64fp, Code::Fstp_m80fp, Code::Fistp_m32int, Code::Fisttp_m64int];
+                vec![with(Instruction::with1(random.of(&codes), place))]
+            }
+            18 | 19 => {
+                let register = Register::ST0 + random.below(8) as u32;
+                vec![with(Instruction::with1(Code::Fstp_sti, register))]
+            }
+            _ => {
+                let code = random.of(&FORMS.x87);
+                vec![self.instruction(code)]
+            }
+        }
+    }
+
     /// Something to do, as instructions.
     fn step(&mut self) -> Vec<Instruction> {
+        if self.x87 && self.random.one_in(2) {
+            return self.x87_step().into_iter().flatten().collect();
+        }
         let with = |result: Result<Instruction, iced_x86::IcedError>| result.ok();
         let random = &mut *self.random;
         let made: Vec<Option<Instruction>> = match random.below(64) {
@@ -551,7 +602,8 @@ pub fn start(random: &mut Random) -> Start {
     let mut code = vec![0xcc; (CODE_PAGES * PAGE) as usize];
     for (number, &at) in starts.iter().enumerate() {
         let bases = [general(random), general(random)].map(|n| Register::RAX + n);
-        let mut builder = Builder { random, bases, starts: &starts, encoder: Encoder::new(64), ip: at };
+        let x87 = random.one_in(4);
+        let mut builder = Builder { random, bases, x87, starts: &starts, encoder: Encoder::new(64), ip: at };
         let next = starts[(number + 1) % starts.len()];
         let limit = at + PIECE - END;
         let mut first: Vec<Instruction> = Vec::new();
@@ -602,6 +654,7 @@ pub fn start(random: &mut Random) -> Start {
         gpr,
         flags: random.next() & 0x8d5 | if random.one_in(3) { 1 << 18 } else { 0 },
         bases: [address(random), address(random)],
+        pointers: random.one_in(4),
         seed: random.next(),
         tier: if random.one_in(6) { Tier::Auto } else { Tier::Translator },
     }

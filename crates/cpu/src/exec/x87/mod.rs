@@ -6,7 +6,7 @@ mod arithmetic;
 mod compare;
 mod environment;
 mod load;
-mod stack;
+pub mod stack;
 mod store;
 mod transcendental;
 

@@ -223,12 +223,18 @@ pub fn report(cpu: &mut Cpu, op: &Op, flags: u16) -> bool {
 /// Records the instruction in the pointers.
 #[inline]
 pub fn note(cpu: &mut Cpu, op: &Op) {
-    let rip = op.rip();
-    cpu.x87.ip = if cpu.long64 { rip } else { rip & 0xffff_ffff };
-    cpu.x87.cs = if cpu.fcs_deprecated { 0 } else { cpu.seg[usize::from(seg::CS)].selector };
+    note_instruction(cpu, op);
     if !cpu.fdp_on_exception {
         note_data(cpu, op);
     }
+}
+
+/// Records where the instruction is.
+#[inline]
+pub fn note_instruction(cpu: &mut Cpu, op: &Op) {
+    let rip = op.rip();
+    cpu.x87.ip = if cpu.long64 { rip } else { rip & 0xffff_ffff };
+    cpu.x87.cs = if cpu.fcs_deprecated { 0 } else { cpu.seg[usize::from(seg::CS)].selector };
 }
 
 fn note_data(cpu: &mut Cpu, op: &Op) {
@@ -236,12 +242,17 @@ fn note_data(cpu: &mut Cpu, op: &Op) {
         return;
     }
     cpu.x87.dp = op.ea(cpu);
+    cpu.x87.ds = data_selector(cpu, op);
+}
+
+/// The selector that is recorded for a memory operand.
+pub fn data_selector(cpu: &Cpu, op: &Op) -> u16 {
     let segment = match op.seg {
         SEG_FLAT => seg::DS,
         s if s > SEG_FLAT => seg::SS,
         s => s,
     };
-    cpu.x87.ds = if cpu.fcs_deprecated { 0 } else { cpu.seg[usize::from(segment)].selector };
+    if cpu.fcs_deprecated { 0 } else { cpu.seg[usize::from(segment)].selector }
 }
 
 /// A register needed is empty. Returns whether the masked response is to be given.

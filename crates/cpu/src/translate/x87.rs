@@ -1,0 +1,398 @@
+//! x87 instructions: on the host's x87 unit.
+//!
+//! Compiled code expects that unit empty and with a control word of its own, so it only holds the guest's state from the first x87 instruction of a piece of
+//! translated code on ([`load`]) until it leaves or calls a handler, as it is with vector registers. It does so while all
+//! exceptions are masked and none is pending, so that no instruction can trap. What instructions do to registers, tags, condition
+//! codes and exception flags is then the host's doing; the pointers of the last instruction, which the host would make its own
+//! code's, are noted by number and resolved when the state is taken back. Functions in which processors differ stay with
+//! their handlers.
+
+use super::asm::{M, R};
+use super::emit::Emit;
+use super::layout::{BIAS, FIRST, Running, SECOND, TEST, field};
+use super::vector::Need;
+use crate::cache::BlockCache;
+use crate::exec::x87::stack::{data_selector, note_instruction};
+use crate::f80::status::{B, C0, C1, C2, C3, ES, EXCEPTIONS};
+use crate::state::{Cpu, F80, X87, bits::*};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use std::arch::{asm, naked_asm};
+use std::mem::offset_of;
+use std::sync::OnceLock;
+
+/// What FXSAVE stores.
+#[repr(C, align(16))]
+pub struct Image {
+    control: u16,
+    status: u16,
+    tags: u8,
+    /// Opcode and pointers, which are the host's.
+    pointers: [u8; 19],
+    mxcsr: u32,
+    mxcsr_mask: u32,
+    /// ST(0) to ST(7).
+    st: [F80; 8],
+    vector: [u8; 352],
+}
+
+/// The control word of compiled code.
+pub const HOST_CONTROL: u16 = 0x37f;
+
+/// Precision control, and its reserved value, which not all processors need take for the same.
+const PRECISION: u16 = 0x300;
+const RESERVED_PRECISION: u16 = 0x100;
+
+/// What [`Running`] keeps for the x87 unit.
+#[repr(C)]
+pub struct Unit {
+    /// Whether it holds the guest's state.
+    loaded: u64,
+    /// The processor's state.
+    state: *mut X87,
+    /// The operation of the last instruction that noted itself: its number plus 1. 0: none.
+    pub(super) last: u64,
+    /// The last one of those with a memory operand, likewise, where each notes that operand's address.
+    pub(super) last_data: u64,
+    /// That operand's address.
+    pub(super) data: u64,
+    /// Address of the operand at hand.
+    pub(super) at_hand: u64,
+    /// The exceptions, as bits of a control word.
+    pub(super) exceptions: u64,
+    /// Precision control, as bits of a control word.
+    pub(super) precision: u64,
+    /// See [`HOST_CONTROL`].
+    host_control: u64,
+    /// RAX and RDX while the unit is loaded.
+    kept: [u64; 2],
+    image: Image,
+}
+
+/// What becomes of an x87 instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// Notes itself in the pointers.
+    notes: bool,
+    /// Writes its memory operand.
+    writes: bool,
+}
+
+/// How an instruction is executed, if the host does it as the interpreter does.
+pub fn form(i: &Instruction) -> Option<Form> {
+    use Mnemonic::*;
+    let (notes, writes) = match i.mnemonic() {
+        Fld | Fild | Fld1 | Fldl2t | Fldl2e | Fldpi | Fldlg2 | Fldln2 | Fldz => (true, false),
+        Fcmovb | Fcmovnb | Fcmove | Fcmovne | Fcmovbe | Fcmovnbe | Fcmovu | Fcmovnu | Fxch => (true, false),
+        Fst | Fstp | Fist | Fistp | Fisttp => (true, true),
+        Fadd | Fsub | Fsubr | Fmul | Fdiv | Fdivr => (true, false),
+        Faddp | Fsubp | Fsubrp | Fmulp | Fdivp | Fdivrp => (true, false),
+        Fiadd | Fisub | Fisubr | Fimul | Fidiv | Fidivr => (true, false),
+        Fabs | Fchs | Fsqrt | Frndint | Fscale => (true, false),
+        Fcom | Fcomp | Fcompp | Fucom | Fucomp | Fucompp | Ficom | Ficomp | Ftst => (true, false),
+        Fcomi | Fcomip | Fucomi | Fucomip | Fxam => (true, false),
+        Fincstp | Fdecstp | Ffree | Ffreep | Fnop => (true, false),
+        Wait | Fnclex | Fldcw => (false, false),
+        Fnstcw | Fnstsw => (false, true),
+        _ => return None,
+    };
+    Some(Form { notes, writes })
+}
+
+fn has_memory(i: &Instruction) -> bool {
+    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
+}
+
+impl Emit<'_> {
+    /// Emits the instruction at hand.
+    pub fn x87(&mut self) -> bool {
+        let mut i = *self.instruction();
+        let Some(form) = form(&i) else { return false };
+        self.ready(Need::X87);
+        if i.mnemonic() == Mnemonic::Wait {
+            return true;
+        }
+        if !has_memory(&i) {
+            if form.notes && !self.next_notes() {
+                self.note(field!(x87.last));
+            }
+            if i.mnemonic() == Mnemonic::Fnstsw
+                && self.page.is_some_and(|page| page.base == Register::RAX.number() as u8)
+            {
+                self.page = None;
+            }
+            return self.native(&i);
+        }
+        let notes_data = form.notes && self.source.data_pointers;
+        if notes_data {
+            self.page = None;
+            if !self.address(FIRST, false, false) {
+                return false;
+            }
+            self.asm.flagless_store(field!(x87.at_hand), FIRST);
+        }
+        let Some(stub) = self.probe(form.writes) else { return false };
+        let mut otherwise = None;
+        if i.mnemonic() == Mnemonic::Fldcw {
+            otherwise = Some(self.check_control());
+        }
+        if notes_data {
+            self.asm.flagless_load(TEST, field!(x87.at_hand));
+            self.asm.flagless_store(field!(x87.data), TEST);
+            self.note(field!(x87.last_data));
+        }
+        if form.notes {
+            self.note(field!(x87.last));
+        }
+        let size = i.memory_size().size() as i64;
+        i.set_memory_base(FIRST.named());
+        i.set_memory_index(SECOND.named());
+        i.set_memory_index_scale(1);
+        i.set_memory_displacement64((1 - size) as u64);
+        i.set_memory_displ_size(1);
+        i.set_segment_prefix(Register::None);
+        if !self.native(&i) {
+            return false;
+        }
+        self.back_here(stub);
+        for stub in otherwise.into_iter().flatten() {
+            self.back_here(stub);
+            // The handler may have unmasked exceptions.
+            self.loaded &= !Need::X87.bit();
+        }
+        true
+    }
+
+    /// Says which instruction was the last.
+    fn note(&mut self, place: M) {
+        self.asm.flagless_store_constant32(place, (self.slow_code() + 1) as i32);
+    }
+
+    /// Whether the next instruction notes itself for certain, so that this one need not.
+    fn next_notes(&self) -> bool {
+        let Some(next) = self.source.instructions.get(self.at + 1) else { return false };
+        next.code() as u16 == self.source.ops[self.at + 1].code
+            && !has_memory(next)
+            && form(next).is_some_and(|form| form.notes)
+    }
+
+    /// Has the handler load a control word that unmasks an exception or has a reserved precision.
+    fn check_control(&mut self) -> [usize; 2] {
+        // movzx ecx, word ptr [r10 + r11 - 1]
+        debug_assert!((TEST, FIRST, SECOND) == (R::RCX, R::R10, R::R11));
+        let load = [0x43, 0x0f, 0xb7, 0x4c, 0x1a, 0xff];
+        self.asm.bytes(&load);
+        self.asm.flagless_not(TEST);
+        self.asm.flagless_extract(TEST, TEST, field!(x87.exceptions));
+        let masked = self.asm.flagless_if_zero();
+        let unmasked = self.otherwise();
+        self.asm.land(masked);
+        self.asm.bytes(&load);
+        self.asm.flagless_extract(TEST, TEST, field!(x87.precision));
+        self.asm.flagless_lea(TEST, M::at(TEST, -i32::from(RESERVED_PRECISION >> 8)));
+        let reserved = self.asm.flagless_if_zero();
+        let good = self.asm.jump();
+        self.asm.land(reserved);
+        let bad = self.otherwise();
+        let here = self.asm.here();
+        self.asm.aim(good, here);
+        [unmasked, bad]
+    }
+}
+
+impl Unit {
+    /// As fresh areas have it: the unit is not the guest's.
+    pub fn reset(&mut self) {
+        self.loaded = 0;
+        self.last = 0;
+        self.last_data = 0;
+        self.exceptions = EXCEPTIONS.into();
+        self.precision = PRECISION.into();
+        self.host_control = HOST_CONTROL.into();
+    }
+
+    /// Tells where the processor's state is.
+    pub fn of(&mut self, state: *mut X87) {
+        self.state = state;
+    }
+
+    /// Whether it holds the guest's state.
+    pub fn loaded(&self) -> bool {
+        self.loaded != 0
+    }
+}
+
+impl Cpu {
+    /// Whether x87 instructions must be left to their handlers.
+    pub(super) fn x87_refused(&self) -> bool {
+        let x87 = &self.x87;
+        self.cr0 & (CR0_EM | CR0_TS) != 0
+            || x87.control & EXCEPTIONS != EXCEPTIONS
+            || x87.control & PRECISION == RESERVED_PRECISION
+            || x87.status & (ES | B) != 0
+            || !host_agrees()
+    }
+
+    /// Takes the state back that the host's unit held, out of the image it was saved in.
+    #[inline(never)]
+    pub(super) fn take_x87(&mut self, running: &mut Running, cache: &BlockCache) {
+        let unit = &mut running.x87;
+        unit.loaded = 0;
+        running.missing[Need::X87.number()] = 1;
+        let image = &unit.image;
+        self.x87.control = image.control;
+        self.x87.status = image.status;
+        self.x87.tags = image.tags;
+        let top = usize::from(self.x87.top());
+        for (i, value) in image.st.iter().enumerate() {
+            self.x87.regs[(top + i) & 7] = *value;
+        }
+        let op = |number: u64| &cache.ops[number as usize - 1];
+        if unit.last != 0 {
+            note_instruction(self, op(unit.last));
+            unit.last = 0;
+        }
+        if unit.last_data != 0 {
+            self.x87.dp = unit.data;
+            self.x87.ds = data_selector(self, op(unit.last_data));
+            unit.last_data = 0;
+        }
+    }
+}
+
+macro_rules! at {
+    ($name:ident) => {
+        // Called: the return address lies above the stack pointer.
+        8 + (offset_of!(Running, x87) + offset_of!(Unit, $name)) as isize - BIAS as isize
+    };
+}
+
+/// Copies ST(i) from the register at RCX, and goes to the next.
+macro_rules! copy {
+    ($($i:literal)*) => {
+        concat!($(
+            "mov rax, [r10 + rcx + {regs}]\n",
+            "movzx edx, word ptr [r10 + rcx + {regs} + 8]\n",
+            "mov [rsp + {image} + 32 + 16*", $i, "], rax\n",
+            "mov [rsp + {image} + 32 + 16*", $i, " + 8], rdx\n",
+            "add ecx, 16\n",
+            "and ecx, 0x70\n",
+        )*)
+    };
+}
+
+/// Called by translated code to have the guest's x87 state in the host's unit, if it may be there; clobbers R10, R11 and RCX,
+/// and no flags.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn load() {
+    naked_asm!(
+        "mov rcx, [rsp + {refused}]",
+        "jrcxz 2f",
+        "ret",
+        "2:",
+        "mov [rsp + {kept}], rax",
+        "mov [rsp + {kept} + 8], rdx",
+        "lahf",
+        "seto al",
+        "mov r11d, eax",
+        "mov r10, [rsp + {state}]",
+        "movzx ecx, word ptr [r10 + {status}]",
+        // FXRSTOR also loads the vector registers.
+        "cmp qword ptr [rsp + {vectors_loaded}], 0",
+        "je 3f",
+        "fxsave64 [rsp + {image}]",
+        "jmp 4f",
+        "3:",
+        "mov eax, [rsp + {host_mxcsr}]",
+        "mov [rsp + {image} + 24], eax",
+        "4:",
+        // TOP, in registers of 16 bytes.
+        "shr ecx, 11 - 4",
+        "and ecx, 0x70",
+        copy!(0 1 2 3 4 5 6 7),
+        "movzx eax, word ptr [r10 + {control}]",
+        "movzx edx, word ptr [r10 + {status}]",
+        "shl edx, 16",
+        "or eax, edx",
+        "movzx edx, byte ptr [r10 + {tags}]",
+        "mov [rsp + {image}], eax",
+        "mov [rsp + {image} + 4], edx",
+        "fxrstor64 [rsp + {image}]",
+        "mov qword ptr [rsp + {loaded}], 1",
+        "mov qword ptr [rsp + {missing}], 0",
+        "mov eax, r11d",
+        "add al, 127",
+        "sahf",
+        "mov rax, [rsp + {kept}]",
+        "mov rdx, [rsp + {kept} + 8]",
+        "ret",
+        refused = const 8 + offset_of!(Running, refused) as isize + 8 * Need::X87.number() as isize - BIAS as isize,
+        missing = const 8 + offset_of!(Running, missing) as isize + 8 * Need::X87.number() as isize - BIAS as isize,
+        vectors_loaded = const 8 + offset_of!(Running, loaded) as isize - BIAS as isize,
+        host_mxcsr = const 8 + offset_of!(Running, host_mxcsr) as isize - BIAS as isize,
+        kept = const at!(kept),
+        state = const at!(state),
+        loaded = const at!(loaded),
+        image = const at!(image),
+        regs = const offset_of!(X87, regs),
+        control = const offset_of!(X87, control),
+        status = const offset_of!(X87, status),
+        tags = const offset_of!(X87, tags),
+    )
+}
+
+/// Where the image is in [`Running`].
+pub const IMAGE: usize = offset_of!(Running, x87) + offset_of!(Unit, image);
+/// Where the control word for compiled code is.
+pub const CONTROL: usize = offset_of!(Running, x87) + offset_of!(Unit, host_control);
+/// Where it says that the unit holds the guest's state.
+pub const LOADED: usize = offset_of!(Running, x87) + offset_of!(Unit, loaded);
+
+/// Condition codes.
+const CODES: u16 = C0 | C1 | C2 | C3;
+
+/// Whether the host does with condition codes and flags that are not defined what the interpreter does: all processors that were
+/// tried do.
+fn host_agrees() -> bool {
+    /// The condition codes after an instruction on 1 and 1, given those before.
+    macro_rules! after {
+        ($before:expr, $instruction:literal) => {{
+            let mut frame = [0u32; 8];
+            let status: u16;
+            // SAFETY: memory operands lie inside the frame; all registers are declared as clobbered, and the unit is left
+            // empty with its default control word.
+            unsafe {
+                asm!(
+                    "fninit",
+                    "fld1",
+                    "fld1",
+                    "fnstenv [{f}]",
+                    "or word ptr [{f} + 4], {before:x}",
+                    "fldenv [{f}]",
+                    $instruction,
+                    "fnstsw ax",
+                    "fninit",
+                    f = in(reg) &raw mut frame,
+                    before = in(reg) $before,
+                    out("ax") status,
+                    out("st(0)") _, out("st(1)") _, out("st(2)") _, out("st(3)") _,
+                    out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
+                );
+            }
+            status & CODES
+        }};
+    }
+    macro_rules! all {
+        ($expected:expr; $($instruction:literal)*) => {
+            [0, CODES].into_iter().all(|before: u16| true $(&& after!(before, $instruction) == before & $expected)*)
+        };
+    }
+    static AGREES: OnceLock<bool> = OnceLock::new();
+    *AGREES.get_or_init(|| {
+        all!(CODES & !C1; "fadd st, st(1)" "fmul st, st(1)" "fsubp st(1), st" "fdiv st, st(1)" "fsqrt" "frndint" "fscale"
+            "fld1" "fldpi" "fld st(1)" "fld dword ptr [{f} + 28]" "fild dword ptr [{f} + 28]" "fst dword ptr [{f} + 28]"
+            "fist dword ptr [{f} + 28]" "fisttp dword ptr [{f} + 28]" "fstp st(1)" "fxch" "fabs" "fchs" "fincstp" "fdecstp"
+            "ffree st(1)" "fadd dword ptr [{f} + 28]" "fiadd dword ptr [{f} + 28]")
+            && all!(CODES; "fnop" "fnclex" "fldcw word ptr [{f}]" "fcmovb st, st(1)" "fcmovnb st, st(1)" "fcomi st, st(1)"
+                "fucomip st, st(1)")
+    })
+}
