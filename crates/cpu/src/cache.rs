@@ -19,12 +19,16 @@ pub const MAX_OPS: usize = 400_000;
 /// Instructions per block at most.
 pub const MAX_BLOCK: usize = 32;
 
+/// See [`BlockCache::threshold`].
+const THRESHOLD: u16 = 40;
+
 const JUMPS: usize = 1 << 16;
 const DEAD: u64 = u64::MAX;
 /// No block.
 pub const NONE: u32 = u32::MAX;
 
 /// A decoded block.
+#[derive(Clone, Copy)]
 #[repr(align(64))]
 pub struct Block {
     /// Guest-physical address of its first byte; all ones once it is invalid.
@@ -79,9 +83,12 @@ struct Stepped {
 }
 
 /// What translated code counts as if it were a block.
-struct Event {
-    kind: Kind,
-    price: Ticks,
+#[derive(Clone, Copy)]
+enum Counted {
+    /// Something that happened at an instruction.
+    Event { kind: Kind, price: Ticks },
+    /// What another number stands for, and a block after it.
+    Prefix { before: u32, block: u32 },
 }
 
 /// Memory that blocks take, in bytes.
@@ -101,9 +108,13 @@ pub struct BlockCache {
     pub ops: Vec<Op>,
     /// What executes them.
     pub tier: Tier,
+    /// Executions after which a block is translated, if it is only then.
+    pub threshold: u16,
     counters: Counters,
     /// Numbers of blocks under which translated code counts something else.
-    events: FxHashMap<u32, Event>,
+    counted: FxHashMap<u32, Counted>,
+    /// Those of prefixes, by what they stand for.
+    prefixes: FxHashMap<(u32, u32), u32>,
     /// Their translations.
     pub(crate) translations: Translations,
     index: FxHashMap<(u64, u64, u8), u32>,
@@ -131,7 +142,9 @@ impl BlockCache {
             ops: Vec::new(),
             tier: Tier::default(),
             counters: Counters::new(),
-            events: FxHashMap::default(),
+            threshold: THRESHOLD,
+            counted: FxHashMap::default(),
+            prefixes: FxHashMap::default(),
             translations: Translations::new(),
             index: FxHashMap::default(),
             pages: FxHashMap::default(),
@@ -241,7 +254,7 @@ impl BlockCache {
     fn count_slow(&mut self, index: u32, origin: OriginId, recorder: &mut Recorder) {
         self.counts(origin, recorder);
         if !self.counters.add(index, origin) {
-            // It would overflow.
+            // There is no room left in the place.
             self.spill_all(recorder);
             self.counters.add(index, origin);
         }
@@ -261,6 +274,21 @@ impl BlockCache {
 
     /// The number under which translated code counts events of a kind at an instruction; `None` if there is none left.
     pub(crate) fn event(&mut self, rip: u64, kind: Kind, price: Ticks) -> Option<u32> {
+        self.count_as(rip, Counted::Event { kind, price })
+    }
+
+    /// The number under which executions of what `before` stands for, and then of `block`, are counted; `None` if there is none
+    /// left.
+    pub(crate) fn prefix(&mut self, before: u32, block: u32) -> Option<u32> {
+        if let Some(number) = self.prefixes.get(&(before, block)) {
+            return Some(*number);
+        }
+        let number = self.count_as(0, Counted::Prefix { before, block })?;
+        self.prefixes.insert((before, block), number);
+        Some(number)
+    }
+
+    fn count_as(&mut self, rip: u64, what: Counted) -> Option<u32> {
         if self.blocks.len() == MOST_BLOCKS {
             return None;
         }
@@ -278,8 +306,31 @@ impl BlockCache {
             mode: 0,
             len: 0,
         });
-        self.events.insert(index, Event { kind, price });
+        self.counted.insert(index, what);
         Some(index)
+    }
+
+    /// The operations of a block.
+    pub(crate) fn ops_of(&self, index: u32) -> &[Op] {
+        let block = &self.blocks[index as usize];
+        &self.ops[block.first as usize..][..block.count as usize]
+    }
+
+    /// The block at `rip`, if that is in the page of block `index` and decoded in the same mode.
+    pub(crate) fn next_in_page(&mut self, index: u32, rip: u64) -> Option<u32> {
+        let block = &self.blocks[index as usize];
+        let (mode, physical) = (block.mode, block.physical & !(PAGE - 1) | rip & (PAGE - 1));
+        let same_page = block.rip & !(PAGE - 1) == rip & !(PAGE - 1) && block.physical != DEAD;
+        if same_page { self.find_by_address(physical, rip, mode) } else { None }
+    }
+
+    /// Notes that block `index` came after the block `before`, or [`NONE`], which was interpreted.
+    #[inline]
+    pub(crate) fn note_way(&mut self, before: u32, index: u32) {
+        if let Some(block) = self.blocks.get(before as usize) {
+            let taken = self.blocks[index as usize].rip != block.rip.wrapping_add(u64::from(block.len));
+            self.translations.note_way(before, taken);
+        }
     }
 
     /// Takes back one execution that did not complete.
@@ -303,12 +354,16 @@ impl BlockCache {
 
     /// Hands all executions to the recorder.
     pub fn spill_all(&mut self, recorder: &mut Recorder) {
-        let (blocks, events) = (&self.blocks, &self.events);
-        self.counters.drain(blocks.len(), |index, origin, runs| {
+        let (blocks, counted) = (&self.blocks, &self.counted);
+        let parts = |index: u32| match counted.get(&index) {
+            Some(Counted::Prefix { before, block }) if blocks[index as usize].count == 0 => Some([*before, *block]),
+            _ => None,
+        };
+        self.counters.drain(blocks.len(), parts, |index, origin, runs| {
             let Some(block) = blocks.get(index as usize) else { return };
-            match events.get(&index) {
-                Some(event) => recorder.add(origin, block.rip, event.kind, runs, event.price * runs),
-                None => recorder.add_block(origin, block.rip, block.shape, runs),
+            match counted.get(&index) {
+                Some(Counted::Event { kind, price }) => recorder.add(origin, block.rip, *kind, runs, price * runs),
+                _ => recorder.add_block(origin, block.rip, block.shape, runs),
             }
         });
     }
@@ -350,7 +405,7 @@ impl BlockCache {
     /// Drops everything and the memory it took.
     pub fn release(&mut self, ram: &Ram, recorder: &mut Recorder) {
         self.clear(ram, recorder);
-        *self = Self { tier: self.tier, ..Self::new() };
+        *self = Self { tier: self.tier, threshold: self.threshold, ..Self::new() };
     }
 
     /// Drops everything.
@@ -360,7 +415,8 @@ impl BlockCache {
         self.ops.clear();
         self.counters.clear();
         self.translations.clear();
-        self.events.clear();
+        self.counted.clear();
+        self.prefixes.clear();
         self.index.clear();
         self.pages.clear();
         self.jumps.fill(u32::MAX);

@@ -11,6 +11,10 @@ pub const MOST_BLOCKS: usize = 1 << 17;
 /// Origins with counts at most.
 const MOST_ORIGINS: usize = 512;
 const ABSENT: u32 = u32::MAX;
+/// Places that are looked at together.
+const GROUP: usize = 16;
+/// What is counted in one place at most; translated code counts less than this beside it, or in parts of it.
+const ENOUGH: u32 = 1 << 31;
 
 /// Counts by origin and block.
 pub struct Counters {
@@ -33,11 +37,11 @@ impl Counters {
         self.tables.get_mut(table as usize)?.get_mut(block as usize)
     }
 
-    /// Counts one execution; `false` if there is no place for it yet, or it would overflow.
+    /// Counts one execution; `false` if there is no place for it yet, or counts must be drained first.
     #[inline(always)]
     pub fn add(&mut self, block: u32, origin: OriginId) -> bool {
         match self.slot(block, origin) {
-            Some(count) if *count != u32::MAX => {
+            Some(count) if *count < ENOUGH => {
                 *count += 1;
                 true
             }
@@ -72,20 +76,44 @@ impl Counters {
         Some(self.used - 1)
     }
 
-    /// Takes back one execution that was counted a moment ago.
+    /// Takes back one execution that was counted a moment ago, under this number or one that it is a part of.
     pub fn take_one(&mut self, block: u32, origin: OriginId) {
         if let Some(count) = self.slot(block, origin) {
-            *count = count.saturating_sub(1);
+            *count = count.wrapping_sub(1);
         }
     }
 
-    /// Hands out all counts of the first `blocks` blocks and sets them to zero. There are no others.
-    pub fn drain(&mut self, blocks: usize, mut take: impl FnMut(u32, OriginId, u64)) {
+    /// Hands out all counts of the first `blocks` blocks and sets them to zero. There are no others. What `parts` says of a number
+    /// is counted instead of it; those numbers are smaller.
+    pub fn drain(
+        &mut self,
+        blocks: usize,
+        parts: impl Fn(u32) -> Option<[u32; 2]>,
+        mut take: impl FnMut(u32, OriginId, u64),
+    ) {
         for (origin, &table) in self.by_origin.iter().enumerate() {
+            let origin = OriginId(origin as u32);
             let Some(counts) = self.tables.get_mut(table as usize) else { continue };
-            for (block, count) in counts.iter_mut().take(blocks).enumerate().filter(|(_, count)| **count != 0) {
-                take(block as u32, OriginId(origin as u32), u64::from(*count));
-                *count = 0;
+            let groups = blocks.min(counts.len()).div_ceil(GROUP);
+            for group in (0..groups).rev() {
+                let range = group * GROUP..(group + 1) * GROUP;
+                // Most are zero, and memory that was never touched must not be.
+                if counts[range.clone()].iter().fold(0, |any, count| any | count) == 0 {
+                    continue;
+                }
+                for block in range.rev() {
+                    let count = std::mem::take(&mut counts[block]);
+                    if count == 0 {
+                        continue;
+                    }
+                    match parts(block as u32) {
+                        Some(whole) => whole.into_iter().for_each(|part| {
+                            let sum = &mut counts[part as usize];
+                            *sum = sum.wrapping_add(count);
+                        }),
+                        None => take(block as u32, origin, u64::from(count)),
+                    }
+                }
             }
         }
     }
@@ -126,9 +154,30 @@ mod tests {
         }
         counters.take_one(0, OriginId(0));
         let mut out = Vec::new();
-        counters.drain(MOST_BLOCKS, |block, origin, runs| out.push((block, origin.0, runs)));
-        assert_eq!(out, [(0, 0, 2), (63, 0, 1), (64, 0, 2), (100_000, 3, 1), (64, 7, 5)]);
-        counters.drain(MOST_BLOCKS, |_, _, _| panic!("drained already"));
+        counters.drain(MOST_BLOCKS, |_| None, |block, origin, runs| out.push((block, origin.0, runs)));
+        assert_eq!(out, [(64, 0, 2), (63, 0, 1), (0, 0, 2), (100_000, 3, 1), (64, 7, 5)]);
+        counters.drain(MOST_BLOCKS, |_| None, |_, _, _| panic!("drained already"));
+    }
+
+    #[test]
+    fn parts_are_counted_instead_of_what_they_make() {
+        let mut counters = Counters::new();
+        let table = counters.table(OriginId(0)).expect("a table");
+        // 4 is 3 and 2; 3 is 1 and 2.
+        for (number, count) in [(1, 7), (2, 0), (3, 2), (4, 5)] {
+            // SAFETY: the table has many more places.
+            unsafe { *table.add(number) = count };
+        }
+        let parts = |number| match number {
+            3 => Some([1, 2]),
+            4 => Some([3, 2]),
+            _ => None,
+        };
+        // The last of them did not complete.
+        counters.take_one(2, OriginId(0));
+        let mut out = [0; 5];
+        counters.drain(5, parts, |block, _, runs| out[block as usize] += runs);
+        assert_eq!(out, [0, 14, 11, 0, 0]);
     }
 
     #[test]

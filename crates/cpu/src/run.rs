@@ -60,7 +60,7 @@ impl Cpu {
             }
             match self.next_block(cache, before) {
                 Some(index) => {
-                    if self.run_translated(cache, index, &mut led) {
+                    if self.run_translated(cache, before, index, &mut led) {
                         before = NONE;
                     } else {
                         led = Before::Nothing;
@@ -144,11 +144,17 @@ impl Cpu {
         }
         // What the block is charged to stays this origin, whatever its instructions change.
         let origin = self.origin;
+        self.clock += cache.blocks[index as usize].cost;
+        self.run_operations(cache, index, origin, 0);
+    }
+
+    /// Runs the operations of a block from `first` on. `false`: one of them faulted, and that has been dealt with.
+    #[inline(always)]
+    fn run_operations(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, first: usize) -> bool {
         let block = &cache.blocks[index as usize];
-        self.clock += block.cost;
-        let (first, count) = (block.first as usize, block.count as usize);
-        let ops = &cache.ops[first..first + count];
-        for (i, op) in ops.iter().enumerate() {
+        let (start, count) = (block.first as usize, block.count as usize);
+        let ops = &cache.ops[start..start + count];
+        for (i, op) in ops.iter().enumerate().skip(first) {
             self.rip = op.next;
             self.ilen = op.len;
             match (op.exec)(self, op) {
@@ -157,14 +163,42 @@ impl Cpu {
                     if i + 1 != count {
                         self.uncharge(cache, index, origin, i + 1);
                     }
-                    return;
+                    return true;
                 }
                 Err(_) => {
                     self.rip = op.rip();
                     self.uncharge(cache, index, origin, i);
                     self.after_fault(cache);
-                    return;
+                    return false;
                 }
+            }
+        }
+        true
+    }
+
+    /// Goes on after the operation `at` of a block, and runs what comes after it unless the block has ended. `false`: something
+    /// faulted, and that has been dealt with.
+    pub(crate) fn finish_block(
+        &mut self,
+        cache: &mut BlockCache,
+        index: u32,
+        origin: OriginId,
+        at: usize,
+        ran: Exec<Flow>,
+    ) -> bool {
+        match ran {
+            Ok(Flow::Next) => self.run_operations(cache, index, origin, at + 1),
+            Ok(Flow::End) => {
+                if at + 1 != cache.ops_of(index).len() {
+                    self.uncharge(cache, index, origin, at + 1);
+                }
+                true
+            }
+            Err(_) => {
+                self.rip = cache.ops_of(index)[at].rip();
+                self.uncharge(cache, index, origin, at);
+                self.after_fault(cache);
+                false
             }
         }
     }

@@ -91,7 +91,7 @@ impl Emit<'_> {
     pub fn probe(&mut self, write: bool) -> Option<usize> {
         let op = *self.op();
         let size = self.instruction().memory_size().size() as i32;
-        let narrow = self.key.narrow();
+        let narrow = self.key.narrow;
         let plain = op.asize == if narrow { 4 } else { 8 } && op.seg != seg::FS && op.seg != seg::GS;
         if plain && op.base == NO_REG && op.index == NO_REG {
             self.page = None;
@@ -156,7 +156,7 @@ impl Emit<'_> {
     /// The probe of an operand up to the decision: `FIRST` is an offset in a page if it is found.
     pub fn find(&mut self, Operand { base, disp, size, write, table }: Operand) {
         let base = self.value(base, FIRST);
-        let at = if self.key.narrow() {
+        let at = if self.key.narrow {
             // The upper halves of registers may hold anything.
             self.asm.flagless_lea32(FIRST, M::at(base, disp));
             FIRST

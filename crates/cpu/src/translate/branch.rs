@@ -16,7 +16,7 @@ const STACK: R = R::R15;
 impl Emit<'_> {
     /// Bytes of a stack slot.
     fn word(&self) -> i32 {
-        if self.key.narrow() { 4 } else { 8 }
+        if self.key.narrow { 4 } else { 8 }
     }
 
     /// Probes for the slot below the top of the stack; it is at [`Emit::slot`].
@@ -33,19 +33,19 @@ impl Emit<'_> {
     /// Reads a stack slot or another operand of its size.
     fn load_slot(&mut self, to: R) {
         let slot = self.slot();
-        if self.key.narrow() { self.asm.flagless_load32(to, slot) } else { self.asm.flagless_load(to, slot) }
+        if self.key.narrow { self.asm.flagless_load32(to, slot) } else { self.asm.flagless_load(to, slot) }
     }
 
     /// Writes a stack slot.
     fn store_slot(&mut self, from: R) {
         let slot = self.slot();
-        if self.key.narrow() { self.asm.flagless_store32(slot, from) } else { self.asm.flagless_store(slot, from) }
+        if self.key.narrow { self.asm.flagless_store32(slot, from) } else { self.asm.flagless_store(slot, from) }
     }
 
     /// `lea to, [from + by]`, of the size of a stack slot.
     fn add_to(&mut self, to: R, from: R, by: i32) {
         let sum = M::at(from, by);
-        if self.key.narrow() { self.asm.flagless_lea32(to, sum) } else { self.asm.flagless_lea(to, sum) }
+        if self.key.narrow { self.asm.flagless_lea32(to, sum) } else { self.asm.flagless_lea(to, sum) }
     }
 
     /// Moves the stack pointer.
@@ -78,7 +78,7 @@ impl Emit<'_> {
         if self.instruction().op0_kind() == OpKind::Register {
             let value = self.value(self.op().r0, TEST);
             self.store_slot(value);
-        } else if self.key.narrow() {
+        } else if self.key.narrow {
             let slot = self.slot();
             self.asm.flagless_store_constant32(slot, self.op().imm as i32);
         } else {
@@ -152,12 +152,16 @@ impl Emit<'_> {
         true
     }
 
+    /// The condition of a Jcc, as it is encoded.
+    pub fn condition(&self) -> u8 {
+        // The decoder library numbers conditions from 1, in the order of their encodings.
+        self.instruction().condition_code() as u8 - 1
+    }
+
     /// Jcc: the flags are the guest's.
     pub fn branch(&mut self) -> bool {
-        let condition = self.instruction().condition_code() as u8;
-        // The decoder library numbers conditions from 1, in the order of their encodings.
-        self.link(0, Some(condition - 1));
-        self.link(1, None);
+        self.link(true, Some(self.condition()));
+        self.link(false, None);
         true
     }
 
@@ -181,14 +185,14 @@ impl Emit<'_> {
         let next = self.op().next;
         self.probe_push();
         self.note_call(next);
-        self.link(0, None);
+        self.link(true, None);
         true
     }
 
     /// Where the target in `target` is translated, in `code`; jumps to the handler if that is not known. Uses `TEST`; the
     /// target's register may be `code`.
     fn find_target(&mut self, target: R, other: R) {
-        let (negated, code) = jumps(self.key as usize);
+        let (negated, code) = jumps(self.key.index());
         self.asm.flagless_extract(TEST, target, field!(jump_mask));
         self.asm.flagless_lea(TEST, M::indexed(TEST, TEST, 0, 0));
         self.asm.flagless_load(other, M::indexed(R::RSP, TEST, 3, negated));
@@ -232,13 +236,13 @@ impl Emit<'_> {
         let page = self.page.take();
         if self.instruction().op0_kind() == OpKind::Memory {
             self.page = page;
-            if !super::plan::native_memory(self.instruction(), &op, self.key.narrow()) || self.probe(false).is_none() {
+            if !super::plan::native_memory(self.instruction(), &op, self.key.narrow) || self.probe(false).is_none() {
                 return false;
             }
             self.load_slot(FIRST);
         } else {
             let from = self.value(op.r0, FIRST);
-            if from != FIRST || self.key.narrow() {
+            if from != FIRST || self.key.narrow {
                 self.add_to(FIRST, from, 0);
             }
         }

@@ -4,7 +4,9 @@ use super::address::{NO_OFFSET, Operand, Page};
 use super::asm::{Asm, Forward, M, R};
 use super::layout::{BUDGET, FIRST, SECOND, TEST, field, host, memory_register};
 use super::layout::{fetch, large};
-use super::plan::{Plan, plans};
+use super::plan::Plan;
+use super::run::Place;
+use super::trace::Part;
 use super::vector::Need;
 use super::{Code, fix, vector};
 use crate::front::{fetch_slot, large_signature, large_slot, signature};
@@ -12,11 +14,12 @@ use crate::op::{NO_REG, Op};
 use crate::predict::Target;
 use crate::ram::PAGE;
 use iced_x86::{Encoder, EncodingKind, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
+use ledger::Ticks;
 use std::mem::offset_of;
 
-/// Who may access what, as far as translations differ by it: an index into what is kept for each.
+/// Who may access what, as far as translations differ by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum Access {
     /// CPL 3.
     User = 0,
     /// CPL 0, without SMAP.
@@ -25,70 +28,54 @@ pub enum Key {
     SupervisorOnly = 2,
     /// CPL 0, with SMAP and RFLAGS.AC set.
     Override = 3,
-    /// 32-bit code with flat segments: at CPL 3.
-    User32 = 4,
-    /// Likewise, below, without SMAP.
-    Supervisor32 = 5,
-    /// Likewise, with SMAP and RFLAGS.AC clear.
-    SupervisorOnly32 = 6,
-    /// Likewise, with SMAP and RFLAGS.AC set.
-    Override32 = 7,
+}
+
+/// What a translation is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Who may access what.
+    pub access: Access,
+    /// 32-bit code with flat segments, else 64-bit code.
+    pub narrow: bool,
 }
 
 /// How many there are.
 pub const KEYS: usize = 8;
 
 impl Key {
+    /// A number below [`KEYS`]; those of 32-bit code are the upper half.
+    pub fn index(self) -> usize {
+        self.access as usize + if self.narrow { KEYS / 2 } else { 0 }
+    }
+
     /// The table of [`Area::tables`](crate::front::Area::tables).
     pub fn table(self) -> usize {
-        match self {
-            Self::User | Self::User32 => 0,
-            Self::Supervisor | Self::Override | Self::Supervisor32 | Self::Override32 => 1,
-            Self::SupervisorOnly | Self::SupervisorOnly32 => 2,
+        match self.access {
+            Access::User => 0,
+            Access::Supervisor | Access::Override => 1,
+            Access::SupervisorOnly => 2,
         }
-    }
-
-    /// Whether the code is 32-bit code.
-    pub fn narrow(self) -> bool {
-        self as u8 >= Self::User32 as u8
-    }
-
-    /// The same access by 64-bit code.
-    pub fn wide(self) -> Self {
-        match self {
-            Self::User32 => Self::User,
-            Self::Supervisor32 => Self::Supervisor,
-            Self::SupervisorOnly32 => Self::SupervisorOnly,
-            Self::Override32 => Self::Override,
-            other => other,
-        }
-    }
-
-    /// The key for 32-bit code.
-    pub fn narrowed(self) -> Self {
-        match self {
-            Self::User => Self::User32,
-            Self::Supervisor => Self::Supervisor32,
-            Self::SupervisorOnly => Self::SupervisorOnly32,
-            Self::Override => Self::Override32,
-            other => other,
-        }
-    }
-
-    /// Whether the code runs at CPL 3.
-    pub fn user(self) -> bool {
-        matches!(self, Self::User | Self::User32)
     }
 
     fn after(self, access_control: bool) -> Self {
-        match (self, access_control) {
-            (Self::SupervisorOnly | Self::Override, true) => Self::Override,
-            (Self::SupervisorOnly | Self::Override, false) => Self::SupervisorOnly,
-            (Self::SupervisorOnly32 | Self::Override32, true) => Self::Override32,
-            (Self::SupervisorOnly32 | Self::Override32, false) => Self::SupervisorOnly32,
+        let access = match (self.access, access_control) {
+            (Access::SupervisorOnly | Access::Override, true) => Access::Override,
+            (Access::SupervisorOnly | Access::Override, false) => Access::SupervisorOnly,
             (other, _) => other,
-        }
+        };
+        Self { access, ..self }
     }
+}
+
+/// How a trace goes on after a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It ends.
+    End,
+    /// With the target of the block's last instruction, a jump.
+    Taken,
+    /// With the instruction after its last.
+    Next,
 }
 
 /// How a misprediction is charged: counted under this number, and this much time.
@@ -100,36 +87,32 @@ pub struct Miss {
     pub ticks: i32,
 }
 
-/// A block to translate.
+/// What to translate.
 pub struct Source<'a> {
-    /// Its number.
-    pub index: u32,
-    /// Its address: linear, and the instruction pointer.
-    pub rip: u64,
-    /// Where it is.
-    pub physical: u64,
-    /// Where the page after its own is, if its instruction ends there, else 0.
-    pub second: u64,
+    /// The number of the translation.
+    pub number: u32,
+    /// The blocks, in the order of execution.
+    pub parts: &'a [Part],
     /// Its page is part of a large one, most likely.
     pub large: bool,
-    /// What it costs.
-    pub cost: u64,
-    /// The number of its first operation.
-    pub first: u32,
-    /// Its operations.
-    pub ops: &'a [Op],
-    /// What they were made of.
-    pub instructions: &'a [Instruction],
     /// Under which access it runs.
     pub key: Key,
     /// Executions are counted, and predictors modelled.
     pub recorded: bool,
     /// Slots of the modelled target cache.
     pub target_slots: usize,
-    /// How mispredictions of its last instruction are charged.
+    /// How mispredictions of the last instruction are charged.
     pub miss: Option<Miss>,
     /// Each x87 instruction notes its operand's address.
     pub data_pointers: bool,
+}
+
+impl Source<'_> {
+    /// Time between the beginnings of the first block and the last.
+    pub fn span(&self) -> Ticks {
+        let before = &self.parts[..self.parts.len() - 1];
+        before.iter().map(|part| part.block.cost).sum()
+    }
 }
 
 /// Why translated code left, as it says in its exit code: see [`Code`].
@@ -147,10 +130,11 @@ pub enum Aim {
     LoadX87,
 }
 
-/// Something out of line: a number in ECX, a call or jump, and a way back.
+/// Something out of line, and a way back.
 struct Stub {
     from: From,
-    code: u32,
+    /// What [`super::run::slow`] is told.
+    code: u64,
     back: Option<usize>,
     /// Needs of vector and x87 instructions that are met where it comes back.
     loaded: u8,
@@ -159,14 +143,29 @@ struct Stub {
 enum From {
     /// A jump with this distance field leads here.
     Jump(usize),
-    /// The exit that this link leads to until it is linked.
+    /// A jump from where the trace is left after one of its parts, which is counted here.
+    Side { site: usize, part: usize, taken: bool },
+    /// The exit that a link leads to until it is linked.
     Link(usize),
     /// A jump to where an operand is probed for again, wholly; back if it is found.
     Again { site: usize, operand: Operand, hit: usize },
     /// A jump to where a misprediction is charged, and the modelled target cache, if it is concerned, learns.
     Miss { site: usize, learns: Option<(i32, u64)>, hit: usize },
     /// A jump to where vector registers or the x87 unit are loaded; back if the need is met, else to the handlers of the rest of the block.
-    Load { site: usize, need: Need, at: usize },
+    Load { site: usize, need: Need, part: usize, at: usize },
+}
+
+/// A jump that leads to another translation once it is linked.
+#[derive(Clone, Copy)]
+pub struct Link {
+    /// Its distance field.
+    pub site: usize,
+    /// Where it leads until then.
+    pub stub: usize,
+    /// The block that ends here.
+    pub index: u32,
+    /// It ends with a jump to its target, else with its next instruction.
+    pub taken: bool,
 }
 
 /// What is out of line of a check of a page.
@@ -194,8 +193,8 @@ pub struct Emitted {
     pub due: usize,
     /// Where what is out of line begins.
     pub stubs: usize,
-    /// Links: distance fields, and where they lead until they are linked. 0: none.
-    pub links: [(usize, usize); 2],
+    /// Its ways out.
+    pub links: Vec<Link>,
 }
 
 /// The emitter.
@@ -211,7 +210,11 @@ pub struct Emit<'a> {
     stubs: Vec<Stub>,
     pages: Vec<OtherPage>,
     aims: Vec<(usize, Aim)>,
-    links: [(usize, usize); 2],
+    links: Vec<Link>,
+    /// The part of the trace at hand.
+    part: usize,
+    /// What has been executed so far has been counted.
+    counted: bool,
     /// The instruction at hand.
     pub at: usize,
     /// Needs of vector and x87 instructions that are known to be met.
@@ -220,7 +223,7 @@ pub struct Emit<'a> {
     pub page: Option<Page>,
 }
 
-/// Translates a block.
+/// Translates a trace.
 pub fn emit(source: &Source, encoder: &mut Encoder, factory: &mut InstructionInfoFactory) -> Emitted {
     let mut emit = Emit {
         asm: Asm { code: Vec::with_capacity(512) },
@@ -231,31 +234,23 @@ pub fn emit(source: &Source, encoder: &mut Encoder, factory: &mut InstructionInf
         stubs: Vec::new(),
         pages: Vec::new(),
         aims: Vec::new(),
-        links: [(0, 0); 2],
+        links: Vec::new(),
+        part: 0,
+        counted: !source.recorded,
         at: 0,
         loaded: 0,
         page: None,
     };
-    emit.block()
+    emit.trace()
 }
 
-impl Emit<'_> {
-    fn block(&mut self) -> Emitted {
+impl<'a> Emit<'a> {
+    fn trace(&mut self) -> Emitted {
         let (checked, due, head, begin) = self.head();
-        let plans = plans(self.source.instructions, self.source.ops, self.source.key.narrow());
-        for (at, plan) in plans.iter().enumerate() {
-            self.at = at;
-            if !self.one(*plan) {
-                self.handler();
-            }
-            if let Plan::AccessControl { set } = plan {
-                self.key = self.key.after(*set);
-            }
-        }
-        match plans.last() {
-            // A handler at the end leaves.
-            Some(plan) if plan.leaves() || *plan == Plan::Handler => {}
-            _ => self.link(1, None),
+        for number in 0..self.source.parts.len() {
+            self.part = number;
+            self.charge();
+            self.block();
         }
         let stubs = self.asm.here();
         self.out_of_line();
@@ -267,41 +262,89 @@ impl Emit<'_> {
             begin,
             due,
             stubs,
-            links: self.links,
+            links: std::mem::take(&mut self.links),
         }
     }
 
-    /// The checks on entry, and the charge.
+    /// The instructions of a part.
+    fn block(&mut self) {
+        let part = self.part();
+        let behind = part.plans.len() - 1;
+        for (at, plan) in part.plans.iter().enumerate() {
+            self.at = at;
+            match (part.way, plan) {
+                (Way::Taken, Plan::Jump) if at == behind => return,
+                (way @ (Way::Taken | Way::Next), Plan::Branch) if at == behind => return self.stay(way),
+                (Way::End, plan) if at == behind && (plan.leaves() || *plan == Plan::Handler) => self.count(),
+                _ => {}
+            }
+            if !self.one(*plan) {
+                self.handler();
+            }
+            if let Plan::AccessControl { set } = plan {
+                self.key = self.key.after(*set);
+            }
+        }
+        // A handler at the end leaves.
+        if part.way == Way::End && !part.plans.last().is_some_and(|plan| plan.leaves() || *plan == Plan::Handler) {
+            self.count();
+            self.link(false, None);
+        }
+    }
+
+    /// The checks on entry.
     fn head(&mut self) -> (usize, usize, usize, usize) {
-        let source = self.source;
+        let Part { index, block, .. } = &self.source.parts[0];
         let due = self.asm.here();
-        self.asm.flagless_constant(TEST, u64::from(Code::Head { index: source.index }.encode()));
+        self.asm.flagless_constant(TEST, u64::from(Code::Head { index: *index }.encode()));
         let site = self.asm.jump();
         self.aims.push((site, Aim::Exit));
         let checked = self.asm.here();
-        self.check_page(source.rip, source.physical, due);
+        self.check_page(block.rip, block.physical, due);
         let head = self.asm.here();
-        self.asm.flagless_rotate(true, TEST, BUDGET, 32);
+        // Nothing may be due before any of the blocks.
+        let begins = match self.source.span() {
+            0 => BUDGET,
+            span => {
+                self.asm.flagless_lea(TEST, M::at(BUDGET, span as i32));
+                TEST
+            }
+        };
+        self.asm.flagless_rotate(true, TEST, begins, 32);
         self.asm.flagless_if_zero32_back(due);
-        if source.second != 0 {
-            self.check_page((source.rip & !(PAGE - 1)).wrapping_add(PAGE), source.second, due);
+        if block.second != 0 {
+            self.check_page((block.rip & !(PAGE - 1)).wrapping_add(PAGE), block.second, due);
         }
-        let begin = self.asm.here();
-        self.asm.flagless_lea(BUDGET, M::at(BUDGET, source.cost as i32));
-        if source.recorded {
-            let count = M::at(TEST, 4 * source.index as i32);
-            self.asm.flagless_load(TEST, field!(counts));
-            self.asm.flagless_load32(FIRST, count);
-            self.asm.flagless_lea32(FIRST, M::at(FIRST, 1));
-            self.asm.flagless_store32(count, FIRST);
+        (checked, due, head, self.asm.here())
+    }
+
+    /// Charges the part at hand.
+    fn charge(&mut self) {
+        self.asm.flagless_lea(BUDGET, M::at(BUDGET, self.part().block.cost as i32));
+    }
+
+    /// Counts what has been executed, the part at hand included, unless that has been done.
+    fn count(&mut self) {
+        if !self.counted {
+            self.counted = true;
+            self.page = None;
+            self.count_under(self.part().counter);
         }
-        (checked, due, head, begin)
+    }
+
+    /// Adds one to a counter.
+    fn count_under(&mut self, counter: u32) {
+        let count = M::at(TEST, 4 * counter as i32);
+        self.asm.flagless_load(TEST, field!(counts));
+        self.asm.flagless_load32(SECOND, count);
+        self.asm.flagless_lea32(SECOND, M::at(SECOND, 1));
+        self.asm.flagless_store32(count, SECOND);
     }
 
     /// Goes on if a page is known to be where it was, on its own or, if it can be, in a large page: the less likely of the two is
     /// looked at out of line.
     fn check_page(&mut self, linear: u64, physical: u64, due: usize) {
-        let user = self.source.key.user();
+        let user = self.source.key.access == Access::User;
         let small = (signature(linear, physical, user).0, fetch(fetch_slot(linear)));
         let whole = (large_signature(linear, physical, user).0, large(large_slot(linear)));
         let either = (linear ^ physical) & ((1 << 21) - 1) & !(PAGE - 1) == 0;
@@ -343,7 +386,7 @@ impl Emit<'_> {
 
     /// Emits an instruction; `false`: its handler must run it.
     fn one(&mut self, plan: Plan) -> bool {
-        let before = (self.asm.here(), self.stubs.len(), self.aims.len(), self.links, self.loaded);
+        let before = (self.asm.here(), self.stubs.len(), self.aims.len(), self.links.len(), self.loaded);
         let page = self.page;
         let done = match plan {
             Plan::Handler => false,
@@ -360,7 +403,7 @@ impl Emit<'_> {
             Plan::Leave => self.leave(),
             Plan::Branch => self.branch(),
             Plan::Jump => {
-                self.link(0, None);
+                self.link(true, None);
                 true
             }
             Plan::Call => self.call(),
@@ -387,26 +430,40 @@ impl Emit<'_> {
             self.asm.code.truncate(before.0);
             self.stubs.truncate(before.1);
             self.aims.truncate(before.2);
-            self.links = before.3;
+            self.links.truncate(before.3);
             self.loaded = before.4;
             self.page = page;
         }
         done
     }
 
+    /// The part of the trace at hand.
+    pub fn part(&self) -> &'a Part {
+        &self.source.parts[self.part]
+    }
+
     /// The operation of the instruction at hand.
     pub fn op(&self) -> &Op {
-        &self.source.ops[self.at]
+        &self.part().ops[self.at]
     }
 
     /// The instruction at hand.
     pub fn instruction(&self) -> &Instruction {
-        &self.source.instructions[self.at]
+        &self.part().instructions[self.at]
     }
 
     /// Number of the instruction at hand's operation.
-    pub fn slow_code(&self) -> u32 {
-        self.source.first + self.at as u32
+    pub fn number(&self) -> u32 {
+        self.part().block.first + self.at as u32
+    }
+
+    /// What a handler is called with: the number of the operation, and above it its place, if that matters.
+    fn slow_code(&self) -> u64 {
+        let mut place = Place { inside: self.part().way != Way::End, uncounted: !self.counted, ..Place::default() };
+        if place.uncounted && self.part > 0 {
+            (place.number, place.part) = (self.source.number, self.part);
+        }
+        u64::from(place.encode()) << 32 | u64::from(self.number())
     }
 
     /// Has the handler run the instruction at hand.
@@ -442,11 +499,7 @@ impl Emit<'_> {
 
     fn miss(&mut self, learns: Option<(i32, u64)>) {
         let Some(Miss { counter, ticks }) = self.source.miss else { return };
-        let count = M::at(TEST, 4 * counter as i32);
-        self.asm.flagless_load(TEST, field!(counts));
-        self.asm.flagless_load32(SECOND, count);
-        self.asm.flagless_lea32(SECOND, M::at(SECOND, 1));
-        self.asm.flagless_store32(count, SECOND);
+        self.count_under(counter);
         self.asm.flagless_lea(BUDGET, M::at(BUDGET, ticks));
         if let Some((slot, from)) = learns {
             self.asm.flagless_load(SECOND, field!(targets));
@@ -460,7 +513,7 @@ impl Emit<'_> {
     /// A jump to where the vector registers, or the x87 unit, are loaded.
     pub fn load_and(&mut self, retry: usize, need: Need) {
         let site = self.asm.jump();
-        let from = From::Load { site, need, at: self.at };
+        let from = From::Load { site, need, part: self.part, at: self.at };
         self.stubs.push(Stub { from, code: 0, back: Some(retry), loaded: 0 });
     }
 
@@ -469,69 +522,108 @@ impl Emit<'_> {
         self.stubs[stub].back = Some(self.asm.here());
     }
 
-    /// Goes on at a known place: the branch target (0) or the next instruction (1). With a condition, if it holds.
-    pub fn link(&mut self, number: usize, condition: Option<u8>) {
+    /// Goes on at a known place: the branch target or the next instruction. With a condition, if it holds.
+    pub fn link(&mut self, taken: bool, condition: Option<u8>) {
         let site = match condition {
             Some(condition) => self.asm.jump_if(condition),
             None => self.asm.jump(),
         };
-        let code = Code::Link { index: self.source.index, key: self.source.key as u8, number: number as u8 };
-        self.links[number].0 = site;
-        self.stubs.push(Stub { from: From::Link(number), code: code.encode(), back: None, loaded: 0 });
+        self.stubs.push(Stub { from: From::Link(self.links.len()), code: 0, back: None, loaded: 0 });
+        self.links.push(Link { site, stub: 0, index: self.part().index, taken });
+    }
+
+    /// A conditional jump after which the trace goes on one way.
+    fn stay(&mut self, way: Way) {
+        let taken = way == Way::Next;
+        let condition = self.condition() ^ u8::from(!taken);
+        if self.counted {
+            self.link(taken, Some(condition));
+        } else {
+            let site = self.asm.jump_if(condition);
+            let from = From::Side { site, part: self.part, taken };
+            self.stubs.push(Stub { from, code: 0, back: None, loaded: 0 });
+        }
     }
 
     fn out_of_line(&mut self) {
         self.check_other_pages();
         let mut refused = Vec::new();
-        for stub in std::mem::take(&mut self.stubs) {
-            let here = self.asm.here();
-            match stub.from {
-                From::Jump(site) => {
-                    self.asm.aim(site, here);
-                    self.by_handler(&stub);
-                }
-                From::Again { site, operand, hit } => {
-                    self.asm.aim(site, here);
-                    self.find(operand);
-                    self.asm.flagless_shift_right(TEST, FIRST, R::RSP);
-                    let missed = self.asm.flagless_if_zero();
-                    self.by_handler(&stub);
-                    self.asm.land(missed);
-                    let site = self.asm.jump();
-                    self.asm.aim(site, hit);
-                }
-                From::Miss { site, learns, hit } => {
-                    self.asm.aim(site, here);
-                    self.miss(learns);
-                    let site = self.asm.jump();
-                    self.asm.aim(site, hit);
-                }
-                From::Link(number) => {
-                    self.links[number].1 = here;
-                    self.asm.aim(self.links[number].0, here);
-                    self.asm.flagless_constant(TEST, u64::from(stub.code));
-                    let site = self.asm.jump();
-                    self.aims.push((site, Aim::Exit));
-                }
-                From::Load { site, need, at } => {
-                    self.asm.aim(site, here);
-                    self.call_load(need.bit());
-                    self.asm.flagless_constant(FIRST, NO_OFFSET);
-                    self.asm.flagless_load(TEST, need.word());
-                    let met = self.asm.flagless_if_zero();
-                    refused.push((self.asm.jump(), at));
-                    self.asm.land(met);
-                    let site = self.asm.jump();
-                    self.asm.aim(site, stub.back.unwrap_or(here));
-                }
+        // What is out of line may leave more to be put there.
+        while !self.stubs.is_empty() {
+            for stub in std::mem::take(&mut self.stubs) {
+                self.stub(&stub, &mut refused);
             }
         }
-        // By their handlers, the rest of the block from the first such instruction on.
-        let Some(first) = refused.iter().map(|(_, at)| *at).min() else { return };
-        for at in first..self.source.ops.len() {
+        for part in 0..self.source.parts.len() {
+            self.refuse(part, &refused);
+        }
+    }
+
+    fn stub(&mut self, stub: &Stub, refused: &mut Vec<(usize, usize, usize)>) {
+        let here = self.asm.here();
+        match stub.from {
+            From::Jump(site) => {
+                self.asm.aim(site, here);
+                self.by_handler(stub);
+            }
+            From::Side { site, part, taken } => {
+                self.asm.aim(site, here);
+                self.part = part;
+                self.count_under(self.part().counter);
+                self.link(taken, None);
+            }
+            From::Link(link) => {
+                let site = self.links[link].site;
+                self.links[link].stub = here;
+                self.asm.aim(site, here);
+                let code = Code::Link { number: self.source.number, link: link as u8 };
+                self.asm.flagless_constant(TEST, u64::from(code.encode()));
+                let site = self.asm.jump();
+                self.aims.push((site, Aim::Exit));
+            }
+            From::Again { site, operand, hit } => {
+                self.asm.aim(site, here);
+                self.find(operand);
+                self.asm.flagless_shift_right(TEST, FIRST, R::RSP);
+                let missed = self.asm.flagless_if_zero();
+                self.by_handler(stub);
+                self.asm.land(missed);
+                let site = self.asm.jump();
+                self.asm.aim(site, hit);
+            }
+            From::Miss { site, learns, hit } => {
+                self.asm.aim(site, here);
+                self.miss(learns);
+                let site = self.asm.jump();
+                self.asm.aim(site, hit);
+            }
+            From::Load { site, need, part, at } => {
+                self.asm.aim(site, here);
+                self.call_load(need.bit());
+                self.asm.flagless_constant(FIRST, NO_OFFSET);
+                self.asm.flagless_load(TEST, need.word());
+                let met = self.asm.flagless_if_zero();
+                refused.push((self.asm.jump(), part, at));
+                self.asm.land(met);
+                let site = self.asm.jump();
+                self.asm.aim(site, stub.back.unwrap_or(here));
+            }
+        }
+    }
+
+    /// The rest of a part by handlers, from the first instruction on that was refused. What is executed has not been counted
+    /// then: no part ends with a vector instruction after that.
+    fn refuse(&mut self, part: usize, refused: &[(usize, usize, usize)]) {
+        let here = |(_, number, at): &(usize, usize, usize)| (*number == part).then_some(*at);
+        let Some(first) = refused.iter().filter_map(here).min() else { return };
+        self.part = part;
+        self.counted = !self.source.recorded;
+        for at in first..self.part().ops.len() {
             let here = self.asm.here();
-            refused.iter().filter(|(_, from)| *from == at).for_each(|(site, _)| self.asm.aim(*site, here));
-            self.call_handler(self.source.first + at as u32);
+            let sites = refused.iter().filter(|(_, number, from)| (*number, *from) == (part, at));
+            sites.for_each(|(site, ..)| self.asm.aim(*site, here));
+            self.at = at;
+            self.call_handler(self.slow_code());
         }
     }
 
@@ -550,10 +642,11 @@ impl Emit<'_> {
         }
     }
 
-    fn call_handler(&mut self, code: u32) {
-        self.asm.flagless_constant(TEST, u64::from(code));
+    fn call_handler(&mut self, code: u64) {
+        self.asm.flagless_constant(TEST, code);
         let site = self.asm.call();
-        let last = code + 1 == self.source.first + self.source.ops.len() as u32;
+        let ends = |part: &Part| part.block.first + part.block.count == code as u32 + 1;
+        let last = self.source.parts.iter().any(ends);
         self.aims.push((site, if last { Aim::Last } else { Aim::Slow }));
     }
 

@@ -118,7 +118,7 @@ macro_rules! leave {
     };
 }
 
-/// A function that has `$handler` run an operation, whose number is in ECX.
+/// A function that has `$handler` run an operation: its number is in the low half of RCX, its place in the other.
 macro_rules! handing_over {
     ($handler:path) => {
         saving!(
@@ -126,7 +126,8 @@ macro_rules! handing_over {
                 "pop qword ptr [rsp + {resume}]"
                 // The operation is most likely in none of the host's caches.
                 "mov r10, [rsp + {ops}]"
-                "lea r11, [rcx + 2*rcx]"
+                "mov r11d, ecx"
+                "lea r11, [r11 + 2*r11]"
                 "lea r11, [r11 + r11]"
                 "lea r11, [r10 + 8*r11]"
                 "prefetcht0 [r11]"
@@ -135,6 +136,8 @@ macro_rules! handing_over {
             {
                 "mov rdi, [rax + {context}]",
                 "mov rsi, r11",
+                "mov rdx, rcx",
+                "shr rdx, 32",
                 "call {handler}",
                 "test rax, rax",
                 "jz 2f",
@@ -221,7 +224,7 @@ unsafe extern "sysv64" fn restore() {
     )
 }
 
-/// Called by translated code, with the number of an operation in ECX, where its handler runs it and the block goes on.
+/// Called by translated code, with an operation in RCX, where its handler runs it and the block goes on.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn slow() {
     handing_over!(super::run::slow::<false>)

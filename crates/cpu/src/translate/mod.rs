@@ -21,6 +21,7 @@ mod listing;
 mod plan;
 mod run;
 mod system;
+mod trace;
 mod vector;
 mod x87;
 
@@ -30,7 +31,7 @@ pub use listing::Listing;
 pub(crate) use run::Before;
 
 use crate::native::Executable;
-use emit::{Aim, Source};
+use emit::{Aim, Link, Source};
 use iced_x86::{Encoder, InstructionInfoFactory};
 use rustc_hash::FxHashMap;
 
@@ -54,39 +55,38 @@ pub(crate) enum Code {
         /// Its number.
         index: u32,
     },
-    /// The block went on where no translation was known.
+    /// It went on where no translation was known.
     Link {
-        /// Its number.
-        index: u32,
-        /// Its [`Key`].
-        key: u8,
-        /// The branch target (0) or the next instruction (1).
-        number: u8,
+        /// The number of the translation.
+        number: u32,
+        /// Which of its ways out.
+        link: u8,
     },
 }
 
-const INDEX: u32 = (1 << 24) - 1;
+/// Where a link's number begins in an exit code.
+const LINK: u32 = 25;
 
 impl Code {
     pub(crate) fn encode(self) -> u32 {
         match self {
             Self::Plain => entry::PLAIN as u32,
             Self::Head { index } => 1 << 31 | index,
-            Self::Link { index, key, number } => 1 << 30 | u32::from(number) << 28 | u32::from(key) << 25 | index,
+            Self::Link { number, link } => 1 << 30 | u32::from(link) << LINK | number,
         }
     }
 
     pub(crate) fn decode(code: u32) -> Self {
-        let index = code & INDEX;
+        let number = code & ((1 << LINK) - 1);
         match code >> 30 {
             0 => Self::Plain,
-            1 => Self::Link { index, key: (code >> 25) as u8 & 7, number: (code >> 28) as u8 & 1 },
-            _ => Self::Head { index },
+            1 => Self::Link { number, link: (code >> LINK) as u8 & 31 },
+            _ => Self::Head { index: number },
         }
     }
 }
 
-/// A translation of a block under one key: offsets in the code memory.
+/// A translation: offsets in the code memory.
 #[derive(Clone, Copy, Default)]
 struct Entry {
     checked: u32,
@@ -95,7 +95,12 @@ struct Entry {
     due: u32,
     stubs: u32,
     end: u32,
-    links: [(u32, u32); 2],
+    /// Time between the beginnings of its first block and its last.
+    span: u32,
+    /// Its first way out in [`Translations::ways_out`].
+    ways_out: u32,
+    /// Its first part in [`Translations::parts`].
+    parts: u32,
 }
 
 /// What is kept for a block.
@@ -103,8 +108,23 @@ struct Entry {
 struct Block {
     /// How often it was interpreted, up to the threshold.
     heat: u16,
-    /// Numbers of its entries plus one, by key.
+    /// How often it went on with its branch target meanwhile.
+    taken: u16,
+    /// Numbers of the translations that begin with it plus one, by key.
     entries: [u32; KEYS],
+}
+
+/// A way out of a translation.
+#[derive(Clone, Copy)]
+pub(crate) struct WayOut {
+    /// The distance field of its jump.
+    site: u32,
+    /// Where that leads until it is linked.
+    stub: u32,
+    /// The block that ends there.
+    pub(crate) index: u32,
+    /// It ends with a jump to its target, else with its next instruction.
+    pub(crate) taken: bool,
 }
 
 /// A link that leads to a block: the distance field, and where it led before.
@@ -125,6 +145,11 @@ pub(crate) struct Translations {
     generation: u64,
     blocks: Vec<Block>,
     entries: Vec<Entry>,
+    ways_out: Vec<WayOut>,
+    /// Blocks of traces.
+    parts: Vec<u32>,
+    /// By block: with which blocks traces begin that it is within.
+    within: FxHashMap<u32, Vec<u32>>,
     incoming: FxHashMap<u32, Vec<Incoming>>,
     tools: Option<Box<(Encoder, InstructionInfoFactory)>>,
     /// Executions counted since the counters were drained, at most.
@@ -141,6 +166,9 @@ impl Translations {
             generation: 0,
             blocks: Vec::new(),
             entries: Vec::new(),
+            ways_out: Vec::new(),
+            parts: Vec::new(),
+            within: FxHashMap::default(),
             incoming: FxHashMap::default(),
             tools: None,
             pending: 0,
@@ -150,8 +178,12 @@ impl Translations {
     /// Bytes of code, at most so far, and of what is kept beside it.
     pub(crate) fn taken(&self) -> (usize, usize) {
         let incoming: usize = self.incoming.values().map(|list| (list.capacity() + 4) * size_of::<Incoming>()).sum();
-        let kept = self.blocks.capacity() * size_of::<Block>() + self.entries.capacity() * size_of::<Entry>();
-        (self.most, kept + incoming)
+        let within: usize = self.within.values().map(|list| list.capacity() * size_of::<u32>() + 32).sum();
+        let kept = self.blocks.capacity() * size_of::<Block>()
+            + self.entries.capacity() * size_of::<Entry>()
+            + self.ways_out.capacity() * size_of::<WayOut>()
+            + self.parts.capacity() * size_of::<u32>();
+        (self.most, kept + incoming + within)
     }
 
     /// Which code cache this is: another number once everything was dropped.
@@ -172,12 +204,50 @@ impl Translations {
     #[inline]
     pub(crate) fn find(&mut self, index: u32, key: Key, threshold: u16) -> (u32, bool) {
         let block = self.block(index);
-        let entry = block.entries[key as usize];
+        let entry = block.entries[key.index()];
         if entry != 0 {
             return (entry, false);
         }
         block.heat = block.heat.saturating_add(1);
         (0, block.heat >= threshold)
+    }
+
+    /// Notes where a block went on that is not translated yet.
+    pub(crate) fn note_way(&mut self, index: u32, taken: bool) {
+        let block = self.block(index);
+        block.taken = block.taken.saturating_add(u16::from(taken));
+    }
+
+    /// Whether a block more often went on with its branch target than not, as far as that was noted.
+    fn is_taken(&self, index: u32) -> bool {
+        self.blocks.get(index as usize).is_some_and(|block| block.taken > block.heat / 2)
+    }
+
+    /// Whether a block was asked for so many times or is translated.
+    fn is_warm(&self, index: u32, times: u16) -> bool {
+        let block = self.blocks.get(index as usize).copied().unwrap_or_default();
+        block.heat >= times || block.entries != [0; KEYS]
+    }
+
+    /// The number that the next translation will have.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    /// Time between the beginnings of a translation's first block and its last.
+    #[inline]
+    pub(crate) fn span(&self, entry: u32) -> u64 {
+        u64::from(self.entries[entry as usize - 1].span)
+    }
+
+    /// A block of a translation.
+    pub(crate) fn part(&self, number: u32, part: usize) -> u32 {
+        self.parts[self.entries[number as usize].parts as usize + part]
+    }
+
+    /// A way out of a translation.
+    pub(crate) fn way_out(&self, number: u32, link: u8) -> WayOut {
+        self.ways_out[self.entries[number as usize].ways_out as usize + usize::from(link)]
     }
 
     /// A block is not to be translated.
@@ -225,7 +295,7 @@ impl Translations {
         self.memory.is_some()
     }
 
-    /// Translates a block. Returns the number of the translation plus one, or 0 if there can be none.
+    /// Translates a trace. Returns the number of the translation plus one, or 0 if there can be none.
     pub(crate) fn translate(&mut self, source: &Source) -> u32 {
         if !self.prepare() {
             return 0;
@@ -259,10 +329,23 @@ impl Translations {
             due: at(emitted.due),
             stubs: at(emitted.stubs),
             end: at(emitted.code.len()),
-            links: emitted.links.map(|(site, stub)| if site == 0 { (0, 0) } else { (at(site), at(stub)) }),
+            span: source.span() as u32,
+            ways_out: self.ways_out.len() as u32,
+            parts: self.parts.len() as u32,
         });
+        let way_out =
+            |link: &Link| WayOut { site: at(link.site), stub: at(link.stub), index: link.index, taken: link.taken };
+        self.ways_out.extend(emitted.links.iter().map(way_out));
+        let head = source.parts[0].index;
+        self.parts.extend(source.parts.iter().map(|part| part.index));
+        for part in source.parts.iter().filter(|part| part.index != head) {
+            let heads = self.within.entry(part.index).or_default();
+            if !heads.contains(&head) {
+                heads.push(head);
+            }
+        }
         let number = self.entries.len() as u32;
-        self.block(source.index).entries[source.key as usize] = number;
+        self.block(head).entries[source.key.index()] = number;
         number
     }
 
@@ -273,24 +356,24 @@ impl Translations {
         }
     }
 
-    /// Makes a link of the translation of block `from` lead to the translation `entry` of block `to`, which is in the same
-    /// page or not.
-    pub(crate) fn link(&mut self, from: u32, key: u8, number: u8, to: u32, entry: u32, same_page: bool) {
-        let source = self.block(from).entries[usize::from(key)];
-        if source == 0 {
-            return;
-        }
-        let (site, stub) = self.entries[source as usize - 1].links[usize::from(number)];
+    /// Makes a way out lead to the translation `entry` of block `to`, which is in the same page or not.
+    pub(crate) fn link(&mut self, number: u32, link: u8, to: u32, entry: u32, same_page: bool) {
+        let WayOut { site, stub, .. } = self.way_out(number, link);
         let target = self.entries[entry as usize - 1];
-        if site == 0 {
-            return;
-        }
         self.aim(site, if same_page { target.head } else { target.checked });
         self.incoming.entry(to).or_default().push(Incoming { site, stub });
     }
 
-    /// Drops the translations of a block: nothing leads to them any more.
+    /// Drops the translations that have a block: nothing leads to them any more.
     pub(crate) fn remove(&mut self, index: u32) {
+        for head in self.within.remove(&index).unwrap_or_default() {
+            self.remove_from(head);
+        }
+        self.remove_from(index);
+    }
+
+    /// Drops the translations that begin with a block.
+    fn remove_from(&mut self, index: u32) {
         let Some(block) = self.blocks.get_mut(index as usize) else { return };
         let entries = std::mem::take(block).entries;
         for entry in entries.into_iter().filter(|entry| *entry != 0) {
@@ -312,6 +395,9 @@ impl Translations {
         self.used = FIRST_CODE;
         self.blocks.clear();
         self.entries.clear();
+        self.ways_out.clear();
+        self.parts.clear();
+        self.within.clear();
         self.incoming.clear();
     }
 

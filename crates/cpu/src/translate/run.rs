@@ -1,7 +1,8 @@
 //! Entering translated code, and what it calls back for.
 
-use super::emit::{Miss, Source};
+use super::emit::{Access, Miss, Source};
 use super::layout::Running;
+use super::trace::{DRAIN, SPAN};
 use super::vector::NEEDS;
 use super::{Code, Key, entry};
 use crate::cache::BlockCache;
@@ -15,17 +16,12 @@ use crate::op::Op;
 use crate::ram::PAGE;
 use crate::state::{Cpu, NOT_LOADED, bits::*, rights, seg};
 use crate::tier::Tier;
-use iced_x86::{Decoder, DecoderOptions, Instruction};
 use ledger::{Class, Family, Kind, OriginId, Ticks};
 
-/// Executions after which a block is translated.
-const THRESHOLD: u16 = 40;
 /// Time that translated code runs at most before it leaves.
 const LONGEST: Ticks = 1 << 30;
-/// What a translated block costs at least.
-const CHEAPEST: Ticks = 400;
-/// Time after which counters are drained: no block can have been executed so often that its counter overflows.
-const DRAIN: Ticks = CHEAPEST << 31;
+/// How many times as often a block is executed before it begins a trace as before it may be within one.
+const WARMTH: u16 = 10;
 
 /// Flags that are kept apart or never pushed; LAHF gives the bit that is always set.
 const KEPT_APART: u64 = flags::IF | flags::AC | flags::RF | flags::VM | 2;
@@ -48,14 +44,38 @@ pub struct Context {
     indirect: bool,
 }
 
+/// Where in a trace a handler runs an instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The trace goes on after the block.
+    pub inside: bool,
+    /// What was executed of the trace has not been counted.
+    pub uncounted: bool,
+    /// The number of the translation.
+    pub number: u32,
+    /// Which of its parts it is.
+    pub part: usize,
+}
+
+impl Place {
+    /// As translated code has it.
+    pub fn encode(self) -> u32 {
+        self.number << 6 | (self.part as u32) << 2 | u32::from(self.uncounted) << 1 | u32::from(self.inside)
+    }
+
+    fn decode(code: u32) -> Self {
+        Self { inside: code & 1 != 0, uncounted: code & 2 != 0, number: code >> 6, part: (code >> 2) as usize & 15 }
+    }
+}
+
 /// What came before a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Before {
     /// Nothing that concerns it.
     #[default]
     Nothing,
-    /// A translated block that could lead here, unless everything has been dropped since.
-    Link { index: u32, key: u8, number: u8, generation: u64 },
+    /// A way out of a translation that could lead here, unless everything has been dropped since.
+    Link { number: u32, link: u8, generation: u64 },
     /// A block whose end says where to go on.
     Indirect,
 }
@@ -68,17 +88,14 @@ impl Cpu {
         if matches!(self.cpl, 1 | 2) {
             return None;
         }
-        let key = match self.front.mode() {
-            Mode::User => Key::User,
-            Mode::SupervisorOnly => Key::SupervisorOnly,
-            Mode::Supervisor if self.cr4 & CR4_SMAP != 0 => Key::Override,
-            Mode::Supervisor => Key::Supervisor,
+        let access = match self.front.mode() {
+            Mode::User => Access::User,
+            Mode::SupervisorOnly => Access::SupervisorOnly,
+            Mode::Supervisor if self.cr4 & CR4_SMAP != 0 => Access::Override,
+            Mode::Supervisor => Access::Supervisor,
             Mode::Slow => return None,
         };
-        if self.long64 {
-            return Some(key);
-        }
-        self.flat().then(|| key.narrowed())
+        (self.long64 || self.flat()).then_some(Key { access, narrow: !self.long64 })
     }
 
     /// Whether this is 32-bit protected-mode code whose segments all begin at 0 and have no limit, as compilers expect.
@@ -99,40 +116,53 @@ impl Cpu {
             && self.seg[usize::from(seg::SS)].rights & rights::DB != 0
     }
 
-    /// Runs a block, and those it leads to, as translated code. `false`: it is for the interpreter.
+    /// Runs a block, and those it leads to, as translated code. `false`: it is for the interpreter. `last` is the block that was interpreted
+    /// just before, or [`NONE`](crate::cache::NONE).
     #[inline]
-    pub(crate) fn run_translated(&mut self, cache: &mut BlockCache, index: u32, before: &mut Before) -> bool {
+    pub(crate) fn run_translated(
+        &mut self,
+        cache: &mut BlockCache,
+        last: u32,
+        index: u32,
+        before: &mut Before,
+    ) -> bool {
         let threshold = match cache.tier {
             Tier::Interpreter => return false,
             Tier::Translator => 1,
-            Tier::Auto => THRESHOLD,
+            Tier::Auto => cache.threshold,
         };
         let Some(key) = self.key() else { return false };
+        cache.note_way(last, index);
         let (mut entry, hot) = cache.translations.find(index, key, threshold);
         if entry == 0 {
             if !hot {
                 return false;
             }
-            entry = self.translate_block(cache, index, key);
+            entry = self.translate_block(cache, index, key, threshold / WARMTH);
             if entry == 0 {
                 return false;
             }
         }
-        let block = &cache.blocks[index as usize];
+        // Too little time is left for all that is done at once.
+        if self.stop_at.saturating_sub(self.clock) <= cache.translations.span(entry) {
+            return false;
+        }
         match std::mem::take(before) {
             Before::Nothing => {}
-            Before::Link { index: from, key: from_key, number, generation } => {
+            Before::Link { number, link, generation } => {
                 if generation == cache.translations.generation() {
-                    let same_page = cache.blocks[from as usize].rip & !(PAGE - 1) == block.rip & !(PAGE - 1);
-                    cache.translations.link(from, from_key, number, index, entry, same_page);
+                    let from = cache.translations.way_out(number, link).index;
+                    let page = |index: u32| cache.blocks[index as usize].rip & !(PAGE - 1);
+                    let same_page = page(from) == page(index);
+                    cache.translations.link(number, link, index, entry, same_page);
                 }
             }
             Before::Indirect => {
                 let code = cache.translations.checked(entry) as u64;
                 let generation = cache.translations.generation();
                 let area = self.front.current();
-                area.follow_code(generation, key.narrow());
-                area.fill_jump(key as usize, block.rip, code);
+                area.follow_code(generation, key.narrow);
+                area.fill_jump(key.index(), cache.blocks[index as usize].rip, code);
             }
         }
         *before = self.enter_translated(cache, entry);
@@ -140,60 +170,27 @@ impl Cpu {
     }
 
     #[cold]
-    fn translate_block(&mut self, cache: &mut BlockCache, index: u32, key: Key) -> u32 {
-        let block = &cache.blocks[index as usize];
-        // The counter of a block that costs next to nothing could overflow; outside 64-bit mode, the limit of CS would have to be
-        // compared with where the second page begins.
-        let crosses = block.second != 0 && key.narrow();
-        if crosses || block.cost < CHEAPEST || (block.mode & 3 == mode::BITS64) == key.narrow() {
+    fn translate_block(&mut self, cache: &mut BlockCache, index: u32, key: Key, warm: u16) -> u32 {
+        let parts = self.trace(cache, index, key, warm);
+        let Some(op) = parts.last().and_then(|part| part.ops.last()) else {
             cache.translations.refuse(index);
             return 0;
-        }
-        let mut bytes = vec![0; usize::from(block.len)];
-        let here = bytes.len().min((PAGE - (block.physical & (PAGE - 1))) as usize);
-        let (here, there) = bytes.split_at_mut(here);
-        if !self.ram.read_bytes(block.physical, here) || !self.ram.read_bytes(block.second, there) {
-            return 0;
-        }
-        let ops = &cache.ops[block.first as usize..][..block.count as usize];
-        let mut decoder = Decoder::with_ip(if key.narrow() { 32 } else { 64 }, &bytes, block.rip, DecoderOptions::NONE);
-        let mut instruction = Instruction::default();
-        let mut instructions = Vec::with_capacity(ops.len());
-        while decoder.can_decode() && instructions.len() < ops.len() {
-            decoder.decode_out(&mut instruction);
-            instructions.push(self.as_model(instruction));
-        }
-        let same = instructions.len() == ops.len()
-            && instructions.iter().zip(ops).all(|(i, op)| i.len() == usize::from(op.len));
-        if !same {
-            cache.translations.refuse(index);
-            return 0;
-        }
-        let misses = match ops.last().map(|op| op.class) {
+        };
+        let misses = match op.class {
             _ if !self.model.recorded => None,
-            Some(Class::Return) => Some(Kind::new(Family::ReturnMiss, 0)),
-            Some(Class::IndirectJump | Class::IndirectCall) => Some(Kind::new(Family::IndirectMiss, 0)),
+            Class::Return => Some(Kind::new(Family::ReturnMiss, 0)),
+            Class::IndirectJump | Class::IndirectCall => Some(Kind::new(Family::IndirectMiss, 0)),
             _ => None,
         };
         let miss = misses.and_then(|kind| {
             let price = self.model.costs.of(kind);
             let ticks = i32::try_from(price).ok()?;
-            let at =
-                cache.ops[(cache.blocks[index as usize].first + cache.blocks[index as usize].count - 1) as usize].rip();
-            Some(Miss { counter: cache.event(at, kind, price)?, ticks })
+            Some(Miss { counter: cache.event(op.rip(), kind, price)?, ticks })
         });
-        let block = &cache.blocks[index as usize];
-        let ops = &cache.ops[block.first as usize..][..block.count as usize];
         let source = Source {
-            index,
-            first: block.first,
-            rip: block.rip,
-            physical: block.physical,
-            second: block.second,
-            large: self.front.is_large(block.rip),
-            cost: block.cost,
-            ops,
-            instructions: &instructions,
+            number: cache.translations.next_number(),
+            parts: &parts,
+            large: self.front.is_large(parts[0].block.rip),
             key,
             recorded: self.model.recorded,
             target_slots: self.predictor.slots(),
@@ -211,8 +208,8 @@ impl Cpu {
         let code = cache.translations.begin(entry);
         let started = self.clock;
         let mut context = Context {
-            cpu: self,
-            cache,
+            cpu: std::ptr::null_mut(),
+            cache: std::ptr::null_mut(),
             running: std::ptr::null_mut(),
             base: 0,
             until: started.saturating_add(LONGEST),
@@ -242,11 +239,11 @@ impl Cpu {
                 self.rip = cache.blocks[index as usize].rip;
                 Before::Nothing
             }
-            Code::Link { index, key, number } => {
-                let block = &cache.blocks[index as usize];
-                let last = &cache.ops[(block.first + block.count - 1) as usize];
-                self.rip = if number == 0 { last.imm } else { last.next };
-                Before::Link { index, key, number, generation: cache.translations.generation() }
+            Code::Link { number, link } => {
+                let way_out = cache.translations.way_out(number, link);
+                let Some(last) = cache.ops_of(way_out.index).last() else { return Before::Nothing };
+                self.rip = if way_out.taken { last.imm } else { last.next };
+                Before::Link { number, link, generation: cache.translations.generation() }
             }
         }
     }
@@ -254,8 +251,7 @@ impl Cpu {
     /// Prepares the current area for translated code.
     fn prepare_area(&mut self, cache: &mut BlockCache, context: &mut Context) -> *mut Running {
         let stop = self.stop_at.min(context.until);
-        // If something is due, it is so at the head of the next block. So it is if that may be elsewhere by now.
-        let due = self.clock >= stop || self.fetch.left() || self.origin != context.origin;
+        let due = self.is_due(context, 0);
         context.base = if due { self.clock } else { stop };
         let image = self.lazy.image();
         let generation = cache.translations.generation();
@@ -311,6 +307,23 @@ impl Cpu {
         running
     }
 
+    /// Whether something is due, in `span` from now on at the latest: then it is so at the head of the next block. So it is if that
+    /// may be elsewhere by now.
+    fn is_due(&self, context: &Context, span: Ticks) -> bool {
+        let stop = self.stop_at.min(context.until);
+        self.clock.saturating_add(span) >= stop || self.fetch.left() || self.origin != context.origin
+    }
+
+    /// Counts what has been executed of a trace.
+    #[cold]
+    fn count_parts(&mut self, cache: &mut BlockCache, origin: OriginId, place: Place, index: u32) {
+        for part in 0..place.part {
+            let index = cache.translations.part(place.number, part);
+            cache.count(index, origin, &self.recorder);
+        }
+        cache.count(index, origin, &self.recorder);
+    }
+
     /// Which kinds of vector and x87 instructions must be left to their handlers, by [`super::vector::Need`].
     fn refused(&self) -> [u64; NEEDS] {
         let sse = self.cr0 & (CR0_EM | CR0_TS) == 0 && self.cr4 & CR4_OSFXSR != 0;
@@ -331,8 +344,8 @@ impl Cpu {
             _ => return std::ptr::null_mut(),
         };
         let area = self.front.current();
-        area.follow_code(cache.translations.generation(), key.narrow());
-        let Some(code) = area.jump(key as usize, self.rip) else { return std::ptr::null_mut() };
+        area.follow_code(cache.translations.generation(), key.narrow);
+        let Some(code) = area.jump(key.index(), self.rip) else { return std::ptr::null_mut() };
         // The translation checks its page itself.
         self.fetch.follow();
         context.origin = self.origin;
@@ -368,8 +381,8 @@ impl Cpu {
 /// code goes on, else null.
 ///
 /// # Safety
-/// Called by translated code that was entered with this context; `op` is one of its operations.
-pub unsafe extern "sysv64" fn slow<const LAST: bool>(context: *mut Context, op: *const Op) -> *mut Running {
+/// Called by translated code that was entered with this context; `op` is one of its operations, and `place` where it is.
+pub unsafe extern "sysv64" fn slow<const LAST: bool>(context: *mut Context, op: *const Op, place: u32) -> *mut Running {
     // SAFETY: as our caller promises, nobody else uses the context, the processor or the cache meanwhile; handlers do not change
     // operations.
     let (context, cpu, cache, op) = unsafe {
@@ -380,21 +393,20 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(context: *mut Context, op: 
     cpu.leave_area(context, cache);
     cpu.rip = op.next;
     cpu.ilen = op.len;
+    let place = Place::decode(place);
     match (op.exec)(cpu, op) {
-        Ok(Flow::Next) if !LAST => cpu.prepare_area(cache, context),
-        Ok(_) => {
-            if !LAST {
-                let (index, at) = cache.block_of(number_of(cache, op));
-                cpu.uncharge(cache, index, context.origin, at + 1);
+        // Nothing may become due within a trace.
+        Ok(Flow::Next) if !LAST && !(place.inside && cpu.is_due(context, SPAN)) => cpu.prepare_area(cache, context),
+        Ok(Flow::Next) if LAST && !place.uncounted => cpu.go_on(cache, context),
+        ran => {
+            let (index, at) = cache.block_of(number_of(cache, op));
+            if place.uncounted {
+                cpu.count_parts(cache, context.origin, place, index);
+            }
+            if !cpu.finish_block(cache, index, context.origin, at, ran) {
+                return std::ptr::null_mut();
             }
             cpu.go_on(cache, context)
-        }
-        Err(_) => {
-            cpu.rip = op.rip();
-            let (index, at) = cache.block_of(number_of(cache, op));
-            cpu.uncharge(cache, index, context.origin, at);
-            cpu.after_fault(cache);
-            std::ptr::null_mut()
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Instructions on flags that concern the system, and on bits in memory.
 
 use super::asm::{M, R};
-use super::emit::{Emit, Key};
+use super::emit::{Access, Emit};
 use super::layout::{FIRST, TEST, field, host};
 use crate::flags;
 use iced_x86::Mnemonic;
@@ -9,7 +9,7 @@ use iced_x86::Mnemonic;
 impl Emit<'_> {
     /// CLI, where no privilege can be missing.
     pub fn mask_interrupts(&mut self) -> bool {
-        if self.key.user() {
+        if self.key.access == Access::User {
             return false;
         }
         self.asm.flagless_store_constant(field!(interrupts), 0);
@@ -18,7 +18,7 @@ impl Emit<'_> {
 
     /// STAC or CLAC, where there is no doubt that the processor has them and they are allowed.
     pub fn access_control(&mut self, set: bool) -> bool {
-        if !matches!(self.key.wide(), Key::SupervisorOnly | Key::Override) {
+        if !matches!(self.key.access, Access::SupervisorOnly | Access::Override) {
             return false;
         }
         self.asm.flagless_store_constant(field!(access_control), if set { flags::AC as i32 } else { 0 });
@@ -35,7 +35,7 @@ impl Emit<'_> {
             _ => 0xbb,
         };
         self.page = None;
-        if self.key.narrow() || !self.address(FIRST, false, true) {
+        if self.key.narrow || !self.address(FIRST, false, true) {
             return false;
         }
         self.asm.flagless_constant(TEST, 6);

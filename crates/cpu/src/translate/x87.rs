@@ -164,13 +164,13 @@ impl Emit<'_> {
 
     /// Says which instruction was the last.
     fn note(&mut self, place: M) {
-        self.asm.flagless_store_constant32(place, (self.slow_code() + 1) as i32);
+        self.asm.flagless_store_constant32(place, (self.number() + 1) as i32);
     }
 
     /// Whether the next instruction notes itself for certain, so that this one need not.
     fn next_notes(&self) -> bool {
-        let Some(next) = self.source.instructions.get(self.at + 1) else { return false };
-        next.code() as u16 == self.source.ops[self.at + 1].code
+        let Some(next) = self.part().instructions.get(self.at + 1) else { return false };
+        next.code() as u16 == self.part().ops[self.at + 1].code
             && !has_memory(next)
             && form(next).is_some_and(|form| form.notes)
     }

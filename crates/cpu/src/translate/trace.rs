@@ -1,0 +1,120 @@
+//! Which blocks are translated as one: the block that is asked for, and those that most likely come after it in its page.
+//!
+//! A trace is entered at its first block only. Where the guest goes another way it is left, and what was executed of it is
+//! counted at once, under a number that stands for its blocks so far ([`BlockCache::prefix`]). Nothing is due between its
+//! blocks: it is only entered where that is certain.
+
+use super::Key;
+use super::emit::Way;
+use super::plan::{Plan, plans};
+use crate::cache::{Block, BlockCache};
+use crate::decode::mode;
+use crate::op::Op;
+use crate::ram::PAGE;
+use crate::state::Cpu;
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use ledger::Ticks;
+
+/// Blocks of a trace at most.
+pub const MOST_PARTS: usize = 8;
+/// Operations of a trace at most, unless it is a single block.
+const MOST_OPERATIONS: usize = 64;
+/// Time between the beginnings of the first block and the last, at most.
+pub const SPAN: Ticks = 1 << 20;
+/// What a translated block costs at least.
+const CHEAPEST: Ticks = 400;
+/// Time in which no counter can overflow.
+pub const DRAIN: Ticks = CHEAPEST << 30;
+
+/// A block of a trace.
+pub struct Part {
+    /// Its number.
+    pub index: u32,
+    /// The block.
+    pub block: Block,
+    /// Its operations.
+    pub ops: Vec<Op>,
+    /// Number under which executions of the trace up to here are counted.
+    pub counter: u32,
+    /// What it was made of.
+    pub instructions: Vec<Instruction>,
+    /// What becomes of them.
+    pub plans: Vec<Plan>,
+    /// How the trace goes on.
+    pub way: Way,
+}
+
+impl Cpu {
+    /// The trace that begins with a block; nothing if the block cannot be translated. Blocks that have not been executed `warm`
+    /// times are not in it.
+    pub(super) fn trace(&self, cache: &mut BlockCache, head: u32, key: Key, warm: u16) -> Vec<Part> {
+        let Some(first) = self.part(cache, head, key) else { return Vec::new() };
+        let mut trace = vec![first];
+        let mut operations = trace[0].ops.len();
+        let mut span = 0;
+        while trace.len() < MOST_PARTS {
+            let Some(last) = trace.last_mut() else { break };
+            let Some((way, rip)) = likely(cache, last) else { break };
+            let Some(index) = cache.next_in_page(last.index, rip) else { break };
+            if !cache.translations.is_warm(index, warm) {
+                break;
+            }
+            let Some(mut part) = self.part(cache, index, key) else { break };
+            operations += part.ops.len();
+            span += last.block.cost;
+            if operations > MOST_OPERATIONS || span > SPAN || part.block.second != 0 {
+                break;
+            }
+            if self.model.recorded {
+                let Some(counter) = cache.prefix(last.counter, index) else { break };
+                part.counter = counter;
+            }
+            last.way = way;
+            trace.push(part);
+        }
+        trace
+    }
+
+    /// A block as part of a translation, if it can be one.
+    fn part(&self, cache: &BlockCache, index: u32, key: Key) -> Option<Part> {
+        let block = &cache.blocks[index as usize];
+        // The counter of a block that costs next to nothing could overflow; outside 64-bit mode, the limit of CS would have to be
+        // compared with where the second page begins.
+        let crosses = block.second != 0 && key.narrow;
+        if crosses || block.cost < CHEAPEST || (block.mode & 3 == mode::BITS64) == key.narrow {
+            return None;
+        }
+        let mut bytes = vec![0; usize::from(block.len)];
+        let here = bytes.len().min((PAGE - (block.physical & (PAGE - 1))) as usize);
+        let (here, there) = bytes.split_at_mut(here);
+        if !self.ram.read_bytes(block.physical, here) || !self.ram.read_bytes(block.second, there) {
+            return None;
+        }
+        let ops = cache.ops_of(index);
+        let mut decoder = Decoder::with_ip(if key.narrow { 32 } else { 64 }, &bytes, block.rip, DecoderOptions::NONE);
+        let mut instruction = Instruction::default();
+        let mut instructions = Vec::with_capacity(ops.len());
+        while decoder.can_decode() && instructions.len() < ops.len() {
+            decoder.decode_out(&mut instruction);
+            instructions.push(self.as_model(instruction));
+        }
+        let same = instructions.len() == ops.len()
+            && instructions.iter().zip(ops).all(|(i, op)| i.len() == usize::from(op.len));
+        let plans = plans(&instructions, ops, key.narrow);
+        let (block, ops) = (*block, ops.to_vec());
+        same.then_some(Part { index, block, ops, counter: index, instructions, plans, way: Way::End })
+    }
+}
+
+/// Where a block most likely goes on, if that can be in its trace.
+fn likely(cache: &BlockCache, part: &Part) -> Option<(Way, u64)> {
+    let last = part.ops.last()?;
+    match part.plans.last()? {
+        Plan::Branch if cache.translations.is_taken(part.index) => Some((Way::Taken, last.imm)),
+        Plan::Branch => Some((Way::Next, last.next)),
+        Plan::Jump => Some((Way::Taken, last.imm)),
+        plan if plan.leaves() || *plan == Plan::Handler => None,
+        // The block was cut off here.
+        _ => Some((Way::Next, last.next)),
+    }
+}
