@@ -9,12 +9,15 @@
 //! (see [`crate::translate`]): what it needs lies at constant distances. Pages that leave the TLB leave the current area at
 //! once; other areas follow when they are entered again, by a log.
 
+mod half;
+
+pub use half::{Half, SLOTS};
+
 use crate::ram::PAGE;
+use half::Pages;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Pages of one kind of access: many more than the modelled TLB has entries, since those may be of large pages.
-pub const SLOTS: usize = 1024;
 /// Pages of code.
 pub const FETCH_SLOTS: usize = 256;
 /// Large pages of code, in pieces of 2 MiB.
@@ -37,90 +40,6 @@ pub enum Mode {
     Slow = 3,
 }
 
-/// Host pointers of pages for one kind of access, by the low bits of the page number.
-#[repr(C)]
-pub struct Half {
-    /// The page's linear address, negated: added to an address in the page it gives the offset.
-    pub negated: [u64; SLOTS],
-    /// The page's host address.
-    pub host: [u64; SLOTS],
-    /// Slots filled from pages larger than 4 KiB.
-    large: [u64; SLOTS / 64],
-    /// Words of `large` that may not be 0.
-    large_words: u64,
-}
-
-/// An empty slot holds a page that belongs in another one, so that no address matches; nor in the next one, where an access that
-/// crosses pages ends.
-#[inline(always)]
-fn nothing(slot: usize) -> u64 {
-    ((slot ^ (SLOTS / 2)) as u64 * PAGE).wrapping_neg()
-}
-
-#[inline(always)]
-fn slot(linear: u64) -> usize {
-    (linear >> 12) as usize % SLOTS
-}
-
-impl Half {
-    fn clear(&mut self) {
-        for (i, page) in self.negated.iter_mut().enumerate() {
-            *page = nothing(i);
-        }
-        self.large = [0; SLOTS / 64];
-        self.large_words = 0;
-    }
-
-    fn fill(&mut self, page: u64, host: u64, large: bool) {
-        let i = slot(page);
-        self.negated[i] = page.wrapping_neg();
-        self.host[i] = host;
-        let bit = 1 << (i % 64);
-        self.large[i / 64] &= !bit;
-        if large {
-            self.large[i / 64] |= bit;
-            self.large_words |= 1 << (i / 64);
-        }
-    }
-
-    /// Host address of `len` bytes inside one page.
-    #[inline(always)]
-    fn find(&self, linear: u64, len: u64) -> Option<u64> {
-        let i = slot(linear);
-        // A string instruction may ask for no bytes.
-        let behind = len.wrapping_sub(1);
-        let last = linear.wrapping_add(self.negated[i]).wrapping_add(behind);
-        if last < PAGE { Some(self.host[i].wrapping_add(last).wrapping_sub(behind)) } else { None }
-    }
-
-    fn drop_range(&mut self, linear: u64, shift: u8) {
-        if shift == 12 {
-            let i = slot(linear);
-            if self.negated[i].wrapping_neg() >> 12 == linear >> 12 {
-                self.negated[i] = nothing(i);
-            }
-            return;
-        }
-        let mut words = self.large_words;
-        while words != 0 {
-            let word = words.trailing_zeros() as usize;
-            words &= words - 1;
-            let mut bits = self.large[word];
-            while bits != 0 {
-                let i = word * 64 + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                if self.negated[i].wrapping_neg() >> shift == linear >> shift {
-                    self.negated[i] = nothing(i);
-                    self.large[word] &= !(1 << (i % 64));
-                }
-            }
-            if self.large[word] == 0 {
-                self.large_words &= !(1 << word);
-            }
-        }
-    }
-}
-
 /// Host pointers under one [`Mode`].
 #[repr(C)]
 pub struct Table {
@@ -133,6 +52,13 @@ pub struct Table {
 }
 
 impl Table {
+    /// Makes fresh memory an empty one.
+    fn reset(&mut self) {
+        self.read.reset();
+        self.write.reset();
+        self.used = false;
+    }
+
     fn clear(&mut self) {
         self.read.clear();
         self.write.clear();
@@ -336,6 +262,23 @@ struct Frame {
     area: Area,
 }
 
+/// A page that was accessed; with it, other pages of its aligned group of [`GROUP`](crate::ram::GROUP), by a bit for each.
+#[derive(Clone, Copy)]
+pub(crate) struct Accessed {
+    /// Its linear address.
+    pub page: u64,
+    /// Its host address.
+    pub host: u64,
+    /// It was written, not only read.
+    pub written: bool,
+    /// Which may be read.
+    pub readable: u8,
+    /// Which may be written, and have no line that is marked.
+    pub writable: u8,
+    /// It is part of a page larger than 4 KiB.
+    pub large: bool,
+}
+
 /// The areas of one processor, and which is current.
 pub struct Front {
     frames: NonNull<Frame>,
@@ -361,12 +304,7 @@ impl Front {
         let Some(frames) = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<Frame>()) else {
             handle_alloc_error(layout)
         };
-        let mut nothing = Box::new(Table {
-            read: Half { negated: [0; SLOTS], host: [0; SLOTS], large: [0; SLOTS / 64], large_words: 0 },
-            write: Half { negated: [0; SLOTS], host: [0; SLOTS], large: [0; SLOTS / 64], large_words: 0 },
-            used: false,
-        });
-        nothing.clear();
+        let mut nothing = Box::new(Table { read: Half::empty(), write: Half::empty(), used: false });
         let table = NonNull::from(&mut *nothing);
         // SAFETY: the first frame is allocated.
         let area = unsafe { NonNull::new_unchecked(&raw mut (*frames.as_ptr()).area) };
@@ -409,7 +347,7 @@ impl Front {
         // Fresh memory is neither filled nor empty.
         let fresh = area.fetch[0] == 0 && area.fetch[1] == 0;
         if fresh {
-            area.tables.iter_mut().for_each(Table::clear);
+            area.tables.iter_mut().for_each(Table::reset);
             area.jumps_of = [NO_CODE; 2];
             area.running.reset();
         }
@@ -428,7 +366,8 @@ impl Front {
     /// Makes the area of an address space the current one.
     pub(crate) fn enter(&mut self, space: u32, epoch: u64) {
         let Some(number) = self.spaces.iter().position(|&s| s == space) else {
-            let number = self.next;
+            // One that no address space has, or each in turn.
+            let number = self.spaces.iter().position(|&s| s == NO_SPACE).unwrap_or(self.next);
             self.next = (number + 1) % AREAS;
             return self.claim(number, space, epoch);
         };
@@ -501,16 +440,16 @@ impl Front {
         }
     }
 
-    /// Adds a page, for reading or writing under the mode in force.
-    pub(crate) fn fill(&mut self, page: u64, host: u64, write: bool, large: bool) {
-        if self.mode == Mode::Slow {
-            return;
-        }
-        let mode = self.mode;
+    /// Adds a page that was accessed, and others of the page that it is part of, for a mode other than [`Mode::Slow`].
+    pub(crate) fn fill(&mut self, mode: Mode, access: Accessed) {
+        let Accessed { page, host, written, readable, writable, large } = access;
         let table = &mut self.current().tables[mode as usize];
         table.used = true;
-        let half = if write { &mut table.write } else { &mut table.read };
-        half.fill(page, host, large);
+        // What may be written may be read.
+        table.read.fill(Pages { page, host, which: readable, large }, true);
+        if writable != 0 {
+            table.write.fill(Pages { page, host, which: writable, large }, written);
+        }
     }
 
     #[inline(always)]
@@ -530,6 +469,26 @@ impl Front {
     #[inline(always)]
     pub fn write(&self, linear: u64, len: u64) -> Option<*mut u8> {
         self.table().write.find(linear, len).map(|host| host as *mut u8)
+    }
+
+    fn table_of(&self, mode: Mode) -> &Table {
+        match mode {
+            Mode::Slow => &self.nothing,
+            // SAFETY: it is one of the frames' areas, which live as long as `self`, and changes need `&mut self`.
+            mode => unsafe { &self.area.as_ref().tables[mode as usize] },
+        }
+    }
+
+    /// Like [`Self::read`], for another mode than that in force.
+    #[inline]
+    pub(crate) fn read_in(&self, mode: Mode, linear: u64, len: u64) -> Option<*const u8> {
+        self.table_of(mode).read.find(linear, len).map(|host| host as *const u8)
+    }
+
+    /// Like [`Self::write`], for another mode than that in force.
+    #[inline]
+    pub(crate) fn write_in(&self, mode: Mode, linear: u64, len: u64) -> Option<*mut u8> {
+        self.table_of(mode).write.find(linear, len).map(|host| host as *mut u8)
     }
 
     /// Guest-physical address of a page of code, if it may be fetched from.
@@ -619,23 +578,5 @@ impl Fetch {
 impl Default for Fetch {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_empty_slot_matches_no_access() {
-        let mut half = Half { negated: [0; SLOTS], host: [0; SLOTS], large: [0; SLOTS / 64], large_words: 0 };
-        half.clear();
-        for page in (0..2 * SLOTS as u64).chain([u64::MAX >> 12]) {
-            // Inside the page, and from it into the next.
-            for (offset, len) in [(0, 1), (0, 8), (PAGE - 8, 8), (PAGE - 4, 8), (PAGE - 1, 64), (0, 0)] {
-                let linear = (page * PAGE).wrapping_add(offset);
-                assert_eq!(half.find(linear, len), None, "{len} bytes at {linear:#x}");
-            }
-        }
     }
 }

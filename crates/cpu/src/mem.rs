@@ -7,9 +7,9 @@
 use crate::capability::Capability;
 use crate::fault::{Cause, Exec, Fault, vector};
 use crate::flags::{self, Int};
-use crate::front::Mode;
+use crate::front::{Accessed, Mode};
 use crate::op::{Op, SEG_FLAT};
-use crate::ram::{PAGE, lines};
+use crate::ram::{GROUP, PAGE, lines};
 use crate::state::{Cpu, attention, bits::*, rights, seg};
 use crate::tlb::{Entry, perm};
 use crate::vmx::DeviceAccess;
@@ -34,12 +34,29 @@ impl Cpu {
             Mode::Slow
         } else if self.cpl == 3 {
             Mode::User
-        } else if self.cr4 & CR4_SMAP == 0 || self.flags & flags::AC != 0 {
-            Mode::Supervisor
         } else {
-            Mode::SupervisorOnly
+            self.supervisor_mode(Privilege::Supervisor)
         };
         self.front.set_mode(mode);
+    }
+
+    /// Which accesses a supervisor may make.
+    #[inline]
+    fn supervisor_mode(&self, privilege: Privilege) -> Mode {
+        // An implicit access is one that RFLAGS.AC has no say in.
+        let overrides = self.flags & flags::AC != 0 && privilege != Privilege::Implicit;
+        if self.cr4 & CR4_SMAP == 0 || overrides { Mode::Supervisor } else { Mode::SupervisorOnly }
+    }
+
+    /// The mode whose table has what an access of a privilege finds, whichever is in force: supervisors access descriptor tables
+    /// and stacks on behalf of user code too.
+    #[inline]
+    fn front_mode(&self, privilege: Privilege) -> Mode {
+        match (self.front.mode(), privilege) {
+            (Mode::User, Privilege::User) => Mode::User,
+            (Mode::Slow, _) | (_, Privilege::User) => Mode::Slow,
+            _ => self.supervisor_mode(privilege),
+        }
     }
 
     /// Follows a change of paging itself (CR0, CR3, CR4, EFER, PKRU, PDPTEs): nothing on the fast paths is known to hold.
@@ -269,27 +286,29 @@ impl Cpu {
                 return Ok(Target::Ram(host));
             }
         }
-        if self.front_serves(privilege) {
-            let (linear, large) = (linear & !OFFSET, entry.shift > 12);
-            // What may be written may be read. The dirty flag or protection key of what may be read may forbid writes.
-            self.front.fill(linear, page as u64, false, large);
-            if write {
-                self.front.fill(linear, page as u64, true, large);
-            }
+        let mode = self.front_mode(privilege);
+        if mode != Mode::Slow {
+            // The dirty flag or protection key of what may be read may forbid writes.
+            let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
+            let large = entry.shift > 12;
+            let own = 1 << (linear / PAGE % GROUP as u64);
+            let (readable, unmarked) = match large {
+                true => self.ram.around(address),
+                false => (own, if code == 0 { own } else { 0 }),
+            };
+            self.front.fill(
+                mode,
+                Accessed {
+                    page: linear & !OFFSET,
+                    host: page as u64,
+                    written: write,
+                    readable,
+                    writable: if writable { unmarked } else { 0 },
+                    large,
+                },
+            );
         }
         Ok(Target::Ram(host))
-    }
-
-    /// Whether accesses of a privilege may be made by the table in force: it has what the current mode may access.
-    #[inline]
-    fn front_serves(&self, privilege: Privilege) -> bool {
-        match self.front.mode() {
-            Mode::User => privilege == Privilege::User,
-            Mode::Supervisor => privilege == Privilege::Supervisor,
-            // An implicit access is one that RFLAGS.AC has no say in.
-            Mode::SupervisorOnly => privilege != Privilege::User,
-            Mode::Slow => false,
-        }
     }
 
     #[cold]
@@ -499,7 +518,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub fn prepare_write(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
-        if self.front_serves(privilege) && self.front_write(linear, size).is_some() {
+        if self.front.write_in(self.front_mode(privilege), linear, size).is_some() {
             return Ok(());
         }
         self.check_alignment(linear, size, privilege)?;
@@ -516,7 +535,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub fn prepare_read(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
-        if self.front_serves(privilege) && self.front_read(linear, size).is_some() {
+        if self.front.read_in(self.front_mode(privilege), linear, size).is_some() {
             return Ok(());
         }
         let first = (PAGE - (linear & OFFSET)).min(size);
@@ -656,10 +675,8 @@ impl Cpu {
     /// the address may be beyond 4 GiB even if the current code is not 64-bit.
     pub(crate) fn read_as(&mut self, linear: u64, size: u8, privilege: Privilege, segment: u8) -> Exec<u64> {
         let (size, first) = (u64::from(size), PAGE - (linear & OFFSET));
-        if self.front_serves(privilege)
-            && let Some(host) = self.front_read(linear, size)
-        {
-            // SAFETY: `front_read` vouches for `size` <= 8 bytes of RAM.
+        if let Some(host) = self.front.read_in(self.front_mode(privilege), linear, size) {
+            // SAFETY: `read_in` vouches for `size` <= 8 bytes of RAM.
             return Ok(unsafe { peek(host, size) });
         }
         if size <= first {
@@ -674,10 +691,8 @@ impl Cpu {
     /// Writes likewise, all or nothing.
     pub(crate) fn write_as(&mut self, linear: u64, size: u8, value: u64, privilege: Privilege, segment: u8) -> Exec {
         let (size, first) = (u64::from(size), PAGE - (linear & OFFSET));
-        if self.front_serves(privilege)
-            && let Some(host) = self.front_write(linear, size)
-        {
-            // SAFETY: `front_write` vouches for `size` <= 8 writable bytes of RAM.
+        if let Some(host) = self.front.write_in(self.front_mode(privilege), linear, size) {
+            // SAFETY: `write_in` vouches for `size` <= 8 writable bytes of RAM.
             unsafe { poke(host, size, value) };
             return Ok(());
         }

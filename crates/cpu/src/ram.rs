@@ -12,6 +12,8 @@ use std::rc::Rc;
 
 /// Bytes per page.
 pub const PAGE: u64 = 4096;
+/// Pages of an aligned group, see [`Ram::around`].
+pub const GROUP: usize = 8;
 
 /// A contiguous range of RAM.
 #[derive(Clone, Copy, Debug)]
@@ -145,6 +147,21 @@ impl Ram {
     pub fn visible_page(&self, address: u64) -> Option<Page<'_>> {
         let (index, region) = self.region(address).filter(|(_, region)| !region.hidden)?;
         Some(self.page_of(index, region, address))
+    }
+
+    /// Which pages of the aligned group of [`GROUP`] around `address` are in the same region, and so at the same distances on
+    /// the host, and which of those have no marked line.
+    pub fn around(&self, address: u64) -> (u8, u8) {
+        let Some((index, region)) = self.region(address) else { return (0, 0) };
+        let first = address & !(GROUP as u64 * PAGE - 1);
+        (0..GROUP as u64).fold((0, 0), |(present, unmarked), number| {
+            let offset = (first + number * PAGE).wrapping_sub(region.start);
+            if offset >= region.len {
+                return (present, unmarked);
+            }
+            let marked = self.marks.lines[index][(offset / PAGE) as usize].get() != 0;
+            (present | 1 << number, unmarked | u8::from(!marked) << number)
+        })
     }
 
     /// Whether `address` is in memory that a hypervisor keeps for itself.
@@ -321,6 +338,15 @@ mod tests {
         assert!(!ram.read_bytes(POOL, &mut [0]) && !ram.write_bytes(POOL, &[0]));
         ram.arm_monitor(0, POOL);
         assert_eq!((ram.monitor(0), ram.marked(POOL)), (None, 0));
+    }
+
+    #[test]
+    fn groups_end_where_memory_does() {
+        let ram = Ram::with_hidden(3 * PAGE, POOL + PAGE, 2 * PAGE);
+        ram.mark_code(PAGE, 1);
+        assert_eq!(ram.around(2 * PAGE), (0b111, 0b101));
+        assert_eq!(ram.around(POOL + PAGE), (0b110, 0b110));
+        assert_eq!(ram.around(POOL), (0, 0));
     }
 
     #[test]

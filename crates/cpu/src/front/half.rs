@@ -1,0 +1,237 @@
+//! Host pointers of pages for one kind of access.
+
+use crate::ram::{GROUP, PAGE};
+
+/// Pages of one kind of access: many more than the modelled TLB has entries, since those may be of large pages.
+pub const SLOTS: usize = 2048;
+
+/// Groups of neighbouring slots, which share cache lines.
+const GROUPS: usize = SLOTS / GROUP;
+/// Log2 of the size of a region by which pieces of large pages are found.
+const REGION: u8 = 21;
+
+/// Host pointers of pages for one kind of access, by the low bits of the page number.
+#[repr(C)]
+pub struct Half {
+    /// The page's linear address, negated: added to an address in the page it gives the offset.
+    pub negated: [u64; SLOTS],
+    /// The page's host address.
+    pub host: [u64; SLOTS],
+    /// Groups that may not be empty.
+    filled: [u64; GROUPS / 64],
+    /// Slots filled from pages larger than 4 KiB.
+    large: [u64; SLOTS / 64],
+    /// Where those may lie, by [`region`].
+    regions: u64,
+}
+
+/// Pages to fill slots with: some of an aligned group.
+#[derive(Clone, Copy)]
+pub struct Pages {
+    /// Linear address of the page that was asked for.
+    pub page: u64,
+    /// Its host address.
+    pub host: u64,
+    /// Which pages of its group, itself among them, there are: with one that is part of a larger page, others.
+    pub which: u8,
+    /// It is part of a larger page.
+    pub large: bool,
+}
+
+/// An empty slot holds a page that belongs in another one, so that no address matches; nor in the next one, where an access that
+/// crosses pages ends.
+#[inline(always)]
+fn nothing(slot: usize) -> u64 {
+    ((slot ^ (SLOTS / 2)) as u64 * PAGE).wrapping_neg()
+}
+
+#[inline(always)]
+fn slot(linear: u64) -> usize {
+    (linear >> 12) as usize % SLOTS
+}
+
+/// Few bits of the number of a 2 MiB region, in one of as many bits.
+#[inline(always)]
+fn region(linear: u64) -> u64 {
+    1 << ((linear >> REGION) & 63)
+}
+
+impl Half {
+    /// An empty one.
+    pub fn empty() -> Self {
+        let mut half = Self {
+            negated: [0; SLOTS],
+            host: [0; SLOTS],
+            filled: [0; GROUPS / 64],
+            large: [0; SLOTS / 64],
+            regions: 0,
+        };
+        half.reset();
+        half
+    }
+
+    /// Makes fresh memory an empty one.
+    pub fn reset(&mut self) {
+        self.filled = [u64::MAX; GROUPS / 64];
+        self.clear();
+    }
+
+    /// Drops all pages.
+    pub fn clear(&mut self) {
+        for (word, filled) in self.filled.iter_mut().enumerate() {
+            let mut groups = std::mem::take(filled);
+            while groups != 0 {
+                let first = (word * 64 + groups.trailing_zeros() as usize) * GROUP;
+                groups &= groups - 1;
+                for (i, page) in self.negated[first..first + GROUP].iter_mut().enumerate() {
+                    *page = nothing(first + i);
+                }
+            }
+        }
+        self.large = [0; SLOTS / 64];
+        self.regions = 0;
+    }
+
+    /// Adds pages: what is wanted displaces what had its slot if it `must` be there; what is not only takes empty slots.
+    pub fn fill(&mut self, pages: Pages, must: bool) {
+        let wanted = slot(pages.page);
+        let (first, offset) = (wanted & !(GROUP - 1), wanted % GROUP);
+        let mut taken = 0;
+        let mut left = pages.which;
+        while left != 0 {
+            let number = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let i = first + number;
+            if (must && number == offset) || self.negated[i] == nothing(i) {
+                let distance = (number as u64).wrapping_sub(offset as u64).wrapping_mul(PAGE);
+                self.negated[i] = pages.page.wrapping_add(distance).wrapping_neg();
+                self.host[i] = pages.host.wrapping_add(distance);
+                taken |= 1u64 << number;
+            }
+        }
+        let group = first / GROUP;
+        self.filled[group / 64] |= 1 << (group % 64);
+        let (large, taken) = (&mut self.large[first / 64], taken << (first % 64));
+        *large &= !taken;
+        if pages.large {
+            *large |= taken;
+            self.regions |= region(pages.page);
+        }
+    }
+
+    /// Host address of `len` bytes inside one page.
+    #[inline(always)]
+    pub fn find(&self, linear: u64, len: u64) -> Option<u64> {
+        let i = slot(linear);
+        // A string instruction may ask for no bytes.
+        let behind = len.wrapping_sub(1);
+        let last = linear.wrapping_add(self.negated[i]).wrapping_add(behind);
+        if last < PAGE { Some(self.host[i].wrapping_add(last).wrapping_sub(behind)) } else { None }
+    }
+
+    /// Drops a page and all of its parts.
+    #[inline]
+    pub fn drop_range(&mut self, linear: u64, shift: u8) {
+        if shift == 12 {
+            let i = slot(linear);
+            if self.negated[i].wrapping_neg() >> 12 == linear >> 12 {
+                self.negated[i] = nothing(i);
+            }
+        } else if self.regions & region(linear) != 0 || shift > REGION {
+            self.drop_large(linear, shift);
+        }
+    }
+
+    fn drop_large(&mut self, linear: u64, shift: u8) {
+        // A region has a slot for each of its pages.
+        let words = 1 << (REGION - 12 - 6);
+        let words = match shift {
+            REGION => slot(linear) / 64 / words * words..(slot(linear) / 64 / words + 1) * words,
+            _ => 0..SLOTS / 64,
+        };
+        // Regions that were looked through have the pages that are found.
+        let mut regions = if shift == REGION { self.regions & !region(linear) } else { 0 };
+        for word in words {
+            let mut bits = self.large[word];
+            while bits != 0 {
+                let i = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let page = self.negated[i].wrapping_neg();
+                if page >> shift == linear >> shift {
+                    self.negated[i] = nothing(i);
+                    self.large[word] &= !(1 << (i % 64));
+                } else {
+                    regions |= region(page);
+                }
+            }
+        }
+        self.regions = regions;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_slot_matches_no_access() {
+        let half = Half::empty();
+        for page in (0..2 * SLOTS as u64).chain([u64::MAX >> 12]) {
+            // Inside the page, and from it into the next.
+            for (offset, len) in [(0, 1), (0, 8), (PAGE - 8, 8), (PAGE - 4, 8), (PAGE - 1, 64), (0, 0)] {
+                let linear = (page * PAGE).wrapping_add(offset);
+                assert_eq!(half.find(linear, len), None, "{len} bytes at {linear:#x}");
+            }
+        }
+    }
+
+    /// Pages of the group of `page` that are found.
+    fn found(half: &Half, page: u64) -> u8 {
+        let first = page & !(GROUP as u64 * PAGE - 1);
+        (0..GROUP as u64).filter(|i| half.find(first + i * PAGE, 8).is_some()).fold(0, |all, i| all | 1 << i)
+    }
+
+    const SMALL: Pages = Pages { page: 0x1_0020_3000, host: 0x7000, which: 1 << 3, large: false };
+    /// Another page for the slot of [`SMALL`], with five others.
+    const LARGE: Pages = Pages { page: 0xffff_8000_00a0_3000, host: 0x10_3000, which: 0x7e, large: true };
+
+    #[test]
+    fn neighbours_take_empty_slots_only() {
+        let mut half = Half::empty();
+        half.fill(SMALL, true);
+        half.fill(LARGE, false);
+        assert_eq!((found(&half, SMALL.page), found(&half, LARGE.page)), (1 << 3, 0x76));
+        half.fill(LARGE, true);
+        assert_eq!((found(&half, SMALL.page), found(&half, LARGE.page)), (0, 0x7e));
+        assert_eq!(half.find(LARGE.page + 0x10, 8), Some(LARGE.host + 0x10));
+        assert_eq!(half.find(LARGE.page - PAGE + 0x10, 8), Some(LARGE.host - PAGE + 0x10));
+        half.clear();
+        assert_eq!(found(&half, LARGE.page), 0);
+    }
+
+    #[test]
+    fn a_large_page_goes_with_all_its_parts_and_nothing_else() {
+        let other = Pages { page: LARGE.page + (64 << REGION), which: 1 << 3, ..LARGE };
+        for shift in [21, 22, 30] {
+            let mut half = Half::empty();
+            half.fill(LARGE, true);
+            half.fill(Pages { page: LARGE.page + 8 * PAGE, ..LARGE }, true);
+            half.fill(other, true);
+            half.fill(Pages { page: SMALL.page + 0x10_0000, ..SMALL }, true);
+            half.drop_range(LARGE.page & !((1 << shift) - 1), shift);
+            let left = if shift == 30 { 0 } else { 1 << 3 };
+            assert_eq!((found(&half, LARGE.page), found(&half, LARGE.page + 8 * PAGE)), (0, 0), "{shift}");
+            assert_eq!((found(&half, other.page), found(&half, SMALL.page + 0x10_0000)), (left, 1 << 3), "{shift}");
+            half.drop_range(other.page & !((1 << 21) - 1), 21);
+            assert_eq!(found(&half, other.page), 0, "{shift}");
+        }
+    }
+
+    #[test]
+    fn a_small_page_goes_alone() {
+        let mut half = Half::empty();
+        half.fill(LARGE, true);
+        half.drop_range(LARGE.page, 12);
+        assert_eq!(found(&half, LARGE.page), 0x76);
+    }
+}
