@@ -153,8 +153,9 @@ impl BlockCache {
         }
     }
 
+    /// Whether this is the block at an address.
     #[inline(always)]
-    fn is(&self, index: u32, physical: u64, rip: u64, mode: u8) -> bool {
+    pub(crate) fn is(&self, index: u32, physical: u64, rip: u64, mode: u8) -> bool {
         let block = self.blocks.get(index as usize);
         block.is_some_and(|b| b.physical == physical && b.rip == rip && b.mode == mode)
     }

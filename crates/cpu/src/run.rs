@@ -58,7 +58,7 @@ impl Cpu {
                     continue;
                 }
             }
-            match self.next_block(cache, before) {
+            match self.next_block(cache, before, led) {
                 Some(index) => {
                     if self.run_translated(cache, before, index, &mut led) {
                         before = NONE;
@@ -78,7 +78,7 @@ impl Cpu {
 
     /// Finds the block at RIP; `None` if fetching it faulted (the fault is delivered).
     #[inline(always)]
-    fn next_block(&mut self, cache: &mut BlockCache, before: u32) -> Option<u32> {
+    fn next_block(&mut self, cache: &mut BlockCache, before: u32, led: Before) -> Option<u32> {
         self.ilen = 0;
         let mode = self.mode;
         let linear = if mode & 3 == mode::BITS64 {
@@ -91,7 +91,11 @@ impl Cpu {
             return None;
         }
         let physical = self.fetch.physical | (linear & (PAGE - 1));
-        if let Some(index) = cache.find(before, physical, self.rip, mode) {
+        let found = match led {
+            Before::Head { index } if cache.is(index, physical, self.rip, mode) => Some(index),
+            _ => cache.find(before, physical, self.rip, mode),
+        };
+        if let Some(index) = found {
             let block = &cache.blocks[index as usize];
             if mode & 3 == mode::BITS64 || (block.second == 0 && self.within_limit(u64::from(block.len))) {
                 if block.second == 0 {

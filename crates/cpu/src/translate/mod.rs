@@ -250,6 +250,12 @@ impl Translations {
         self.ways_out[self.entries[number as usize].ways_out as usize + usize::from(link)]
     }
 
+    /// Where the translation of a block is entered when the page must be checked, if there is one.
+    pub(crate) fn known(&self, index: u32, key: Key) -> Option<*const u8> {
+        let entry = self.blocks.get(index as usize)?.entries[key.index()];
+        (entry != 0).then(|| self.checked(entry))
+    }
+
     /// A block is not to be translated.
     pub(crate) fn refuse(&mut self, index: u32) {
         self.block(index).heat = 0;

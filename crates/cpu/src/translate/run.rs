@@ -2,10 +2,10 @@
 
 use super::emit::{Access, Miss, Source};
 use super::layout::Running;
-use super::trace::{DRAIN, SPAN};
+use super::trace::{CHEAPEST, DRAIN, SPAN};
 use super::vector::NEEDS;
 use super::{Code, Key, entry};
-use crate::cache::BlockCache;
+use crate::cache::{BlockCache, NONE};
 use crate::decode::mode;
 use crate::exec::vector::run::{MASKS, XCR0_AVX};
 use crate::fault::Flow;
@@ -78,6 +78,8 @@ pub(crate) enum Before {
     Link { number: u32, link: u8, generation: u64 },
     /// A block whose end says where to go on.
     Indirect,
+    /// Nothing but the head of this block, if it still is what it was.
+    Head { index: u32 },
 }
 
 impl Cpu {
@@ -148,7 +150,7 @@ impl Cpu {
             return false;
         }
         match std::mem::take(before) {
-            Before::Nothing => {}
+            Before::Nothing | Before::Head { .. } => {}
             Before::Link { number, link, generation } => {
                 if generation == cache.translations.generation() {
                     let from = cache.translations.way_out(number, link).index;
@@ -227,7 +229,7 @@ impl Cpu {
         if left != Code::Plain {
             self.leave_area(&context, cache);
         }
-        cache.translations.pending += self.clock.wrapping_sub(started);
+        cache.translations.pending += self.clock.wrapping_sub(started) + CHEAPEST;
         if cache.translations.pending >= DRAIN {
             cache.translations.pending = 0;
             self.settle(cache);
@@ -237,7 +239,7 @@ impl Cpu {
             Code::Plain => Before::Nothing,
             Code::Head { index } => {
                 self.rip = cache.blocks[index as usize].rip;
-                Before::Nothing
+                Before::Head { index }
             }
             Code::Link { number, link } => {
                 let way_out = cache.translations.way_out(number, link);
@@ -338,6 +340,7 @@ impl Cpu {
     /// known and nothing is due.
     fn go_on(&mut self, cache: &mut BlockCache, context: &mut Context) -> *mut Running {
         context.indirect = true;
+        cache.translations.pending += CHEAPEST;
         let goes_on = self.goes_on(cache);
         let key = match self.key() {
             Some(key) if goes_on => key,
@@ -345,7 +348,9 @@ impl Cpu {
         };
         let area = self.front.current();
         area.follow_code(cache.translations.generation(), key.narrow);
-        let Some(code) = area.jump(key.index(), self.rip) else { return std::ptr::null_mut() };
+        let Some(code) = area.jump(key.index(), self.rip).or_else(|| self.find_target(cache, key)) else {
+            return std::ptr::null_mut();
+        };
         // The translation checks its page itself.
         self.fetch.follow();
         context.origin = self.origin;
@@ -353,6 +358,23 @@ impl Cpu {
         // SAFETY: the current area's, which nobody else refers to.
         unsafe { (*running).resume = code };
         running
+    }
+
+    /// Where the translation of the next block is entered, which is a target of indirect branches in this area from now on;
+    /// `None` if finding that takes more than a look.
+    #[inline(never)]
+    fn find_target(&mut self, cache: &mut BlockCache, key: Key) -> Option<u64> {
+        if key.narrow {
+            return None;
+        }
+        let page = self.front.code_page(self.rip, self.cpl == 3)?;
+        let index = cache.find(NONE, page | self.rip & (PAGE - 1), self.rip, self.mode)?;
+        if cache.blocks[index as usize].second != 0 {
+            return None;
+        }
+        let code = cache.translations.known(index, key)? as u64;
+        self.front.current().fill_jump(key.index(), self.rip, code);
+        Some(code)
     }
 
     /// Takes state back from where translated code left it.

@@ -13,7 +13,7 @@ use crate::op::Op;
 use crate::ram::PAGE;
 use crate::state::Cpu;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
-use ledger::Ticks;
+use ledger::{Class, Ticks};
 
 /// Blocks of a trace at most.
 pub const MOST_PARTS: usize = 8;
@@ -21,8 +21,9 @@ pub const MOST_PARTS: usize = 8;
 const MOST_OPERATIONS: usize = 64;
 /// Time between the beginnings of the first block and the last, at most.
 pub const SPAN: Ticks = 1 << 20;
-/// What a translated block costs at least.
-const CHEAPEST: Ticks = 400;
+/// What it takes at least to come to a block again: a branch, at whose end a translated block has cost so much, or a handler,
+/// which is taken for as much.
+pub const CHEAPEST: Ticks = 400;
 /// Time in which no counter can overflow.
 pub const DRAIN: Ticks = CHEAPEST << 30;
 
@@ -78,10 +79,12 @@ impl Cpu {
     /// A block as part of a translation, if it can be one.
     fn part(&self, cache: &BlockCache, index: u32, key: Key) -> Option<Part> {
         let block = &cache.blocks[index as usize];
-        // The counter of a block that costs next to nothing could overflow; outside 64-bit mode, the limit of CS would have to be
-        // compared with where the second page begins.
+        // The counter of a block that costs next to nothing could overflow, if it is all that a loop consists of; outside 64-bit
+        // mode, the limit of CS would have to be compared with where the second page begins.
+        let turns = cache.ops_of(index).last().is_none_or(|last| is_branch(last.class));
+        let cheap = self.model.recorded && block.cost < CHEAPEST && turns;
         let crosses = block.second != 0 && key.narrow;
-        if crosses || block.cost < CHEAPEST || (block.mode & 3 == mode::BITS64) == key.narrow {
+        if crosses || cheap || (block.mode & 3 == mode::BITS64) == key.narrow {
             return None;
         }
         let mut bytes = vec![0; usize::from(block.len)];
@@ -104,6 +107,12 @@ impl Cpu {
         let (block, ops) = (*block, ops.to_vec());
         same.then_some(Part { index, block, ops, counter: index, instructions, plans, way: Way::End })
     }
+}
+
+/// Whether instructions of a class may go elsewhere without their handlers.
+fn is_branch(class: Class) -> bool {
+    use Class::*;
+    matches!(class, Branch | Jump | Call | Return | IndirectJump | IndirectCall)
 }
 
 /// Where a block most likely goes on, if that can be in its trace.
