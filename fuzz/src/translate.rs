@@ -1,6 +1,6 @@
 //! Any bytes as a program, under the interpreter and the translator: they must not differ.
 
-use cpu::testing::tiers::{CODE_PAGES, STACK, Start, Tiers};
+use cpu::testing::tiers::{CODE_PAGES, STACK, Start, Tiers, Width};
 use cpu::testing::{CODE, DATA, Random};
 use cpu::{Exit, Tier};
 use std::cell::RefCell;
@@ -31,13 +31,15 @@ pub fn run(data: &[u8]) {
     let mut bytes = vec![0xcc; offset as usize];
     bytes.extend_from_slice(code);
     bytes.truncate((CODE_PAGES * 4096) as usize);
+    let width = [Width::Long, Width::Compatibility, Width::Protected, Width::Long][usize::from(header[8] >> 5 & 3)];
     let start = Start {
+        width,
         cpl,
         smap: cpl == 0 && header[8] & 2 != 0,
         rip: CODE + offset,
         code: bytes,
         gpr,
-        flags: u64::from(header[10]) & 0xd5 | u64::from(header[8] & 4) << 16,
+        flags: u64::from(header[10]) & 0xd5 | u64::from(header[11] & 4) << 7 | u64::from(header[8] & 4) << 16,
         bases: [DATA, DATA + 0x800],
         pointers: header[8] & 16 != 0,
         seed,
@@ -48,6 +50,9 @@ pub fn run(data: &[u8]) {
         tiers.start(&start);
         let mut compared = Ok(());
         for _ in 0..MOST_STOPS {
+            if header[11] & 8 != 0 {
+                tiers.interrupt();
+            }
             match tiers.run(1 + random.below(2 * stretch)) {
                 Ok(Exit::Deadline | Exit::Bus) if tiers.reference().cpu.clock <= LONGEST => {}
                 Ok(_) => break,

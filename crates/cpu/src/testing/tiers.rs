@@ -3,9 +3,10 @@
 //! Around the program there is as much of an operating system as it takes to go on after faults: each exception goes on at the
 //! address in [`RECOVERY`], with a good stack pointer, until [`LIVES`] is used up; then the processor halts.
 
-use super::{CODE, DATA, Machine, NullBus, Random, assemble, set_flat_segments, set_long_mode};
+use super::{CODE, DATA, Machine, Random, assemble, set_flat_segments, set_long_mode};
+use crate::bus::{Bus, Ident};
 use crate::ram::{PAGE, Ram};
-use crate::state::{F80, Segment, TableRegister, bits::*, rights, seg};
+use crate::state::{F80, Segment, TableRegister, attention, bits::*, rights, seg};
 use crate::{Cpu, Exit, Model, Tier};
 use iced_x86::code_asm::*;
 use ledger::profile::Profile;
@@ -31,6 +32,10 @@ pub const ALIAS: u64 = DATA + 5 * PAGE;
 pub const RECOVERY: u64 = DATA + 6 * PAGE;
 /// Exceptions that are still survived: 4 bytes.
 pub const LIVES: u64 = RECOVERY + 8;
+/// Where handlers of exceptions keep a register.
+const KEPT: u64 = RECOVERY + 16;
+/// Interrupts that were taken.
+const TAKEN: u64 = RECOVERY + 24;
 /// Middle of the two pages of stack.
 pub const STACK: u64 = DATA + 0x1_1000;
 
@@ -45,9 +50,60 @@ const ROOT: u64 = 0x1000;
 /// All of them, with the level-4, level-3 and level-2 tables.
 const SYSTEM: std::ops::Range<u64> = ROOT..0xd000;
 
+/// The vector of the board's interrupts.
+const INTERRUPT: u64 = 0x20;
+
+/// In which mode a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// 64-bit mode.
+    Long,
+    /// Compatibility mode: 32-bit code, the operating system's is 64-bit.
+    Compatibility,
+    /// 32-bit protected mode with PAE paging and flat segments.
+    Protected,
+}
+
+/// A board with one interrupt line, which each write to a port raises.
+#[derive(Default)]
+struct Board {
+    raised: bool,
+}
+
+impl Bus for Board {
+    fn read(&mut self, _: Ident, _: u64, size: u8) -> u64 {
+        u64::MAX >> (64 - 8 * u32::from(size.clamp(1, 8)))
+    }
+    fn write(&mut self, _: Ident, _: u64, _: u8, _: u64) {}
+    fn device(&self, _: u64) -> u32 {
+        0
+    }
+    fn port_in(&mut self, _: Ident, _: u16, size: u8) -> u32 {
+        u32::MAX >> (32 - 8 * u32::from(size.clamp(1, 4)))
+    }
+    fn port_out(&mut self, _: Ident, _: u16, _: u8, _: u32) {
+        self.raised = true;
+    }
+    fn msr_read(&mut self, _: Ident, _: u32) -> Option<u64> {
+        None
+    }
+    fn msr_write(&mut self, _: Ident, _: u32, _: u64) -> bool {
+        false
+    }
+    fn acknowledge(&mut self, _: Ident) -> Option<u8> {
+        std::mem::take(&mut self.raised).then_some(INTERRUPT as u8)
+    }
+    fn cr8(&mut self, _: Ident) -> u8 {
+        0
+    }
+    fn set_cr8(&mut self, _: Ident, _: u8) {}
+}
+
 /// What a program starts with.
 #[derive(Clone)]
 pub struct Start {
+    /// In which mode it runs.
+    pub width: Width,
     /// Privilege level.
     pub cpl: u8,
     /// CR4.SMAP.
@@ -58,7 +114,7 @@ pub struct Start {
     pub code: Vec<u8>,
     /// General registers.
     pub gpr: [u64; 16],
-    /// Arithmetic flags, and AC.
+    /// Arithmetic flags, AC and IF.
     pub flags: u64,
     /// FS and GS.
     pub bases: [u64; 2],
@@ -75,6 +131,7 @@ pub struct Tiers {
     model: Arc<Model>,
     /// The interpreting one, then the other.
     machines: [Machine; 2],
+    boards: [Rc<RefCell<Board>>; 2],
     pages: Vec<u64>,
 }
 
@@ -105,7 +162,7 @@ impl Tiers {
             .chain((CODE..).step_by(PAGE as usize).take(CODE_PAGES as usize))
             .chain([LOW, LOW + PAGE, DATA, DATA + PAGE, READ_ONLY, OTHER, RECOVERY, STACK - PAGE, STACK])
             .collect();
-        Self { model, machines: [machine(), machine()], pages }
+        Self { model, machines: [machine(), machine()], boards: Default::default(), pages }
     }
 
     /// The machine that interprets.
@@ -116,13 +173,14 @@ impl Tiers {
     /// Puts both machines at the start of a program.
     pub fn start(&mut self, start: &Start) {
         let tiers = [Tier::Interpreter, start.tier];
-        for (machine, tier) in self.machines.iter_mut().zip(tiers) {
+        self.boards = Default::default();
+        for ((machine, tier), bus) in self.machines.iter_mut().zip(tiers).zip(&self.boards) {
             let ram = machine.cpu.ram.clone();
             let recorder = machine.cpu.recorder.clone();
             machine.cache.clear(&ram, &mut recorder.borrow_mut());
             machine.cache.tier = tier;
-            let (bus, recorder) = (Rc::new(RefCell::new(NullBus)), Rc::new(RefCell::new(Recorder::default())));
-            machine.cpu = Cpu::new(0, self.model.clone(), ram, bus, recorder);
+            let recorder = Rc::new(RefCell::new(Recorder::default()));
+            machine.cpu = Cpu::new(0, self.model.clone(), ram, bus.clone(), recorder);
             fill(machine, &self.pages, start.seed);
             assert!(start.code.len() as u64 <= CODE_PAGES * PAGE);
             machine.poke(CODE, &start.code);
@@ -130,8 +188,20 @@ impl Tiers {
         }
     }
 
+    /// Raises the boards' interrupt line.
+    pub fn interrupt(&mut self) {
+        for board in &self.boards {
+            board.borrow_mut().raised = true;
+        }
+    }
+
     /// Runs both for so long and compares them. `Err`: how they differ.
     pub fn run(&mut self, ticks: Ticks) -> Result<Exit, String> {
+        for (machine, board) in self.machines.iter_mut().zip(&self.boards) {
+            if board.borrow().raised {
+                machine.cpu.attend(attention::INTR);
+            }
+        }
         let [a, b] = &mut self.machines;
         let exits = (a.run(ticks), b.run(ticks));
         let mut text = String::new();
@@ -294,7 +364,9 @@ fn system(machine: &mut Machine, start: &Start) {
     let user = start.cpl == 3;
     let ram: Ram = machine.cpu.ram.clone();
     let own = if user { 4 } else { 0 };
-    ram.write(ROOT, 0x2000 | 0x27u64);
+    let protected = start.width == Width::Protected;
+    // The level-4 table, or the four entries of PAE paging.
+    ram.write(ROOT, if protected { 0x3001 } else { 0x2027u64 });
     ram.write(0x2000, 0x3000 | 0x27u64);
     for (number, table) in PT.into_iter().enumerate() {
         ram.write(0x3000 + 8 * number as u64, table | 0x27);
@@ -329,26 +401,95 @@ fn system(machine: &mut Machine, start: &Start) {
         0x000f_0000_0000_ffff | u64::from(rights) << 40
     };
     let long = rights::CODE | rights::L;
-    for (number, descriptor) in
-        [0, flat(long, 0), flat(rights::DB, 0), flat(rights::DB, 3), flat(long, 3)].into_iter().enumerate()
-    {
+    let narrow = rights::CODE | rights::DB;
+    let descriptors =
+        [0, flat(long, 0), flat(rights::DB, 0), flat(rights::DB, 3), flat(long, 3), flat(narrow, 0), flat(narrow, 3)];
+    for (number, descriptor) in descriptors.into_iter().enumerate() {
         ram.write(GDT + 8 * number as u64, descriptor);
     }
-    ram.write(TSS + 0x24, HANDLER_STACK + PAGE);
+    if protected {
+        ram.write(TSS + 4, HANDLER_STACK as u32 + PAGE as u32);
+        ram.write(TSS + 8, 0x10u32);
+    } else {
+        ram.write(TSS + 0x24, HANDLER_STACK + PAGE);
+    }
     ram.write(TSS + 0x66, 0x68u16);
-    for vector in 0..32u64 {
+    for vector in 0..=INTERRUPT {
         let at = HANDLERS + 16 * vector;
-        // An interrupt gate on the first stack of the table.
-        ram.write(IDT + 16 * vector, (at & 0xffff) | 8 << 16 | 1 << 32 | 0x8e << 40 | (at >> 16) << 48);
-        let has_code = matches!(vector, 8 | 10..=14 | 17 | 21);
+        // Interrupt gates; in long mode, on the first stack of the table.
+        let gate = (at & 0xffff) | 0x8e << 40 | (at >> 16) << 48;
+        if protected {
+            ram.write(IDT + 8 * vector, gate | 0x28 << 16);
+        } else {
+            ram.write(IDT + 16 * vector, gate | 8 << 16 | 1 << 32);
+        }
+    }
+    if protected {
+        narrow_handlers(machine, user)
+    } else {
+        long_handlers(machine)
+    }
+    ram.write(RECOVERY, start.rip);
+    ram.write(LIVES, 40u32);
+    ram.write(TAKEN, 0u32);
+
+    let cpu = &mut machine.cpu;
+    set_long_mode(cpu, ROOT, start.cpl, start.width == Width::Long);
+    if protected {
+        cpu.msr.efer = EFER_NXE;
+        cpu.pdpte = [0x3001, 0, 0, 0];
+        set_flat_segments(cpu, start.cpl, rights::DB);
+    }
+    let (code, stack) = match (start.width, user) {
+        (Width::Long, true) => (0x23, 0x1b),
+        (Width::Long, false) => (0x08, 0x10),
+        (_, true) => (0x33, 0x1b),
+        (_, false) => (0x28, 0x10),
+    };
+    cpu.seg[usize::from(seg::CS)].selector = code;
+    cpu.seg[usize::from(seg::SS)].selector = stack;
+    if start.smap {
+        cpu.cr4 |= CR4_SMAP;
+    }
+    for (which, base) in [seg::FS, seg::GS].into_iter().zip(start.bases) {
+        cpu.seg[usize::from(which)].base = base;
+    }
+    cpu.gdtr = TableRegister { base: GDT, limit: 0x37 };
+    cpu.idtr = TableRegister { base: IDT, limit: (INTERRUPT as u16 + 1) * 16 - 1 };
+    cpu.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: 0x38 };
+    if start.pointers {
+        (cpu.fdp_on_exception, cpu.fcs_deprecated) = (false, false);
+    }
+    cpu.gpr[..16].copy_from_slice(&start.gpr);
+    cpu.rip = start.rip;
+    cpu.set_rflags(start.flags | 2);
+    cpu.mode_changed();
+    cpu.mapping_changed();
+}
+
+/// Whether an exception pushes an error code.
+fn has_code(vector: u64) -> bool {
+    matches!(vector, 8 | 10..=14 | 17 | 21)
+}
+
+/// Handlers in 64-bit mode.
+fn long_handlers(machine: &mut Machine) {
+    for vector in 0..INTERRUPT {
+        let at = HANDLERS + 16 * vector;
         let handler = assemble(64, at, |a| {
-            if has_code {
+            if has_code(vector) {
                 a.add(rsp, 8)?;
             }
             a.jmp(COMMON)
         });
         machine.poke(at, &handler);
     }
+    let at = HANDLERS + 16 * INTERRUPT;
+    let interrupt = assemble(64, at, |a| {
+        a.inc(dword_ptr(TAKEN))?;
+        a.iretq()
+    });
+    machine.poke(at, &interrupt);
     let common = assemble(64, COMMON, |a| {
         let mut out = a.create_label();
         a.push(rax)?;
@@ -363,30 +504,46 @@ fn system(machine: &mut Machine, start: &Start) {
         a.hlt()
     });
     machine.poke(COMMON, &common);
-    ram.write(RECOVERY, start.rip);
-    ram.write(LIVES, 40u32);
+}
 
-    let cpu = &mut machine.cpu;
-    set_long_mode(cpu, ROOT, start.cpl, true);
-    set_flat_segments(cpu, start.cpl, rights::L);
-    let (code, stack) = if user { (0x23, 0x1b) } else { (0x08, 0x10) };
-    cpu.seg[usize::from(seg::CS)].selector = code;
-    cpu.seg[usize::from(seg::SS)].selector = stack;
-    if start.smap {
-        cpu.cr4 |= CR4_SMAP;
+/// Handlers in 32-bit protected mode, of a program at level 3 if `user`, else on the same stack.
+fn narrow_handlers(machine: &mut Machine, user: bool) {
+    for vector in 0..INTERRUPT {
+        let at = HANDLERS + 16 * vector;
+        let handler = assemble(32, at, |a| {
+            if has_code(vector) {
+                a.add(esp, 4)?;
+            }
+            a.jmp(COMMON)
+        });
+        machine.poke(at, &handler);
     }
-    for (which, base) in [seg::FS, seg::GS].into_iter().zip(start.bases) {
-        cpu.seg[usize::from(which)].base = base;
-    }
-    cpu.gdtr = TableRegister { base: GDT, limit: 0x27 };
-    cpu.idtr = TableRegister { base: IDT, limit: 32 * 16 - 1 };
-    cpu.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: 0x28 };
-    if start.pointers {
-        (cpu.fdp_on_exception, cpu.fcs_deprecated) = (false, false);
-    }
-    cpu.gpr[..16].copy_from_slice(&start.gpr);
-    cpu.rip = start.rip;
-    cpu.set_rflags(start.flags | 2);
-    cpu.mode_changed();
-    cpu.mapping_changed();
+    let at = HANDLERS + 16 * INTERRUPT;
+    let interrupt = assemble(32, at, |a| {
+        a.inc(dword_ptr(TAKEN))?;
+        a.iretd()
+    });
+    machine.poke(at, &interrupt);
+    let common = assemble(32, COMMON, |a| {
+        let mut out = a.create_label();
+        a.mov(dword_ptr(KEPT), eax)?;
+        a.dec(dword_ptr(LIVES))?;
+        a.js(out)?;
+        if user {
+            a.mov(dword_ptr(esp + 12), STACK as i32)?;
+        } else {
+            // There is a good stack for the return, too.
+            a.mov(eax, dword_ptr(esp + 8))?;
+            a.mov(esp, STACK as u32 - 12)?;
+            a.mov(dword_ptr(esp + 8), eax)?;
+            a.mov(dword_ptr(esp + 4), 0x28)?;
+        }
+        a.mov(eax, dword_ptr(RECOVERY))?;
+        a.mov(dword_ptr(esp), eax)?;
+        a.mov(eax, dword_ptr(KEPT))?;
+        a.iretd()?;
+        a.set_label(&mut out)?;
+        a.hlt()
+    });
+    machine.poke(COMMON, &common);
 }

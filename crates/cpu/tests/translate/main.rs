@@ -9,7 +9,7 @@ use cpu::{Exit, Tier};
 use std::time::{Duration, Instant};
 
 /// Virtual time that a program gets, in ticks, and in how many stretches at most.
-const LONGEST: u64 = 2_000_000;
+const LONGEST: u64 = 20_000_000;
 const MOST_STOPS: u64 = 200;
 /// Programs in a run of the tests.
 const PROGRAMS: u64 = 600;
@@ -19,8 +19,12 @@ fn compare(tiers: &mut Tiers, seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
     let start = program::start(&mut random);
     tiers.start(&start);
-    let stretch = random.of(&[1, 3_000, 100_000, LONGEST]);
+    let stretch = random.of(&[1, 10_000, 100_000, 1_000_000, LONGEST]);
+    let interrupts = random.of(&[0, 1, 4]);
     for _ in 0..MOST_STOPS {
+        if interrupts != 0 && random.one_in(interrupts) {
+            tiers.interrupt();
+        }
         let exit = tiers.run(1 + random.below(2 * stretch))?;
         if !matches!(exit, Exit::Deadline | Exit::Bus) || tiers.reference().cpu.clock > LONGEST {
             break;
@@ -62,6 +66,19 @@ fn random_programs_do_the_same_on_both_tiers() {
         eprintln!("{}", program::listing(&program::start(&mut Random::new(first))));
     }
     assert!(findings.is_empty(), "{}", findings.join("\n"));
+}
+
+/// So that random programs of 32-bit code compare two tiers.
+#[test]
+fn flat_32_bit_code_is_translated() {
+    for mut machine in [Machine::protected32(0), Machine::protected32(3), Machine::compatibility32(3)] {
+        machine.cache.tier = Tier::Translator;
+        let at = machine.cpu.rip;
+        // add eax, [esp]; jmp to it
+        machine.poke(at, &[0x03, 0x04, 0x24, 0xeb, 0xfb]);
+        machine.run(100_000);
+        assert_eq!(machine.cache.listings(at, at).len(), 1);
+    }
 }
 
 /// When there are too many blocks, all are dropped, also the one that has just led to the next.

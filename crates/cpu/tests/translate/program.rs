@@ -1,7 +1,7 @@
 //! Random programs: pieces of code of random instructions that jump, call and return among each other.
 
 use cpu::Tier;
-use cpu::testing::tiers::{ABSENT, ALIAS, CODE_PAGES, LOW, OTHER, READ_ONLY, RECOVERY, STACK, Start};
+use cpu::testing::tiers::{ABSENT, ALIAS, CODE_PAGES, LOW, OTHER, READ_ONLY, RECOVERY, STACK, Start, Width};
 use cpu::testing::{CODE, DATA, Random};
 use iced_x86::{
     Code, Decoder, DecoderOptions, Encoder, EncodingKind, Formatter, GasFormatter, Instruction, MemoryOperand,
@@ -26,7 +26,10 @@ struct Forms {
     all: Vec<Code>,
 }
 
-static FORMS: LazyLock<Forms> = LazyLock::new(|| {
+/// Those of 64-bit code, then those of 32-bit code.
+static FORMS: LazyLock<[Forms; 2]> = LazyLock::new(|| [64, 32].map(forms));
+
+fn forms(bits: u32) -> Forms {
     use Mnemonic::*;
     let rows: Vec<Mnemonic> =
         cpu::table::FAMILIES.iter().flat_map(|(_, rows)| rows.iter().map(|row| row.mnemonic)).collect();
@@ -34,8 +37,8 @@ static FORMS: LazyLock<Forms> = LazyLock::new(|| {
         let info = code.op_code();
         rows.contains(&code.mnemonic())
             && matches!(code.encoding(), EncodingKind::Legacy | EncodingKind::VEX)
-            && info.is_available_in_mode(64)
-            && info.intel_decoder64()
+            && info.is_available_in_mode(bits)
+            && if bits == 64 { info.intel_decoder64() } else { info.intel_decoder32() }
             && info.is_instruction()
             && !code.is_jmp_near()
             && !code.is_jmp_short()
@@ -133,10 +136,12 @@ static FORMS: LazyLock<Forms> = LazyLock::new(|| {
                 | Pop
                 | Leave
                 | Pushfq
+                | Pushfd
                 | Lahf
                 | Sahf
                 | Nop
                 | Endbr64
+                | Endbr32
         ) && code.op_code().op_kinds().iter().all(|kind| !matches!(kind, Kind::seg_reg | Kind::cr_reg | Kind::dr_reg))
     });
     let all = Code::values().filter(usable).filter(|code| {
@@ -176,8 +181,6 @@ static FORMS: LazyLock<Forms> = LazyLock::new(|| {
                 | Vmcall
                 | Vmmcall
                 | Xsetbv
-                | Cli
-                | Sti
         ) && !code.is_jmp_far_indirect()
             && !code.is_call_far_indirect()
             && !code.is_jmp_far()
@@ -190,7 +193,7 @@ static FORMS: LazyLock<Forms> = LazyLock::new(|| {
     };
     let x87 = Code::values().filter(usable).filter(unit);
     Forms { common: common.collect(), x87: x87.collect(), all: all.collect() }
-});
+}
 
 /// An address for data: mostly good ones, often near the end of a page.
 fn address(random: &mut Random) -> u64 {
@@ -227,10 +230,10 @@ fn value(random: &mut Random) -> u64 {
     }
 }
 
-fn general(random: &mut Random) -> u32 {
+fn general(random: &mut Random, narrow: bool) -> u32 {
     // RSP has its own uses, mostly.
     loop {
-        let register = random.below(16) as u32;
+        let register = random.below(if narrow { 8 } else { 16 }) as u32;
         if register != 4 || random.one_in(24) {
             return register;
         }
@@ -241,6 +244,8 @@ struct Builder<'a> {
     random: &'a mut Random,
     /// Registers that hold addresses.
     bases: [Register; 2],
+    /// 32-bit code.
+    narrow: bool,
     /// Half of all steps are x87 instructions.
     x87: bool,
     starts: &'a [u64],
@@ -249,13 +254,93 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
+    fn forms(&self) -> &'static Forms {
+        &FORMS[usize::from(self.narrow)]
+    }
+
+    /// One of the two, by the width of the code.
+    fn sized(&self, long: Code, narrow: Code) -> Code {
+        if self.narrow { narrow } else { long }
+    }
+
+    fn bits(&self) -> u32 {
+        if self.narrow { 32 } else { 64 }
+    }
+
+    fn general(&mut self) -> u32 {
+        general(self.random, self.narrow)
+    }
+
+    /// A general register of the width of addresses.
+    fn full(&self, number: u32) -> Register {
+        if self.narrow { Register::EAX + (number & 7) } else { Register::RAX + number }
+    }
+
+    /// Memory at an address.
+    fn place(&self, address: u64) -> MemoryOperand {
+        MemoryOperand::with_displ(address, if self.narrow { 4 } else { 8 })
+    }
+
+    /// Loads a register.
+    fn set(&self, number: u32, value: u64) -> Option<Instruction> {
+        let register = self.full(number);
+        match self.narrow {
+            true => Instruction::with2(Code::Mov_r32_imm32, register, value as u32),
+            false => Instruction::with2(Code::Mov_r64_imm64, register, value),
+        }
+        .ok()
+    }
+
+    /// Pushes a constant.
+    fn push(&self, value: u32) -> Option<Instruction> {
+        Instruction::with1(self.sized(Code::Pushq_imm32, Code::Pushd_imm32), value as i32).ok()
+    }
+
     fn register8(&mut self) -> Register {
         if self.random.one_in(4) {
             return Register::AH + self.random.below(4) as u32;
         }
-        match general(self.random) {
+        match self.general() {
             n @ 0..4 => Register::AL + n,
+            n if self.narrow => Register::AH + (n - 4),
             n => Register::SPL + (n - 4),
+        }
+    }
+
+    /// A memory operand of 32-bit code, or of 16-bit addresses.
+    fn narrow_memory(&mut self, i: &mut Instruction) {
+        let random = &mut *self.random;
+        let index = Register::EAX + [0, 1, 2, 3, 5, 6, 7][random.below(7) as usize];
+        let large = |i: &mut Instruction, address: u64| {
+            i.set_memory_displacement64(address & 0xffff_ffff);
+            i.set_memory_displ_size(4);
+        };
+        match random.below(16) {
+            0 => large(i, address(random)),
+            1 => {
+                i.set_memory_index(index);
+                i.set_memory_index_scale(1 << random.below(4));
+                large(i, address(random));
+            }
+            2 => i.set_memory_base(Register::ESP),
+            3 => {
+                i.set_memory_base(Register::BX);
+                i.set_memory_index(Register::SI);
+            }
+            4 => {
+                i.set_memory_base(index);
+                large(i, address(random));
+            }
+            5..=7 => {
+                i.set_memory_base(self.bases[0]);
+                i.set_memory_index(index);
+                i.set_memory_index_scale(1 << random.below(4));
+            }
+            _ => i.set_memory_base(random.of(&self.bases)),
+        }
+        if i.memory_base() == Register::BX {
+            i.set_memory_displacement64(0);
+            i.set_memory_displ_size(0);
         }
     }
 
@@ -269,6 +354,11 @@ impl Builder<'_> {
         let small = random.of(&[0, 0, 8, 16, -8, 1, 120, 0x200, -0x180]);
         i.set_memory_displacement64(small as u64);
         i.set_memory_displ_size(if small == 0 { 0 } else { 1 });
+        if self.narrow {
+            i.set_memory_displacement64(small as u64 & 0xffff_ffff);
+            return self.narrow_memory(i);
+        }
+        let random = &mut *self.random;
         match random.below(20) {
             0 => {
                 i.set_memory_displacement64(address(random) & 0x7fff_ffff);
@@ -323,7 +413,9 @@ impl Builder<'_> {
                 self.memory(&mut i, n);
                 continue;
             }
-            let random = &mut *self.random;
+            let (narrow, random) = (self.narrow, &mut *self.random);
+            let general = |random: &mut Random| general(random, narrow);
+            let vectors = if narrow { 8 } else { 16 };
             let immediate = |i: &mut Instruction, kind: OpKind, value: u64| {
                 i.set_op_kind(n, kind);
                 match kind {
@@ -349,10 +441,10 @@ impl Builder<'_> {
                 }
                 Kind::mm_or_mem | Kind::mm_reg | Kind::mm_rm => Register::MM0 + random.below(8) as u32,
                 Kind::xmm_or_mem | Kind::xmm_reg | Kind::xmm_rm | Kind::xmm_vvvv | Kind::xmm_is4 => {
-                    Register::XMM0 + random.below(16) as u32
+                    Register::XMM0 + random.below(vectors) as u32
                 }
                 Kind::ymm_or_mem | Kind::ymm_reg | Kind::ymm_rm | Kind::ymm_vvvv | Kind::ymm_is4 => {
-                    Register::YMM0 + random.below(16) as u32
+                    Register::YMM0 + random.below(vectors) as u32
                 }
                 Kind::sti_opcode => Register::ST0 + random.below(8) as u32,
                 Kind::al => Register::AL,
@@ -398,20 +490,20 @@ impl Builder<'_> {
                 }
                 Kind::mem_offs => {
                     i.set_op_kind(n, OpKind::Memory);
-                    i.set_memory_displacement64(address(random));
-                    i.set_memory_displ_size(8);
+                    i.set_memory_displacement64(address(random) & if narrow { 0xffff_ffff } else { u64::MAX });
+                    i.set_memory_displ_size(if narrow { 4 } else { 8 });
                     continue;
                 }
                 Kind::seg_rSI => {
-                    i.set_op_kind(n, OpKind::MemorySegRSI);
+                    i.set_op_kind(n, if narrow { OpKind::MemorySegESI } else { OpKind::MemorySegRSI });
                     continue;
                 }
                 Kind::seg_rDI => {
-                    i.set_op_kind(n, OpKind::MemorySegRDI);
+                    i.set_op_kind(n, if narrow { OpKind::MemorySegEDI } else { OpKind::MemorySegRDI });
                     continue;
                 }
                 Kind::es_rDI => {
-                    i.set_op_kind(n, OpKind::MemoryESRDI);
+                    i.set_op_kind(n, if narrow { OpKind::MemoryESEDI } else { OpKind::MemoryESRDI });
                     continue;
                 }
                 _ => return None,
@@ -430,7 +522,7 @@ impl Builder<'_> {
 
     /// Adds an instruction if there is room for it. `false`: not.
     fn put(&mut self, i: &Instruction, room: u64) -> bool {
-        let mut trial = Encoder::new(64);
+        let mut trial = Encoder::new(self.bits());
         match trial.encode(i, self.ip) {
             Ok(len) if len as u64 <= room => {
                 let _ = self.encoder.encode(i, self.ip);
@@ -478,7 +570,7 @@ impl Builder<'_> {
                 vec![with(Instruction::with1(Code::Fstp_sti, register))]
             }
             _ => {
-                let code = random.of(&FORMS.x87);
+                let code = self.random.of(&self.forms().x87);
                 vec![self.instruction(code)]
             }
         }
@@ -490,98 +582,114 @@ impl Builder<'_> {
             return self.x87_step().into_iter().flatten().collect();
         }
         let with = |result: Result<Instruction, iced_x86::IcedError>| result.ok();
-        let random = &mut *self.random;
-        let made: Vec<Option<Instruction>> = match random.below(64) {
+        let made: Vec<Option<Instruction>> = match self.random.below(68) {
             0..=2 => {
                 // The flags as they are, where they can be compared.
-                let to = random.of(&[Register::RAX, Register::R9, Register::R14]);
-                vec![Some(Instruction::with(Code::Pushfq)), with(Instruction::with1(Code::Pop_r64, to))]
+                let to = if self.narrow { 0 } else { self.random.of(&[0, 9, 14]) };
+                vec![
+                    Some(Instruction::with(self.sized(Code::Pushfq, Code::Pushfd))),
+                    with(Instruction::with1(self.sized(Code::Pop_r64, Code::Pop_r32), self.full(to))),
+                ]
             }
             3..=6 => {
-                let n = 1 + random.below(4);
-                let code = random.of(&[Code::Push_r64, Code::Pop_r64]);
-                (0..n).map(|_| with(Instruction::with1(code, Register::RAX + general(random)))).collect()
+                let n = 1 + self.random.below(4);
+                let code = match self.random.one_in(2) {
+                    true => self.sized(Code::Push_r64, Code::Push_r32),
+                    false => self.sized(Code::Pop_r64, Code::Pop_r32),
+                };
+                let mut one = || {
+                    let register = self.general();
+                    with(Instruction::with1(code, self.full(register)))
+                };
+                (0..n).map(|_| one()).collect()
             }
             7..=10 => {
                 let codes = [
-                    Code::Jo_rel32_64,
-                    Code::Jb_rel32_64,
-                    Code::Je_rel32_64,
-                    Code::Jne_rel32_64,
-                    Code::Jbe_rel32_64,
-                    Code::Js_rel32_64,
-                    Code::Jp_rel32_64,
-                    Code::Jl_rel32_64,
-                    Code::Jg_rel32_64,
+                    (Code::Jo_rel32_64, Code::Jo_rel32_32),
+                    (Code::Jb_rel32_64, Code::Jb_rel32_32),
+                    (Code::Je_rel32_64, Code::Je_rel32_32),
+                    (Code::Jne_rel32_64, Code::Jne_rel32_32),
+                    (Code::Jbe_rel32_64, Code::Jbe_rel32_32),
+                    (Code::Js_rel32_64, Code::Js_rel32_32),
+                    (Code::Jp_rel32_64, Code::Jp_rel32_32),
+                    (Code::Jl_rel32_64, Code::Jl_rel32_32),
+                    (Code::Jg_rel32_64, Code::Jg_rel32_32),
                 ];
-                let (code, to) = (random.of(&codes), self.piece_start());
-                vec![with(Instruction::with_branch(code, to))]
+                let ((long, narrow), to) = (self.random.of(&codes), self.piece_start());
+                vec![with(Instruction::with_branch(self.sized(long, narrow), to))]
             }
             11 | 12 => {
                 let to = self.piece_start();
-                vec![with(Instruction::with_branch(Code::Call_rel32_64, to))]
+                vec![with(Instruction::with_branch(self.sized(Code::Call_rel32_64, Code::Call_rel32_32), to))]
             }
             13..=15 => {
                 // Through a register or memory.
-                let (to, through) = (self.piece_start(), Register::RAX + general(self.random));
-                let call = self.random.one_in(2);
-                let code = if call { Code::Call_rm64 } else { Code::Jmp_rm64 };
-                let set = with(Instruction::with2(Code::Mov_r64_imm64, through, to));
+                let (to, through) = (self.piece_start(), self.general());
+                let code = match self.random.one_in(2) {
+                    true => self.sized(Code::Call_rm64, Code::Call_rm32),
+                    false => self.sized(Code::Jmp_rm64, Code::Jmp_rm32),
+                };
+                let (set, through) = (self.set(through, to), self.full(through));
                 if self.random.one_in(2) {
                     return [set, with(Instruction::with1(code, through))].into_iter().flatten().collect();
                 }
                 let place = MemoryOperand::with_base_displ(self.bases[0], 8 * self.random.below(16) as i64);
                 vec![
                     set,
-                    with(Instruction::with2(Code::Mov_rm64_r64, place, through)),
+                    with(Instruction::with2(self.sized(Code::Mov_rm64_r64, Code::Mov_rm32_r32), place, through)),
                     with(Instruction::with1(code, place)),
                 ]
             }
             16..=19 => {
-                let release = random.of(&[8u32, 0, 16]);
-                vec![if random.one_in(4) {
-                    with(Instruction::with1(Code::Retnq_imm16, release))
+                let release = self.random.of(&[8u32, 0, 16]);
+                vec![if self.random.one_in(4) {
+                    with(Instruction::with1(self.sized(Code::Retnq_imm16, Code::Retnd_imm16), release))
                 } else {
-                    Some(Instruction::with(Code::Retnq))
+                    Some(Instruction::with(self.sized(Code::Retnq, Code::Retnd)))
                 }]
             }
             20 => {
                 // A return to where no call came from.
                 let to = self.piece_start();
-                vec![with(Instruction::with1(Code::Pushq_imm32, to as i32)), Some(Instruction::with(Code::Retnq))]
+                vec![self.push(to as u32), Some(Instruction::with(self.sized(Code::Retnq, Code::Retnd)))]
             }
-            21 => vec![Some(Instruction::with(random.of(&[Code::Stac, Code::Clac])))],
+            21 => vec![Some(Instruction::with(self.random.of(&[Code::Stac, Code::Clac])))],
             22 => {
                 // Code is written: an instruction somewhere else, or its operand.
                 let to = self.piece_start() + self.random.below(40);
-                let place = MemoryOperand::with_displ(to, 8);
                 let value = self.random.of(&[0x90, 0x48, 0xc3, 0xfd]);
-                vec![with(Instruction::with2(Code::Mov_rm8_imm8, place, value))]
+                vec![with(Instruction::with2(Code::Mov_rm8_imm8, self.place(to), value))]
             }
-            23 => {
-                let base = address(random);
-                let code = random.of(&[Code::Wrfsbase_r64, Code::Wrgsbase_r64]);
-                vec![
-                    with(Instruction::with2(Code::Mov_r64_imm64, Register::RAX, base)),
-                    with(Instruction::with1(code, Register::RAX)),
-                ]
+            23 if !self.narrow => {
+                let base = address(self.random);
+                let code = self.random.of(&[Code::Wrfsbase_r64, Code::Wrgsbase_r64]);
+                vec![self.set(0, base), with(Instruction::with1(code, Register::RAX))]
             }
             24 => {
-                // Arithmetic flags, sometimes TF, AC, DF and others.
-                let flags = if random.one_in(3) { random.next() & 0x4_0dd5 } else { random.next() & 0x8d5 };
-                vec![with(Instruction::with1(Code::Pushq_imm32, flags as i32)), Some(Instruction::with(Code::Popfq))]
+                // Arithmetic flags, sometimes IF, TF, AC, DF and others.
+                let random = &mut *self.random;
+                let flags = if random.one_in(3) { random.next() & 0x4_0fd5 } else { random.next() & 0xad5 };
+                let pop = Instruction::with(self.sized(Code::Popfq, Code::Popfd));
+                vec![self.push(flags as u32), Some(pop)]
             }
             25..=27 => {
-                let (register, to) = (random.below(16) as u32, address(random));
-                vec![with(Instruction::with2(Code::Mov_r64_imm64, Register::RAX + register, to))]
+                let (register, to) = (self.random.below(16) as u32, address(self.random));
+                vec![self.set(register, to)]
             }
-            28 => vec![with(Instruction::with2(Code::Mov_r64_imm64, Register::RSP, STACK - 8 * random.below(200)))],
+            28 => {
+                let to = STACK - 8 * self.random.below(200);
+                vec![self.set(4, to)]
+            }
             29..=34 => {
-                let code = random.of(&FORMS.all);
+                let code = self.random.of(&self.forms().all);
                 vec![self.instruction(code)]
             }
+            // Interrupts off and on, and an access to the board after which there is one.
+            64 | 65 => vec![Some(Instruction::with(Code::Cli))],
+            66 => vec![Some(Instruction::with(Code::Sti))],
+            67 => vec![with(Instruction::with2(Code::Out_imm8_AL, 0x80, Register::AL))],
             _ => {
-                let code = random.of(&FORMS.common);
+                let code = self.random.of(&self.forms().common);
                 vec![self.instruction(code)]
             }
         };
@@ -598,23 +706,27 @@ pub fn start(random: &mut Random) -> Start {
         1 => CODE + random.below(PAGE),
         _ => CODE + 2 * PAGE - random.below(6 * PIECE),
     };
+    let width = random.of(&[Width::Long, Width::Long, Width::Long, Width::Compatibility, Width::Protected]);
+    let narrow = width != Width::Long;
     let starts: Vec<u64> = (0..pieces).map(|n| first + n * PIECE).collect();
     let mut code = vec![0xcc; (CODE_PAGES * PAGE) as usize];
     for (number, &at) in starts.iter().enumerate() {
-        let bases = [general(random), general(random)].map(|n| Register::RAX + n);
+        let bases = [general(random, narrow), general(random, narrow)];
         let x87 = random.one_in(4);
-        let mut builder = Builder { random, bases, x87, starts: &starts, encoder: Encoder::new(64), ip: at };
+        let encoder = Encoder::new(if narrow { 32 } else { 64 });
+        let mut builder = Builder { random, bases: [Register::None; 2], narrow, x87, starts: &starts, encoder, ip: at };
+        builder.bases = bases.map(|n| builder.full(n));
         let next = starts[(number + 1) % starts.len()];
         let limit = at + PIECE - END;
         let mut first: Vec<Instruction> = Vec::new();
         if builder.random.one_in(2) {
-            let place = MemoryOperand::with_displ(RECOVERY, 8);
-            first.extend(Instruction::with2(Code::Mov_rm64_imm32, place, next as i32));
+            let code = builder.sized(Code::Mov_rm64_imm32, Code::Mov_rm32_imm32);
+            first.extend(Instruction::with2(code, builder.place(RECOVERY), next as i32));
         }
         for base in bases {
             if !builder.random.one_in(4) {
                 let to = address(builder.random);
-                first.extend(Instruction::with2(Code::Mov_r64_imm64, base, to));
+                first.extend(builder.set(base, to));
             }
         }
         for i in first {
@@ -633,7 +745,7 @@ pub fn start(random: &mut Random) -> Start {
             code[from..from + fill.len()].copy_from_slice(&fill);
             None
         } else {
-            Instruction::with_branch(Code::Jmp_rel32_64, next).ok()
+            Instruction::with_branch(builder.sized(Code::Jmp_rel32_64, Code::Jmp_rel32_32), next).ok()
         };
         if let Some(end) = end {
             builder.put(&end, END);
@@ -646,14 +758,22 @@ pub fn start(random: &mut Random) -> Start {
     let mut gpr = [0; 16];
     gpr.fill_with(|| value(random));
     gpr[4] = STACK - 8 * random.below(64);
+    if width == Width::Protected {
+        gpr.iter_mut().for_each(|register| *register &= 0xffff_ffff);
+    }
+    let mut bases = [address(random), address(random)];
+    if narrow {
+        bases = bases.map(|base| if random.one_in(2) { 0 } else { base & 0xffff_ffff });
+    }
     Start {
+        width,
         cpl,
         smap: cpl == 0 && random.one_in(2),
         rip: first,
         code,
         gpr,
-        flags: random.next() & 0x8d5 | if random.one_in(3) { 1 << 18 } else { 0 },
-        bases: [address(random), address(random)],
+        flags: random.next() & 0xad5 | if random.one_in(3) { 1 << 18 } else { 0 },
+        bases,
         pointers: random.one_in(4),
         seed: random.next(),
         tier: if random.one_in(6) { Tier::Auto } else { Tier::Translator },
@@ -663,13 +783,14 @@ pub fn start(random: &mut Random) -> Start {
 /// A program, for people.
 pub fn listing(start: &Start) -> String {
     let mut text = format!(
-        "cpl {} smap {} at {:#x}, flags {:#x}, bases {:x?}, {:?}\n{:x?}\n",
-        start.cpl, start.smap, start.rip, start.flags, start.bases, start.tier, start.gpr
+        "{:?}, cpl {} smap {} at {:#x}, flags {:#x}, bases {:x?}, {:?}\n{:x?}\n",
+        start.width, start.cpl, start.smap, start.rip, start.flags, start.bases, start.tier, start.gpr
     );
     let from = (start.rip - CODE) as usize;
     let end = start.code.iter().rposition(|byte| *byte != 0xcc).map_or(0, |at| at + 1);
     let mut formatter = GasFormatter::new();
-    for i in Decoder::with_ip(64, &start.code[from..end], start.rip, DecoderOptions::NONE) {
+    let bits = if start.width == Width::Long { 64 } else { 32 };
+    for i in Decoder::with_ip(bits, &start.code[from..end], start.rip, DecoderOptions::NONE) {
         if i.mnemonic() == Mnemonic::Int3 || i.mnemonic() == Mnemonic::Nop {
             continue;
         }
