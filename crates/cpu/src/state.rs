@@ -102,6 +102,7 @@ pub mod rights {
 
 /// A segment register with its hidden part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Segment {
     /// Base address.
     pub base: u64,
@@ -208,6 +209,7 @@ pub const AMD_REGISTERS: [u32; 12] = [
 
 /// Model-specific registers held by the processor.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 pub struct Msrs {
     /// IA32_EFER.
     pub efer: u64,
@@ -292,8 +294,9 @@ pub mod attention {
 }
 
 /// A virtual processor.
+#[repr(C)]
 pub struct Cpu {
-    // Fields that every instruction touches come first.
+    // Fields that every instruction touches come first, then those that translated code uses, which finds them by their distances.
     /// RAX to R15; 16 and above read as zero and are never written.
     pub gpr: [u64; 32],
     /// Instruction pointer; while a handler runs, of the next instruction.
@@ -320,6 +323,16 @@ pub struct Cpu {
     pub mode: u8,
     /// ES, CS, SS, DS, FS, GS, then a flat one ([`crate::op::SEG_FLAT`]).
     pub seg: [Segment; 8],
+    /// Control register 0.
+    pub cr0: u64,
+    /// Page-fault linear address.
+    pub cr2: u64,
+    /// Root of the page tables and PCID.
+    pub cr3: u64,
+    /// Control register 4.
+    pub cr4: u64,
+    /// Model-specific registers.
+    pub msr: Msrs,
     /// Translations ready for the fast path.
     pub front: Front,
 
@@ -330,14 +343,6 @@ pub struct Cpu {
     pub vector: VectorState,
     /// x87 and MMX.
     pub x87: X87,
-    /// Control register 0.
-    pub cr0: u64,
-    /// Page-fault linear address.
-    pub cr2: u64,
-    /// Root of the page tables and PCID.
-    pub cr3: u64,
-    /// Control register 4.
-    pub cr4: u64,
     /// Extended control register 0.
     pub xcr0: u64,
     /// Protection keys of user pages.
@@ -354,8 +359,6 @@ pub struct Cpu {
     pub ldtr: Segment,
     /// Task register; the type in `rights` tells 16-bit from 32/64-bit, busy set.
     pub tr: Segment,
-    /// Model-specific registers.
-    pub msr: Msrs,
     /// What stopped the last instruction.
     pub fault: Cause,
     /// Linear address for #PF.

@@ -11,6 +11,10 @@ use std::path::Path;
 
 type Assemble = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 
+/// Blocks of code at CPL 0.
+const SYSTEM: &[(&str, Assemble)] =
+    &[("read-control", |a| a.mov(rax, cr3)), ("swap-bases", |a| a.swapgs()), ("write-msr", |a| a.wrmsr())];
+
 /// Blocks of user code.
 const BLOCKS: &[(&str, Assemble)] = &[
     ("add", |a| a.add(rax, rcx)),
@@ -20,6 +24,7 @@ const BLOCKS: &[(&str, Assemble)] = &[
         a.test(eax, eax)
     }),
     ("bsf", |a| a.bsf(rax, rdi)),
+    ("bsr-to-memory-register", |a| a.bsr(r9, rdi)),
     ("call", |a| a.call(0x10_0800)),
     ("call-indirect", |a| a.call(rax)),
     ("call-memory", |a| a.call(qword_ptr(rbx + 0x18))),
@@ -32,11 +37,17 @@ const BLOCKS: &[(&str, Assemble)] = &[
         a.cmp(dword_ptr(rdi + 0x10), 3)?;
         a.je(0x10_0040)
     }),
+    ("compare-exchange-16", |a| a.lock().cmpxchg16b(xmmword_ptr(rdi))),
     ("compare-exchange", |a| {
         a.lock().cmpxchg(qword_ptr(rdi), rdx)?;
         a.jne(0x10_0040)
     }),
     ("divide", |a| a.div(rcx)),
+    ("divide-signed", |a| {
+        a.cqo()?;
+        a.idiv(qword_ptr(rsi))?;
+        a.test(rax, rax)
+    }),
     ("epilogue", |a| {
         a.add(rsp, 8)?;
         a.pop(rbx)?;
@@ -105,6 +116,7 @@ const BLOCKS: &[(&str, Assemble)] = &[
         a.not(byte_ptr(rdi))?;
         a.xadd(qword_ptr(rsi), r10)
     }),
+    ("read-time", |a| a.rdtsc()),
     ("registers-in-memory", |a| {
         a.mov(r9, r10)?;
         a.add(r11, r14)?;
@@ -112,6 +124,14 @@ const BLOCKS: &[(&str, Assemble)] = &[
         a.mov(r9b, 1)
     }),
     ("return", |a| a.ret()),
+    ("rotate-flags-live", |a| {
+        a.rol(rdx, 7)?;
+        a.jo(0x10_0040)
+    }),
+    ("segment-register", |a| {
+        a.mov(eax, ds)?;
+        a.mov(word_ptr(rdi), fs)
+    }),
     ("setcc", |a| {
         a.test(rdi, rdi)?;
         a.sete(al)?;
@@ -138,6 +158,8 @@ const BLOCKS: &[(&str, Assemble)] = &[
         a.mov(byte_ptr(rbx), r9b)
     }),
     ("string-move", |a| a.rep().movsb()),
+    ("string-store", |a| a.rep().stosq()),
+    ("string-store-once", |a| a.stosb()),
     ("sum-loop", |a| {
         a.add(rax, qword_ptr(rdi + rcx * 8))?;
         a.inc(rcx)?;
@@ -176,8 +198,8 @@ const BLOCKS: &[(&str, Assemble)] = &[
 ];
 
 /// The translation of a block as text.
-fn golden(assemble_block: Assemble) -> String {
-    let mut machine = Machine::long64(3);
+fn golden(cpl: u8, assemble_block: Assemble) -> String {
+    let mut machine = Machine::long64(cpl);
     machine.cache.tier = Tier::Translator;
     machine.cpu.fdp_on_exception = true;
     // Blocks end with their page, if they do not before.
@@ -211,8 +233,9 @@ fn translated_code_is_as_in_the_files() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/translate");
     let update = std::env::var_os("UPDATE_GOLDEN").is_some();
     let mut different = Vec::new();
-    for (name, block) in BLOCKS {
-        let (path, text) = (directory.join(format!("{name}.txt")), golden(*block));
+    let user = BLOCKS.iter().map(|(name, block)| (3, name, block));
+    for (cpl, name, block) in user.chain(SYSTEM.iter().map(|(name, block)| (0, name, block))) {
+        let (path, text) = (directory.join(format!("{name}.txt")), golden(cpl, *block));
         if update {
             std::fs::create_dir_all(&directory).unwrap();
             std::fs::write(&path, &text).unwrap();
@@ -222,5 +245,5 @@ fn translated_code_is_as_in_the_files() {
     }
     let files = std::fs::read_dir(&directory).unwrap().count();
     assert!(different.is_empty(), "{}\nUPDATE_GOLDEN=1 accepts this", different.join("\n"));
-    assert_eq!(files, BLOCKS.len(), "a file without a block");
+    assert_eq!(files, BLOCKS.len() + SYSTEM.len(), "a file without a block");
 }

@@ -14,6 +14,8 @@ use ledger::{Class, Family, Kind};
 pub static ROWS: &[Row] =
     &[Row::end(Rdmsr, Class::System, |_, _| Some(rdmsr)), Row::end(Wrmsr, Class::System, |_, _| Some(wrmsr))];
 
+pub(crate) use index::SPEC_CTRL;
+
 /// Indices of registers that have rules of their own.
 mod index {
     pub const TSC: u32 = 0x10;
@@ -194,7 +196,7 @@ impl Cpu {
     }
 
     /// Bits of IA32_SPEC_CTRL that exist.
-    fn spec_ctrl_bits(&self) -> u64 {
+    pub(crate) fn spec_ctrl_bits(&self) -> u64 {
         use Capability::*;
         const BITS: &[(Capability, u64)] =
             &[(SpecCtrl, 1), (AmdIbrs, 1), (Stibp, 2), (AmdStibp, 2), (Ssbd, 4), (AmdSsbd, 4)];

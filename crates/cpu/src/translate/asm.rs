@@ -293,3 +293,71 @@ impl Asm {
         self.code[site..site + 4].copy_from_slice(&distance.to_le_bytes());
     }
 }
+
+/// What only the system's instructions, strings and divisions need.
+impl Asm {
+    /// `movzx to, byte [m]` or `movzx to, word [m]` (16 bits if `word`), zero-extended.
+    pub fn flagless_load_part(&mut self, word: bool, to: R, m: M) {
+        self.rex(false, to.0, m);
+        self.bytes(&[0x0f, 0xb6 | u8::from(word)]);
+        self.modrm(to.0, m);
+    }
+
+    /// `mov [m], from` of 8 bits or, if `word`, 16; of AL, CL, DL, BL or R8B and so on.
+    pub fn flagless_store_part(&mut self, word: bool, m: M, from: R) {
+        debug_assert!(!(4..8).contains(&from.0));
+        if word {
+            self.code.push(0x66);
+        }
+        self.rex(false, from.0, m);
+        self.code.push(0x88 | u8::from(word));
+        self.modrm(from.0, m);
+    }
+
+    /// `pext to, from, mask` (64 bits).
+    pub fn flagless_extract_by(&mut self, to: R, from: R, mask: R) {
+        let rxb = 0xe0 ^ (to.0 >> 3) << 7 ^ (mask.0 >> 3) << 5;
+        self.bytes(&[0xc4, rxb & 0xe0 | 2, 0x80 | (!from.0 & 15) << 3 | 2, 0xf5]);
+        self.registers(to, mask);
+    }
+
+    /// `mulx high, low, by` (64 bits): by RDX.
+    pub fn flagless_multiply(&mut self, high: R, low: R, by: R) {
+        let rxb = 0xe0 ^ (high.0 >> 3) << 7 ^ (by.0 >> 3) << 5;
+        self.bytes(&[0xc4, rxb & 0xe0 | 2, 0x80 | (!low.0 & 15) << 3 | 3, 0xf6]);
+        self.registers(high, by);
+    }
+
+    /// `cmpxchg16b [m]`.
+    pub fn compare_exchange_16(&mut self, m: M) {
+        self.rex(true, 1, m);
+        self.bytes(&[0x0f, 0xc7]);
+        self.modrm(1, m);
+    }
+
+    /// `div by` or `idiv by`, of 64 bits if `wide`, else 32.
+    pub fn divide(&mut self, wide: bool, signed: bool, by: R) {
+        let operation = R(6 | u8::from(signed));
+        self.rex_registers(wide, operation, by);
+        self.code.push(0xf7);
+        self.registers(operation, by);
+    }
+
+    /// `jmp` forward, short.
+    pub fn jump_on(&mut self) -> Forward {
+        self.bytes(&[0xeb, 0]);
+        Forward(self.here())
+    }
+
+    /// `rep movs` or `rep stos` of elements of so many bytes.
+    pub fn repeat_string(&mut self, moves: bool, size: u8) {
+        self.code.push(0xf3);
+        match size {
+            8 => self.code.push(0x48),
+            2 => self.code.push(0x66),
+            _ => {}
+        }
+        let operation = if moves { 0xa4 } else { 0xaa };
+        self.code.push(operation | u8::from(size != 1));
+    }
+}

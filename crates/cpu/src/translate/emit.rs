@@ -87,6 +87,16 @@ pub struct Miss {
     pub ticks: i32,
 }
 
+/// What an instruction charges besides its class, each time or so often as it says: counted under a number, if at all, and this
+/// much time.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// See [`Miss::counter`].
+    pub counter: Option<u32>,
+    /// Its price.
+    pub ticks: u32,
+}
+
 /// What to translate.
 pub struct Source<'a> {
     /// The number of the translation.
@@ -105,6 +115,8 @@ pub struct Source<'a> {
     pub miss: Option<Miss>,
     /// Each x87 instruction notes its operand's address.
     pub data_pointers: bool,
+    /// Bits of IA32_SPEC_CTRL that exist.
+    pub spec_ctrl: u64,
 }
 
 impl Source<'_> {
@@ -270,6 +282,7 @@ impl<'a> Emit<'a> {
     fn block(&mut self) {
         let part = self.part();
         let behind = part.plans.len() - 1;
+        let mut handled = false;
         for (at, plan) in part.plans.iter().enumerate() {
             self.at = at;
             match (part.way, plan) {
@@ -278,7 +291,8 @@ impl<'a> Emit<'a> {
                 (Way::End, plan) if at == behind && (plan.leaves() || *plan == Plan::Handler) => self.count(),
                 _ => {}
             }
-            if !self.one(*plan) {
+            handled = !self.one(*plan);
+            if handled {
                 self.handler();
             }
             if let Plan::AccessControl { set } = plan {
@@ -286,7 +300,7 @@ impl<'a> Emit<'a> {
             }
         }
         // A handler at the end leaves.
-        if part.way == Way::End && !part.plans.last().is_some_and(|plan| plan.leaves() || *plan == Plan::Handler) {
+        if part.way == Way::End && !handled && !part.plans.last().is_some_and(|plan| plan.leaves()) {
             self.count();
             self.link(false, None);
         }
@@ -332,8 +346,13 @@ impl<'a> Emit<'a> {
         }
     }
 
+    /// What the instruction at hand charges besides its class.
+    pub fn event(&self) -> Option<Event> {
+        self.part().events[self.at]
+    }
+
     /// Adds one to a counter.
-    fn count_under(&mut self, counter: u32) {
+    pub fn count_under(&mut self, counter: u32) {
         let count = M::at(TEST, 4 * counter as i32);
         self.asm.flagless_load(TEST, field!(counts));
         self.asm.flagless_load32(SECOND, count);
@@ -399,6 +418,14 @@ impl<'a> Emit<'a> {
             Plan::MaskInterrupts => self.mask_interrupts(),
             Plan::AccessControl { set } => self.access_control(set),
             Plan::BitInMemory => self.bit_in_memory(),
+            Plan::ReadTime => self.read_time(),
+            Plan::ReadControl => self.read_control(),
+            Plan::SwapBases => self.swap_bases(),
+            Plan::WriteMsr => self.write_msr(),
+            Plan::Selector => self.selector(),
+            Plan::CompareExchange16 => self.compare_exchange_16(),
+            Plan::Divide { keeps_flags } => self.divide(keeps_flags),
+            Plan::String => self.string(),
             Plan::Pop => self.pop(),
             Plan::Leave => self.leave(),
             Plan::Branch => self.branch(),

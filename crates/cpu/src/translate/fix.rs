@@ -1,8 +1,8 @@
 //! Flags that the manual leaves undefined, made those of the interpreter (those of Intel's processors) on whatever host.
 
-use super::asm::R;
+use super::asm::{M, R};
 use super::emit::Emit;
-use super::layout::{FIRST, SECOND};
+use super::layout::{FIRST, SECOND, TEST};
 use crate::op::Op;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
@@ -10,27 +10,38 @@ use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 const ZF_AF_CF: u8 = 0x40 | 0x10 | 0x01;
 const AF: u8 = 0x10;
 
-/// Whether [`fix`] knows the instruction: shifts of registers by an immediate, and multiplications to a register.
+/// Whether [`fix`] knows the instruction: shifts and rotates of registers by an immediate, multiplications of 32 or 64 bits, and
+/// bit scans of registers.
 pub fn can_fix(i: &Instruction, op: &Op) -> bool {
     let wide_enough = i.op0_kind() == OpKind::Register && i.op0_register().size() >= 4;
     match i.mnemonic() {
-        Mnemonic::Shl | Mnemonic::Sal | Mnemonic::Shr | Mnemonic::Sar => {
+        Mnemonic::Shl | Mnemonic::Sal | Mnemonic::Shr | Mnemonic::Sar | Mnemonic::Rol | Mnemonic::Ror => {
             let mask = if op.size == 8 { 63 } else { 31 };
             let count = if i.op1_kind() == OpKind::Immediate8 { i.immediate8() & mask } else { 0 };
             wide_enough && count != 0
         }
-        Mnemonic::Imul => i.op_count() >= 2 && wide_enough,
+        Mnemonic::Mul | Mnemonic::Imul if i.op_count() == 1 => op.size >= 4,
+        Mnemonic::Imul => wide_enough,
+        // If there is no bit the target stays.
+        Mnemonic::Bsf | Mnemonic::Bsr => {
+            let target = i.op0_register().full_register().number() as u8;
+            wide_enough && i.op1_kind() == OpKind::Register && super::layout::host(target).is_some()
+        }
         _ => false,
     }
 }
 
 /// Emits the instruction, already rewritten to host registers, with the interpreter's flags.
 pub fn fix(emit: &mut Emit, rewritten: &Instruction) -> bool {
-    let target = rewritten.op0_register();
-    let wide = target.is_gpr64();
+    if matches!(rewritten.mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr) {
+        return scan(emit, rewritten);
+    }
+    // One operand: the product is in RDX and RAX.
+    let target = if rewritten.op_count() == 1 { Register::RAX } else { rewritten.op0_register() };
+    let wide = if rewritten.op_count() == 1 { emit.op().size == 8 } else { target.is_gpr64() };
     let at = R(target.number() as u8);
     let mut keep_carry = true;
-    let mask = if rewritten.mnemonic() == Mnemonic::Imul {
+    let mask = if matches!(rewritten.mnemonic(), Mnemonic::Mul | Mnemonic::Imul) {
         if !emit.native(rewritten) {
             return false;
         }
@@ -39,6 +50,17 @@ pub fn fix(emit: &mut Emit, rewritten: &Instruction) -> bool {
         emit.test(wide, at);
         keep_carry = false;
         !ZF_AF_CF
+    } else if matches!(rewritten.mnemonic(), Mnemonic::Rol | Mnemonic::Ror) {
+        if rewritten.immediate8() & if wide { 63 } else { 31 } == 1 {
+            // OF is defined.
+            return emit.native(rewritten);
+        }
+        // OF stays: seto r11b.
+        emit.asm.bytes(&[0x41, 0x0f, 0x90, 0xc3]);
+        if !emit.native(rewritten) {
+            return false;
+        }
+        !0
     } else {
         // OF is as if the count were 1; no flag is live before a shift by a constant.
         let sign = if wide { 63 } else { 31 };
@@ -69,5 +91,23 @@ pub fn fix(emit: &mut Emit, rewritten: &Instruction) -> bool {
     }
     emit.asm.bytes(&[0x04, 0x7f, 0x9e]); // add al, 127; sahf
     emit.asm.flagless_copy(R::RAX, FIRST);
+    true
+}
+
+/// BSF or BSR of a register: without a bit ZF and PF are set, and the target stays; else PF is that of the bit's number.
+fn scan(emit: &mut Emit, rewritten: &Instruction) -> bool {
+    let wide = rewritten.op0_register().is_gpr64();
+    let (to, from) = (rewritten.op0_register().number() as u8, rewritten.op1_register().number() as u8);
+    emit.test(wide, R(from));
+    // jz
+    emit.asm.bytes(&[0x74, 0]);
+    let begin = emit.asm.here();
+    if !emit.native(rewritten) {
+        return false;
+    }
+    emit.asm.flagless_lea32(TEST, M::at(R(to), 0x100));
+    emit.test(false, TEST);
+    let distance = emit.asm.here() - begin;
+    emit.asm.code[begin - 1] = distance as u8;
     true
 }

@@ -93,6 +93,10 @@ pub struct Running {
     pub(super) host_stack: u64,
     /// What is handed to [`super::run::slow`].
     pub(super) context: *mut super::run::Context,
+    /// What [`BUDGET`] counts from.
+    pub(super) base: u64,
+    /// 0 outside non-root mode.
+    pub(super) non_root: u64,
     /// All operations.
     pub(super) ops: *const Op,
     /// See [`super::x87`].

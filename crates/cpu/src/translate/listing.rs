@@ -95,7 +95,7 @@ impl Names {
         running! {
             returns counts bases page_mask jump_mask targets registers flags interrupts access_control system_flags budget
             missing refused loaded vector host_mxcsr
-            aligned_to_16 aligned_to_32 target resume host_stack context ops
+            aligned_to_16 aligned_to_32 target resume host_stack context ops base non_root
         }
         macro_rules! x87 {
             ($($field:ident)*) => {

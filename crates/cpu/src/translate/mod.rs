@@ -13,6 +13,7 @@
 mod address;
 mod asm;
 mod branch;
+mod divide;
 mod emit;
 mod entry;
 mod fix;
@@ -20,6 +21,7 @@ mod layout;
 mod listing;
 mod plan;
 mod run;
+mod string;
 mod system;
 mod trace;
 mod vector;

@@ -1,8 +1,11 @@
 //! What becomes of each instruction of a block: executed natively, written out by the translator, or run by its handler.
 
+use super::emit::{Access, Key};
+use crate::exec::msr::SPEC_CTRL;
 use crate::op::{Op, SEG_FLAT};
 use crate::state::seg;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register, RflagsBits};
+use ledger::{Class, Family, Kind};
 
 /// How an instruction is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,25 @@ pub enum Plan {
     MaskInterrupts,
     /// BT, BTS, BTR or BTC of 64 bits in memory, by a register.
     BitInMemory,
+    /// RDTSC.
+    ReadTime,
+    /// MOV from CR2 or CR3.
+    ReadControl,
+    /// SWAPGS.
+    SwapBases,
+    /// WRMSR.
+    WriteMsr,
+    /// MOV from a segment register.
+    Selector,
+    /// CMPXCHG16B.
+    CompareExchange16,
+    /// DIV or IDIV.
+    Divide {
+        /// Flags, which stay as they are, may be looked at.
+        keeps_flags: bool,
+    },
+    /// MOVS or STOS.
+    String,
     /// STAC or CLAC: the mode of access changes.
     AccessControl {
         /// RFLAGS.AC afterwards.
@@ -142,6 +164,8 @@ fn is_native(mnemonic: Mnemonic) -> bool {
             | Bts
             | Btr
             | Btc
+            | Bsf
+            | Bsr
             | Tzcnt
             | Lzcnt
             | Rorx
@@ -260,6 +284,20 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
         Leave if i.code() == iced_x86::Code::Leaveq => return Plan::Leave,
         Pushfq => return Plan::PushFlags,
         Cli => return Plan::MaskInterrupts,
+        Rdtsc => return Plan::ReadTime,
+        Swapgs => return Plan::SwapBases,
+        Wrmsr => return Plan::WriteMsr,
+        Cmpxchg16b if segment_fits(op, narrow) => return Plan::CompareExchange16,
+        Div | Idiv if op.size >= 4 && divisor_fits(i, op, narrow) => return Plan::Divide { keeps_flags: true },
+        Mov if i.op0_kind() == OpKind::Register && i.op1_kind() == OpKind::Register && i.op1_register().is_cr() => {
+            return Plan::ReadControl;
+        }
+        Mov if i.op1_kind() == OpKind::Register && i.op1_register().is_segment_register() => {
+            let memory = i.op0_kind() == OpKind::Memory;
+            let fits = if memory { native_memory(i, op, narrow) } else { op.size >= 4 };
+            return if fits { Plan::Selector } else { Plan::Handler };
+        }
+        Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq if is_string(i, op) => return Plan::String,
         Stac => return Plan::AccessControl { set: true },
         Clac => return Plan::AccessControl { set: false },
         Jmp if i.op0_kind() == OpKind::NearBranch64 && canonical(op.imm) => return Plan::Jump,
@@ -304,6 +342,33 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
     Plan::Native
 }
 
+fn divisor_fits(i: &Instruction, op: &Op, narrow: bool) -> bool {
+    match i.op0_kind() {
+        OpKind::Memory => native_memory(i, op, narrow),
+        // These hold the dividend.
+        _ => !matches!(op.r0, 0 | 2),
+    }
+}
+
+/// Whether this is MOVS or STOS with 64-bit addresses and without another segment, under REP or not.
+fn is_string(i: &Instruction, op: &Op) -> bool {
+    let string = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::MemoryESRDI);
+    string && op.asize == 8 && op.seg >= SEG_FLAT && !op.has(Op::REPNE)
+}
+
+/// What translated code charges an instruction for besides its class.
+pub fn event(i: &Instruction, key: Key) -> Option<Kind> {
+    use Mnemonic::*;
+    Some(match i.mnemonic() {
+        Swapgs if key.access != Access::User => Kind::new(Family::Swapgs, 0),
+        Wrmsr if key.access != Access::User => Kind::new(Family::Wrmsr, SPEC_CTRL),
+        Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq if i.has_rep_prefix() => {
+            Kind::new(Family::Instruction, Class::StringStep as u32)
+        }
+        _ => return None,
+    })
+}
+
 /// Whether the translator computes this memory operand's address.
 pub fn native_memory(i: &Instruction, op: &Op, narrow: bool) -> bool {
     let moffs = i.memory_base() == Register::None && i.memory_displ_size() == 8 && !i.is_ip_rel_memory_operand() && {
@@ -336,6 +401,13 @@ fn segment_fits(op: &Op, narrow: bool) -> bool {
 pub fn plans(instructions: &[Instruction], ops: &[Op], narrow: bool) -> Vec<Plan> {
     let mut plans: Vec<Plan> = instructions.iter().zip(ops).map(|(i, op)| plan_one(i, op, narrow)).collect();
     for n in 0..plans.len() {
+        if let Plan::Divide { .. } = plans[n] {
+            let dead = die(ARITHMETIC, &instructions[n + 1..], &plans[n + 1..]);
+            plans[n] = Plan::Divide { keeps_flags: !dead };
+        }
+        if matches!(instructions[n].mnemonic(), Mnemonic::Bsf | Mnemonic::Bsr) && plans[n] == Plan::Native {
+            plans[n] = if super::fix::can_fix(&instructions[n], &ops[n]) { Plan::Fixed } else { Plan::Handler };
+        }
         if plans[n] == Plan::Native {
             let undefined = undefined_flags(&instructions[n]);
             if undefined != 0 && !die(undefined, &instructions[n + 1..], &plans[n + 1..]) {

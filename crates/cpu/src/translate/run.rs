@@ -1,6 +1,6 @@
 //! Entering translated code, and what it calls back for.
 
-use super::emit::{Access, Miss, Source};
+use super::emit::{Access, Event, Miss, Source};
 use super::layout::Running;
 use super::trace::{CHEAPEST, DRAIN, SPAN};
 use super::vector::NEEDS;
@@ -16,6 +16,7 @@ use crate::op::Op;
 use crate::ram::PAGE;
 use crate::state::{Cpu, NOT_LOADED, bits::*, rights, seg};
 use crate::tier::Tier;
+use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Ticks};
 
 /// Time that translated code runs at most before it leaves.
@@ -32,8 +33,6 @@ pub struct Context {
     cache: *mut BlockCache,
     /// The current area's.
     running: *mut Running,
-    /// What [`Running::budget`] counts from.
-    base: Ticks,
     /// When translated code is left at the latest.
     until: Ticks,
     /// Who is charged for blocks.
@@ -173,7 +172,10 @@ impl Cpu {
 
     #[cold]
     fn translate_block(&mut self, cache: &mut BlockCache, index: u32, key: Key, warm: u16) -> u32 {
-        let parts = self.trace(cache, index, key, warm);
+        let mut parts = self.trace(cache, index, key, warm);
+        for part in &mut parts {
+            part.events = part.instructions.iter().map(|i| self.event(cache, i, key)).collect();
+        }
         let Some(op) = parts.last().and_then(|part| part.ops.last()) else {
             cache.translations.refuse(index);
             return 0;
@@ -198,12 +200,28 @@ impl Cpu {
             target_slots: self.predictor.slots(),
             miss,
             data_pointers: !self.fdp_on_exception,
+            spec_ctrl: self.spec_ctrl_bits(),
         };
         let entry = cache.translations.translate(&source);
         if entry == 0 {
             cache.translations.refuse(index);
         }
         entry
+    }
+
+    /// What translated code charges an instruction for besides its class.
+    fn event(&self, cache: &mut BlockCache, instruction: &Instruction, key: Key) -> Option<Event> {
+        let kind = super::plan::event(instruction, key)?;
+        let price = match kind.family {
+            Family::Instruction => u64::from(self.model.costs.class[kind.param as usize]),
+            _ => self.model.costs.of(kind),
+        };
+        let ticks = u32::try_from(price).ok().filter(|ticks| *ticks != 0 && *ticks < 1 << 24)?;
+        let counter = match self.model.recorded {
+            true => Some(cache.event(instruction.ip(), kind, price)?),
+            false => None,
+        };
+        Some(Event { counter, ticks })
     }
 
     fn enter_translated(&mut self, cache: &mut BlockCache, entry: u32) -> Before {
@@ -213,7 +231,6 @@ impl Cpu {
             cpu: std::ptr::null_mut(),
             cache: std::ptr::null_mut(),
             running: std::ptr::null_mut(),
-            base: 0,
             until: started.saturating_add(LONGEST),
             origin: self.origin,
             counted: None,
@@ -254,14 +271,16 @@ impl Cpu {
     fn prepare_area(&mut self, cache: &mut BlockCache, context: &mut Context) -> *mut Running {
         let stop = self.stop_at.min(context.until);
         let due = self.is_due(context, 0);
-        context.base = if due { self.clock } else { stop };
+        let base = if due { self.clock } else { stop };
         let image = self.lazy.image();
         let generation = cache.translations.generation();
         let (returns, targets) = self.predictor.expose();
         let bases = [self.seg[usize::from(seg::FS)].base, self.seg[usize::from(seg::GS)].base];
         let registers = self.gpr.as_mut_ptr();
-        let budget = self.clock.wrapping_sub(context.base) as i64;
+        let budget = self.clock.wrapping_sub(base) as i64;
         let refused = self.refused();
+        // It begins outside.
+        let non_root = u64::from(self.vmx.active);
         let system = self.flags;
         let narrow = !self.long64;
         let vector = &raw mut self.vector;
@@ -288,6 +307,7 @@ impl Cpu {
             running.aligned_to_32 = 31;
             running.context = context;
             running.ops = cache.ops.as_ptr();
+            running.non_root = non_root;
             running.targets = targets;
             context.counted = None;
         }
@@ -304,6 +324,7 @@ impl Cpu {
         running.interrupts = system & flags::IF;
         running.access_control = system & flags::AC;
         running.system_flags = system & !KEPT_APART;
+        running.base = base;
         running.budget = budget;
         running.refused = refused;
         running
@@ -384,7 +405,7 @@ impl Cpu {
         if running.x87.loaded() {
             self.take_x87(running, cache);
         }
-        self.clock = context.base.wrapping_add(running.budget as u64);
+        self.clock = running.base.wrapping_add(running.budget as u64);
         self.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
         self.predictor.set_top(running.returns);
         let changed = (self.flags ^ (running.interrupts | running.access_control)) & (flags::IF | flags::AC);
@@ -418,8 +439,8 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(context: *mut Context, op: 
     let place = Place::decode(place);
     match (op.exec)(cpu, op) {
         // Nothing may become due within a trace.
-        Ok(Flow::Next) if !LAST && !(place.inside && cpu.is_due(context, SPAN)) => cpu.prepare_area(cache, context),
-        Ok(Flow::Next) if LAST && !place.uncounted => cpu.go_on(cache, context),
+        Ok(Flow::Next) if !(LAST || place.inside && cpu.is_due(context, SPAN)) => cpu.prepare_area(cache, context),
+        Ok(_) if LAST && !place.uncounted => cpu.go_on(cache, context),
         ran => {
             let (index, at) = cache.block_of(number_of(cache, op));
             if place.uncounted {

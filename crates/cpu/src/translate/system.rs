@@ -1,10 +1,30 @@
-//! Instructions on flags that concern the system, and on bits in memory.
+//! Instructions on flags that concern the system, on bits in memory, and those of the system that handlers would be called for most.
 
 use super::asm::{M, R};
-use super::emit::{Access, Emit};
-use super::layout::{FIRST, TEST, field, host};
+use super::emit::{Access, Emit, Event};
+use super::layout::{BUDGET, FIRST, SECOND, TEST, field, host, memory_register, segment_base};
+use crate::exec::msr::SPEC_CTRL;
 use crate::flags;
-use iced_x86::Mnemonic;
+use crate::state::bits::CR4_TSD;
+use crate::state::{Cpu, Segment, seg};
+use iced_x86::{Mnemonic, OpKind};
+use ledger::TICKS_PER_CYCLE;
+use std::mem::offset_of;
+
+const RDX: R = R(2);
+
+/// A field of the processor, whose general registers are at a register.
+macro_rules! state {
+    ($at:expr, $($name:tt)+) => {
+        M::at($at, (offset_of!(Cpu, $($name)+) - offset_of!(Cpu, gpr)) as i32)
+    };
+}
+
+/// A field of a segment register, likewise.
+fn segment(at: R, number: u8, field: usize) -> M {
+    let start = offset_of!(Cpu, seg) - offset_of!(Cpu, gpr);
+    M::at(at, (start + usize::from(number & 7) * size_of::<Segment>() + field) as i32)
+}
 
 impl Emit<'_> {
     /// CLI, where no privilege can be missing.
@@ -48,6 +68,143 @@ impl Emit<'_> {
         if write {
             self.asm.flagless_store(Self::found(), TEST);
         }
+        self.back_here(stub);
+        true
+    }
+
+    /// Goes on outside non-root mode, where nothing is intercepted.
+    fn outside(&mut self) {
+        self.asm.flagless_load(TEST, field!(non_root));
+        self.or_otherwise();
+    }
+
+    /// Charges what an instruction costs besides its class.
+    fn charge_event(&mut self, Event { counter, ticks }: Event) {
+        self.asm.flagless_lea(BUDGET, M::at(BUDGET, ticks as i32));
+        if let Some(counter) = counter {
+            self.count_under(counter);
+        }
+    }
+
+    /// RDTSC.
+    pub fn read_time(&mut self) -> bool {
+        if self.key.narrow {
+            return false;
+        }
+        self.outside();
+        self.asm.flagless_load(FIRST, field!(registers));
+        if self.key.access == Access::User {
+            self.asm.flagless_load(SECOND, state!(FIRST, cr4));
+            self.asm.flagless_constant(TEST, CR4_TSD);
+            self.asm.flagless_extract_by(TEST, SECOND, TEST);
+            self.or_otherwise();
+        }
+        // Ticks to cycles: compilers divide by 1000 like this.
+        const _: () = assert!(TICKS_PER_CYCLE == 1000);
+        self.asm.flagless_load(SECOND, field!(base));
+        self.asm.flagless_lea(SECOND, M::indexed(SECOND, BUDGET, 0, 0));
+        self.asm.flagless_constant(TEST, 3);
+        self.asm.flagless_shift_right(SECOND, SECOND, TEST);
+        self.asm.flagless_constant(RDX, 0x20c4_9ba5_e353_f7cf);
+        self.asm.flagless_multiply(RDX, R::RAX, SECOND);
+        self.asm.flagless_constant(TEST, 4);
+        self.asm.flagless_shift_right(RDX, RDX, TEST);
+        self.asm.flagless_load(FIRST, state!(FIRST, msr.tsc_offset));
+        self.asm.flagless_lea(R::RAX, M::indexed(RDX, FIRST, 0, 0));
+        self.asm.flagless_rotate(true, RDX, R::RAX, 32);
+        self.asm.flagless_lea32(RDX, M::at(RDX, 0));
+        self.asm.flagless_lea32(R::RAX, M::at(R::RAX, 0));
+        true
+    }
+
+    /// MOV from CR2 or CR3.
+    pub fn read_control(&mut self) -> bool {
+        let op = *self.op();
+        if self.key.access == Access::User || self.key.narrow || !matches!(op.r1, 2 | 3) {
+            return false;
+        }
+        self.outside();
+        self.asm.flagless_load(FIRST, field!(registers));
+        let from = if op.r1 == 2 { state!(FIRST, cr2) } else { state!(FIRST, cr3) };
+        match host(op.r0) {
+            Some(to) => self.asm.flagless_load(to, from),
+            None => {
+                self.asm.flagless_load(FIRST, from);
+                self.asm.flagless_store(memory_register(op.r0), FIRST);
+            }
+        }
+        true
+    }
+
+    /// SWAPGS.
+    pub fn swap_bases(&mut self) -> bool {
+        let Some(event) = self.event() else { return false };
+        if self.key.access == Access::User || self.key.narrow {
+            return false;
+        }
+        let (gs, other) = (segment_base(seg::GS), state!(FIRST, msr.kernel_gs_base));
+        self.asm.flagless_load(FIRST, field!(registers));
+        self.asm.flagless_load(TEST, other);
+        self.asm.flagless_load(SECOND, gs);
+        self.asm.flagless_store(other, SECOND);
+        self.asm.flagless_store(gs, TEST);
+        self.asm.flagless_store(segment(FIRST, seg::GS, offset_of!(Segment, base)), TEST);
+        self.charge_event(event);
+        true
+    }
+
+    /// WRMSR of IA32_SPEC_CTRL, which has no effect.
+    pub fn write_msr(&mut self) -> bool {
+        let Some(event) = self.event() else { return false };
+        let known = self.source.spec_ctrl;
+        if self.key.access == Access::User || self.key.narrow || known == 0 {
+            return false;
+        }
+        self.asm.flagless_lea32(TEST, M::at(R::R9, -(SPEC_CTRL as i32)));
+        self.or_otherwise();
+        self.outside();
+        self.asm.flagless_lea32(TEST, M::at(RDX, 0));
+        self.or_otherwise();
+        self.asm.flagless_constant(SECOND, !known & 0xffff_ffff);
+        self.asm.flagless_extract_by(TEST, R::RAX, SECOND);
+        self.or_otherwise();
+        self.asm.flagless_lea32(SECOND, M::at(R::RAX, 0));
+        self.asm.flagless_load(FIRST, field!(registers));
+        self.asm.flagless_store(state!(FIRST, msr.spec_ctrl), SECOND);
+        self.charge_event(event);
+        true
+    }
+
+    /// MOV from a segment register.
+    pub fn selector(&mut self) -> bool {
+        let op = *self.op();
+        let from = |at| segment(at, op.r1, offset_of!(Segment, selector));
+        if self.instruction().op0_kind() == OpKind::Memory {
+            let Some(stub) = self.probe(true) else { return false };
+            self.asm.flagless_load(TEST, field!(registers));
+            self.asm.flagless_load_part(true, TEST, from(TEST));
+            self.asm.flagless_store_part(true, M::indexed(FIRST, SECOND, 0, -1), TEST);
+            self.back_here(stub);
+            return true;
+        }
+        let to = host(op.r0).unwrap_or(FIRST);
+        self.asm.flagless_load(TEST, field!(registers));
+        self.asm.flagless_load_part(true, to, from(TEST));
+        if to == FIRST {
+            self.asm.flagless_store(memory_register(op.r0), FIRST);
+        }
+        true
+    }
+
+    /// CMPXCHG16B: of the flags, ZF alone changes.
+    pub fn compare_exchange_16(&mut self) -> bool {
+        if self.key.narrow {
+            return false;
+        }
+        let Some(stub) = self.probe(true) else { return false };
+        self.aligned(15, 16);
+        self.asm.flagless_copy(TEST, R::R9);
+        self.asm.compare_exchange_16(M::indexed(FIRST, SECOND, 0, -15));
         self.back_here(stub);
         true
     }

@@ -5,7 +5,7 @@
 //! blocks: it is only entered where that is certain.
 
 use super::Key;
-use super::emit::Way;
+use super::emit::{Event, Way};
 use super::plan::{Plan, plans};
 use crate::cache::{Block, BlockCache};
 use crate::decode::mode;
@@ -41,6 +41,8 @@ pub struct Part {
     pub instructions: Vec<Instruction>,
     /// What becomes of them.
     pub plans: Vec<Plan>,
+    /// What they charge besides their class.
+    pub events: Vec<Option<Event>>,
     /// How the trace goes on.
     pub way: Way,
 }
@@ -105,7 +107,8 @@ impl Cpu {
             && instructions.iter().zip(ops).all(|(i, op)| i.len() == usize::from(op.len));
         let plans = plans(&instructions, ops, key.narrow);
         let (block, ops) = (*block, ops.to_vec());
-        same.then_some(Part { index, block, ops, counter: index, instructions, plans, way: Way::End })
+        let events = Vec::new();
+        same.then_some(Part { index, block, ops, counter: index, instructions, plans, events, way: Way::End })
     }
 }
 
@@ -123,6 +126,8 @@ fn likely(cache: &BlockCache, part: &Part) -> Option<(Way, u64)> {
         Plan::Branch => Some((Way::Next, last.next)),
         Plan::Jump => Some((Way::Taken, last.imm)),
         plan if plan.leaves() || *plan == Plan::Handler => None,
+        // What they charge is not in the time that a trace is known to take.
+        Plan::SwapBases | Plan::WriteMsr => None,
         // The block was cut off here.
         _ => Some((Way::Next, last.next)),
     }

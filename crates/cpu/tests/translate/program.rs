@@ -680,6 +680,73 @@ impl Builder<'_> {
                 let to = STACK - 8 * self.random.below(200);
                 vec![self.set(4, to)]
             }
+            29 if !self.narrow => {
+                let random = &mut *self.random;
+                let count = random.of(&[0, 1, 2, 7, 64, 511, 512, 600, 4096]);
+                let (to, from) = (address(random), address(random));
+                let string = random.of(&[
+                    Instruction::with_rep_stosb as fn(u32) -> _,
+                    Instruction::with_rep_stosw,
+                    Instruction::with_rep_stosd,
+                    Instruction::with_rep_stosq,
+                    Instruction::with_rep_movsb,
+                    Instruction::with_rep_movsw,
+                    Instruction::with_rep_movsd,
+                    Instruction::with_rep_movsq,
+                ]);
+                vec![
+                    with(Instruction::with2(Code::Mov_r32_imm32, Register::ECX, count)),
+                    with(Instruction::with2(Code::Mov_r64_imm64, Register::RDI, to)),
+                    with(Instruction::with2(Code::Mov_r64_imm64, Register::RSI, from)),
+                    with(string(64)),
+                ]
+            }
+            30 if !self.narrow => {
+                // A quotient that fits, most likely.
+                let random = &mut *self.random;
+                let by = Register::RAX + random.of(&[1, 3, 6, 7, 9, 13, 14]);
+                let code = random.of(&[Code::Div_rm64, Code::Idiv_rm64, Code::Div_rm32, Code::Idiv_rm32]);
+                let narrow = matches!(code, Code::Div_rm32 | Code::Idiv_rm32);
+                let by = if narrow { Register::EAX + (by as u32 - Register::RAX as u32) } else { by };
+                let extend = match code {
+                    Code::Idiv_rm64 => Some(Instruction::with(Code::Cqo)),
+                    Code::Idiv_rm32 => Some(Instruction::with(Code::Cdq)),
+                    _ => with(Instruction::with2(Code::Xor_r32_rm32, Register::EDX, Register::EDX)),
+                };
+                vec![extend, with(Instruction::with1(code, by))]
+            }
+            31 if !self.narrow => {
+                let random = &mut *self.random;
+                let (to, low) = (address(random) & !15, value(random));
+                let place = MemoryOperand::with_base(Register::RSI);
+                vec![
+                    with(Instruction::with2(Code::Mov_r64_imm64, Register::RSI, to)),
+                    with(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, place)),
+                    with(Instruction::with2(Code::Mov_r64_imm64, Register::RCX, low)),
+                    with(Instruction::with1(Code::Cmpxchg16b_m128, place)),
+                ]
+            }
+            32 if !self.narrow => {
+                let to = Register::RAX + self.random.below(16) as u32;
+                let place = MemoryOperand::with_base(self.bases[0]);
+                let random = &mut *self.random;
+                let segment = random.of(&[Register::DS, Register::ES, Register::CS, Register::SS]);
+                match random.below(7) {
+                    0 => vec![with(Instruction::with2(Code::Mov_r64m16_Sreg, to, segment))],
+                    1 => vec![with(Instruction::with2(Code::Mov_rm16_Sreg, place, segment))],
+                    2 => {
+                        vec![with(Instruction::with2(Code::Mov_r64_cr, to, random.of(&[Register::CR2, Register::CR3])))]
+                    }
+                    3 => vec![Some(Instruction::with(Code::Rdtsc))],
+                    4 => vec![Some(Instruction::with(Code::Swapgs))],
+                    _ => vec![
+                        with(Instruction::with2(Code::Mov_r32_imm32, Register::ECX, 0x48)),
+                        with(Instruction::with2(Code::Mov_r32_imm32, Register::EAX, random.of(&[0, 1, 4, 2, 0x1000]))),
+                        with(Instruction::with2(Code::Xor_r32_rm32, Register::EDX, Register::EDX)),
+                        Some(Instruction::with(Code::Wrmsr)),
+                    ],
+                }
+            }
             29..=34 => {
                 let code = self.random.of(&self.forms().all);
                 vec![self.instruction(code)]

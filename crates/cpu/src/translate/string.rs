@@ -1,0 +1,164 @@
+//! MOVS and STOS, and what they do under REP: forward, inside pages that the tables have, and as long as nothing is due in between.
+
+use super::asm::{M, R};
+use super::emit::{Emit, Way};
+use super::layout::{BUDGET, FIRST, SECOND, TEST, field};
+use super::trace::SPAN;
+use crate::flags;
+use crate::op::Op;
+use iced_x86::OpKind;
+
+/// Guest registers, which are in the host's.
+const RCX: R = R::R9;
+const RSI: R = R(6);
+const RDI: R = R(7);
+/// A host register that is borrowed.
+const RDX: R = R(2);
+/// Bytes that a step of MOVS or STOS moves, as a shift.
+const STEP_SHIFT: u64 = 3;
+
+impl Emit<'_> {
+    /// MOVS or STOS.
+    pub fn string(&mut self) -> bool {
+        let op = *self.op();
+        let moves = (0..2).any(|n| self.instruction().op_kind(n) == OpKind::MemorySegRSI);
+        // Forward?
+        self.asm.flagless_load(SECOND, field!(system_flags));
+        self.asm.flagless_constant(TEST, flags::DF);
+        self.asm.flagless_extract_by(TEST, SECOND, TEST);
+        let mut stubs = vec![self.unless_zero()];
+        let done = if op.has(Op::REPE) {
+            self.repeated(&op, moves, &mut stubs)
+        } else {
+            self.single(&op, moves, &mut stubs);
+            true
+        };
+        stubs.into_iter().for_each(|stub| self.back_here(stub));
+        done
+    }
+
+    /// Goes on if `TEST` is zero, else to the handler. Returns the stub.
+    fn unless_zero(&mut self) -> usize {
+        let hit = self.asm.flagless_if_zero();
+        let stub = self.otherwise();
+        self.asm.land(hit);
+        stub
+    }
+
+    fn single(&mut self, op: &Op, moves: bool, stubs: &mut Vec<usize>) {
+        let size = i32::from(op.size);
+        let at = M::indexed(FIRST, SECOND, 0, 1 - size);
+        let mut value = R::RAX;
+        if moves {
+            stubs.push(self.probe_at(RSI, size, false));
+            match size {
+                8 => self.asm.flagless_load(TEST, at),
+                4 => self.asm.flagless_load32(TEST, at),
+                _ => self.asm.flagless_load_part(size == 2, TEST, at),
+            }
+            self.asm.flagless_store(field!(target), TEST);
+        }
+        stubs.push(self.probe_at(RDI, size, true));
+        if moves {
+            self.asm.flagless_load(TEST, field!(target));
+            self.asm.flagless_lea(RSI, M::at(RSI, size));
+            value = TEST;
+        }
+        match size {
+            8 => self.asm.flagless_store(at, value),
+            4 => self.asm.flagless_store32(at, value),
+            _ => self.asm.flagless_store_part(size == 2, at, value),
+        }
+        self.asm.flagless_lea(RDI, M::at(RDI, size));
+    }
+
+    /// Probes for all elements at `pointer`; `FIRST` is then the host's address of the first one.
+    fn elements(&mut self, pointer: R, op: &Op, write: bool, stubs: &mut Vec<usize>) {
+        let size = i32::from(op.size);
+        stubs.push(self.probe_at(pointer, size, write));
+        // The last one must end in the page in which the first one does.
+        self.asm.flagless_lea(TEST, M::indexed(FIRST, RCX, op.size.trailing_zeros() as u8, -size));
+        self.asm.flagless_shift_right(TEST, TEST, R::RSP);
+        stubs.push(self.unless_zero());
+        self.asm.flagless_lea(FIRST, M::indexed(FIRST, SECOND, 0, 1 - size));
+    }
+
+    fn repeated(&mut self, op: &Op, moves: bool, stubs: &mut Vec<usize>) -> bool {
+        let Some(event) = self.event() else { return false };
+        let scale = op.size.trailing_zeros() as u8;
+        self.asm.flagless_copy(TEST, RCX);
+        let none = self.asm.flagless_if_zero();
+        let some = self.asm.jump_on();
+        self.asm.land(none);
+        let end = self.asm.jump();
+        self.asm.land(some);
+        // Fewer than there are bytes in a page: nothing overflows.
+        self.asm.flagless_shift_right(TEST, RCX, R::RSP);
+        stubs.push(self.unless_zero());
+        if moves {
+            self.elements(RSI, op, false, stubs);
+            self.asm.flagless_store(field!(target), FIRST);
+        }
+        self.elements(RDI, op, true, stubs);
+        // The steps in `SECOND`, and what time it is after them.
+        if u64::from(scale) == STEP_SHIFT {
+            self.asm.flagless_copy(SECOND, RCX);
+        } else {
+            self.asm.flagless_lea_scaled(true, SECOND, RCX, scale, (1 << STEP_SHIFT) - 1);
+            self.asm.flagless_constant(TEST, STEP_SHIFT);
+            self.asm.flagless_shift_right(SECOND, SECOND, TEST);
+        }
+        self.asm.flagless_store(field!(wanted), RDX);
+        if let Some(counter) = event.counter {
+            // A step costs so little that its counter could overflow.
+            self.asm.flagless_load(TEST, field!(counts));
+            self.asm.flagless_load32(TEST, M::at(TEST, 4 * counter as i32));
+            self.asm.flagless_constant(RDX, 31);
+            self.asm.flagless_shift_right(TEST, TEST, RDX);
+            self.asm.flagless_load(RDX, field!(wanted));
+            stubs.push(self.unless_zero());
+        }
+        self.asm.flagless_constant(RDX, u64::from(event.ticks));
+        self.asm.flagless_multiply(RDX, TEST, SECOND);
+        self.asm.flagless_load(RDX, field!(wanted));
+        self.asm.flagless_lea(TEST, M::indexed(BUDGET, TEST, 0, 0));
+        self.asm.flagless_store(field!(wanted), TEST);
+        if self.part().way != Way::End {
+            // Nothing may become due within a trace.
+            self.asm.flagless_lea(TEST, M::at(TEST, SPAN as i32));
+        }
+        self.asm.flagless_rotate(true, TEST, TEST, 32);
+        self.asm.flagless_lea32(TEST, M::at(TEST, 0));
+        let due = self.asm.flagless_if_zero();
+        let in_time = self.asm.jump_on();
+        self.asm.land(due);
+        stubs.push(self.otherwise());
+        self.asm.land(in_time);
+        // Nothing can fail from here on.
+        self.asm.flagless_load(BUDGET, field!(wanted));
+        self.asm.flagless_lea(TEST, M::indexed(RDI, RCX, scale, 0));
+        self.asm.flagless_store(field!(wanted), TEST);
+        self.asm.flagless_copy(RDI, FIRST);
+        if let Some(counter) = event.counter {
+            let count = M::at(TEST, 4 * counter as i32);
+            self.asm.flagless_load(TEST, field!(counts));
+            self.asm.flagless_load32(FIRST, count);
+            self.asm.flagless_lea32(FIRST, M::indexed(FIRST, SECOND, 0, 0));
+            self.asm.flagless_store32(count, FIRST);
+        }
+        if moves {
+            self.asm.flagless_lea(FIRST, M::indexed(RSI, RCX, scale, 0));
+            self.asm.flagless_load(RSI, field!(target));
+        }
+        self.asm.flagless_copy(TEST, RCX);
+        self.asm.repeat_string(moves, op.size);
+        self.asm.flagless_load(RDI, field!(wanted));
+        if moves {
+            self.asm.flagless_copy(RSI, FIRST);
+        }
+        self.asm.flagless_constant(RCX, 0);
+        let here = self.asm.here();
+        self.asm.aim(end, here);
+        true
+    }
+}
