@@ -4,7 +4,7 @@
 //! by all processors of a machine. A block never leaves its page, except that a single instruction may cross into the next;
 //! such a block also holds the second page's address, which is checked on each entry.
 
-use crate::counters::{Counters, MOST_BLOCKS};
+use crate::counters::{Counters, MOST_BLOCKS, MOST_NUMBERS};
 use crate::decode::MAX_LENGTH;
 use crate::op::Op;
 use crate::ram::{PAGE, Ram, lines};
@@ -82,13 +82,13 @@ struct Stepped {
     op: Op,
 }
 
-/// What translated code counts as if it were a block.
+/// What translated code counts under a number.
 #[derive(Clone, Copy)]
 enum Counted {
     /// Something that happened at an instruction.
-    Event { kind: Kind, price: Ticks },
-    /// What another number stands for, and a block after it.
-    Prefix { before: u32, block: u32 },
+    Event { rip: u64, kind: Kind, price: Ticks },
+    /// What another number stands for, if any, and a block after it.
+    Prefix { before: Option<u32>, block: u32 },
 }
 
 /// Memory that blocks take, in bytes.
@@ -111,10 +111,12 @@ pub struct BlockCache {
     /// Executions after which a block is translated, if it is only then.
     pub threshold: u16,
     counters: Counters,
-    /// Numbers of blocks under which translated code counts something else.
-    counted: FxHashMap<u32, Counted>,
-    /// Those of prefixes, by what they stand for.
-    prefixes: FxHashMap<(u32, u32), u32>,
+    /// What the numbers of translated code stand for.
+    counted: Vec<Counted>,
+    /// Those of events.
+    events: FxHashMap<(u64, Kind), u32>,
+    /// Those of prefixes.
+    prefixes: FxHashMap<(Option<u32>, u32), u32>,
     /// Their translations.
     pub(crate) translations: Translations,
     index: FxHashMap<(u64, u64, u8), u32>,
@@ -143,7 +145,8 @@ impl BlockCache {
             tier: Tier::default(),
             counters: Counters::new(),
             threshold: THRESHOLD,
-            counted: FxHashMap::default(),
+            counted: Vec::new(),
+            events: FxHashMap::default(),
             prefixes: FxHashMap::default(),
             translations: Translations::new(),
             index: FxHashMap::default(),
@@ -192,7 +195,8 @@ impl BlockCache {
 
     /// Adds a block with its operations and marks its bytes as decoded.
     pub fn insert(&mut self, new: NewBlock, ops: &[Op], ram: &Ram, recorder: &mut Recorder) -> u32 {
-        if self.ops.len() + ops.len() > MAX_OPS || self.blocks.len() == MOST_BLOCKS {
+        let full = self.blocks.len() == MOST_BLOCKS || self.counted.len() == MOST_NUMBERS;
+        if full || self.ops.len() + ops.len() > MAX_OPS {
             self.clear(ram, recorder);
         }
         let NewBlock { physical, rip, second, cost, shape, mode, len } = new;
@@ -227,7 +231,6 @@ impl BlockCache {
 
     /// The block of an operation, and which of its operations that is.
     pub(crate) fn block_of(&self, op: u32) -> (u32, usize) {
-        // Those without operations come before the block that begins where they do.
         let index = self.blocks.partition_point(|block| block.first <= op) - 1;
         (index as u32, (op - self.blocks[index].first) as usize)
     }
@@ -275,40 +278,31 @@ impl BlockCache {
 
     /// The number under which translated code counts events of a kind at an instruction; `None` if there is none left.
     pub(crate) fn event(&mut self, rip: u64, kind: Kind, price: Ticks) -> Option<u32> {
-        self.count_as(rip, Counted::Event { kind, price })
+        if let Some(number) = self.events.get(&(rip, kind)) {
+            return Some(*number);
+        }
+        let number = self.count_as(Counted::Event { rip, kind, price })?;
+        self.events.insert((rip, kind), number);
+        Some(number)
     }
 
     /// The number under which executions of what `before` stands for, and then of `block`, are counted; `None` if there is none
     /// left.
-    pub(crate) fn prefix(&mut self, before: u32, block: u32) -> Option<u32> {
+    pub(crate) fn prefix(&mut self, before: Option<u32>, block: u32) -> Option<u32> {
         if let Some(number) = self.prefixes.get(&(before, block)) {
             return Some(*number);
         }
-        let number = self.count_as(0, Counted::Prefix { before, block })?;
+        let number = self.count_as(Counted::Prefix { before, block })?;
         self.prefixes.insert((before, block), number);
         Some(number)
     }
 
-    fn count_as(&mut self, rip: u64, what: Counted) -> Option<u32> {
-        if self.blocks.len() == MOST_BLOCKS {
+    fn count_as(&mut self, what: Counted) -> Option<u32> {
+        if self.counted.len() == MOST_NUMBERS {
             return None;
         }
-        let index = self.blocks.len() as u32;
-        // A block that is never found, without operations.
-        self.blocks.push(Block {
-            physical: DEAD,
-            rip,
-            second: 0,
-            cost: 0,
-            first: self.ops.len() as u32,
-            count: 0,
-            shape: ShapeId(0),
-            links: [NONE; 2],
-            mode: 0,
-            len: 0,
-        });
-        self.counted.insert(index, what);
-        Some(index)
+        self.counted.push(what);
+        Some(self.counted.len() as u32 - 1)
     }
 
     /// The operations of a block.
@@ -350,21 +344,27 @@ impl BlockCache {
             + size_of::<[u32; JUMPS]>();
         let decoded = self.blocks.capacity() * size_of::<Block>() + self.ops.capacity() * size_of::<Op>();
         let (code, translations) = self.translations.taken();
-        Taken { code, metadata: decoded + indices + self.counters.taken(self.blocks.len()) + translations }
+        let counts = self.counters.taken()
+            + self.counted.capacity() * size_of::<Counted>()
+            + self.prefixes.len() * entry(size_of::<((Option<u32>, u32), u32)>())
+            + self.events.len() * entry(size_of::<((u64, Kind), u32)>());
+        Taken { code, metadata: decoded + indices + counts + translations }
     }
 
     /// Hands all executions to the recorder.
     pub fn spill_all(&mut self, recorder: &mut Recorder) {
+        const NUMBERS: u32 = MOST_BLOCKS as u32;
         let (blocks, counted) = (&self.blocks, &self.counted);
-        let parts = |index: u32| match counted.get(&index) {
-            Some(Counted::Prefix { before, block }) if blocks[index as usize].count == 0 => Some([*before, *block]),
-            _ => None,
+        let parts = |number: u32| match counted[number.checked_sub(NUMBERS)? as usize] {
+            Counted::Prefix { before, block } => Some([before.map(|number| number + NUMBERS), Some(block)]),
+            Counted::Event { .. } => None,
         };
-        self.counters.drain(blocks.len(), parts, |index, origin, runs| {
-            let Some(block) = blocks.get(index as usize) else { return };
-            match counted.get(&index) {
-                Some(Counted::Event { kind, price }) => recorder.add(origin, block.rip, *kind, runs, price * runs),
-                _ => recorder.add_block(origin, block.rip, block.shape, runs),
+        self.counters.drain(blocks.len(), counted.len(), parts, |number, origin, runs| {
+            if let Some(block) = blocks.get(number as usize) {
+                recorder.add_block(origin, block.rip, block.shape, runs);
+            } else if let Some(Counted::Event { rip, kind, price }) = counted.get(number.wrapping_sub(NUMBERS) as usize)
+            {
+                recorder.add(origin, *rip, *kind, runs, price * runs);
             }
         });
     }
@@ -417,6 +417,7 @@ impl BlockCache {
         self.counters.clear();
         self.translations.clear();
         self.counted.clear();
+        self.events.clear();
         self.prefixes.clear();
         self.index.clear();
         self.pages.clear();

@@ -1,18 +1,24 @@
 //! How often which origin ran which block.
 //!
 //! Kernel code runs under the page tables of every process, so counts are kept by origin (address space and ring) and block.
-//! Each origin has a table of its own, which translated code counts in directly; the host gives its memory where it is
-//! touched.
+//! Each origin has a table of its own, which translated code counts in directly, by numbers of its own above those of blocks: what is
+//! hot lies close together. The host gives memory where it is touched.
 
 use ledger::OriginId;
 
 /// Blocks at most.
 pub const MOST_BLOCKS: usize = 1 << 17;
+/// Numbers of what translated code counts, at most; they begin at [`MOST_BLOCKS`].
+pub const MOST_NUMBERS: usize = 1 << 18;
 /// Origins with counts at most.
 const MOST_ORIGINS: usize = 512;
 const ABSENT: u32 = u32::MAX;
 /// Places that are looked at together.
 const GROUP: usize = 16;
+/// Places in a page of the host's memory.
+const PER_PAGE: usize = 4096 / size_of::<u32>();
+/// Pages of a table.
+const PAGES: usize = (MOST_BLOCKS + MOST_NUMBERS) / PER_PAGE;
 /// What is counted in one place at most; translated code counts less than this beside it, or in parts of it.
 const ENOUGH: u32 = 1 << 31;
 
@@ -23,12 +29,14 @@ pub struct Counters {
     /// Tables; those from `used` on are zero.
     tables: Vec<Vec<u32>>,
     used: usize,
+    /// By table: which pages of it have been touched.
+    touched: Vec<[u64; PAGES.div_ceil(64)]>,
 }
 
 impl Counters {
     /// Nothing counted.
     pub fn new() -> Self {
-        Self { by_origin: Vec::new(), tables: Vec::new(), used: 0 }
+        Self { by_origin: Vec::new(), tables: Vec::new(), used: 0, touched: Vec::new() }
     }
 
     #[inline(always)]
@@ -49,14 +57,14 @@ impl Counters {
         }
     }
 
-    /// The counts of an origin, for whoever counts by itself. `None`: counts must be drained and dropped first.
+    /// The counts of an origin from [`MOST_BLOCKS`] on, for whoever counts by itself. `None`: counts must be drained and dropped first.
     #[inline]
     pub fn table(&mut self, origin: OriginId) -> Option<*mut u32> {
         let number = match self.by_origin.get(origin.0 as usize) {
             Some(&number) if number != ABSENT => number as usize,
             _ => self.make(origin)?,
         };
-        Some(self.tables[number].as_mut_ptr())
+        Some(self.tables[number][MOST_BLOCKS..].as_mut_ptr())
     }
 
     #[cold]
@@ -69,7 +77,8 @@ impl Counters {
             self.by_origin.resize(origin + 1, ABSENT);
         }
         if self.tables.len() == self.used {
-            self.tables.push(vec![0; MOST_BLOCKS]);
+            self.tables.push(vec![0; MOST_BLOCKS + MOST_NUMBERS]);
+            self.touched.push([0; PAGES.div_ceil(64)]);
         }
         self.by_origin[origin] = self.used as u32;
         self.used += 1;
@@ -83,44 +92,48 @@ impl Counters {
         }
     }
 
-    /// Hands out all counts of the first `blocks` blocks and sets them to zero. There are no others. What `parts` says of a number
-    /// is counted instead of it; those numbers are smaller.
+    /// Hands out all counts of the first `blocks` blocks and of as many numbers, and sets them to zero. There are no others. What
+    /// `parts` says of a number is counted instead of it: smaller numbers, and blocks.
     pub fn drain(
         &mut self,
         blocks: usize,
-        parts: impl Fn(u32) -> Option<[u32; 2]>,
+        numbers: usize,
+        parts: impl Fn(u32) -> Option<[Option<u32>; 2]>,
         mut take: impl FnMut(u32, OriginId, u64),
     ) {
+        let groups = |range: std::ops::Range<usize>| (range.start / GROUP..range.end.div_ceil(GROUP)).rev();
         for (origin, &table) in self.by_origin.iter().enumerate() {
             let origin = OriginId(origin as u32);
             let Some(counts) = self.tables.get_mut(table as usize) else { continue };
-            let groups = blocks.min(counts.len()).div_ceil(GROUP);
-            for group in (0..groups).rev() {
+            for group in groups(MOST_BLOCKS..MOST_BLOCKS + numbers).chain(groups(0..blocks)) {
                 let range = group * GROUP..(group + 1) * GROUP;
                 // Most are zero, and memory that was never touched must not be.
                 if counts[range.clone()].iter().fold(0, |any, count| any | count) == 0 {
                     continue;
                 }
-                for block in range.rev() {
-                    let count = std::mem::take(&mut counts[block]);
+                let page = range.start / PER_PAGE;
+                self.touched[table as usize][page / 64] |= 1 << (page % 64);
+                for number in range.rev() {
+                    let count = std::mem::take(&mut counts[number]);
                     if count == 0 {
                         continue;
                     }
-                    match parts(block as u32) {
-                        Some(whole) => whole.into_iter().for_each(|part| {
+                    match parts(number as u32) {
+                        Some(whole) => whole.into_iter().flatten().for_each(|part| {
                             let sum = &mut counts[part as usize];
                             *sum = sum.wrapping_add(count);
                         }),
-                        None => take(block as u32, origin, u64::from(count)),
+                        None => take(number as u32, origin, u64::from(count)),
                     }
                 }
             }
         }
     }
 
-    /// Bytes that counts of so many blocks take, where all have been touched.
-    pub fn taken(&self, blocks: usize) -> usize {
-        self.tables.len() * blocks * size_of::<u32>() + self.by_origin.capacity() * size_of::<u32>()
+    /// Bytes that counts take, as far as they have been drained.
+    pub fn taken(&self) -> usize {
+        let pages: u32 = self.touched.iter().flatten().map(|word| word.count_ones()).sum();
+        pages as usize * PER_PAGE * size_of::<u32>() + self.by_origin.capacity() * size_of::<u32>()
     }
 
     /// Drops all places; the counts have been drained.
@@ -154,30 +167,33 @@ mod tests {
         }
         counters.take_one(0, OriginId(0));
         let mut out = Vec::new();
-        counters.drain(MOST_BLOCKS, |_| None, |block, origin, runs| out.push((block, origin.0, runs)));
+        counters.drain(MOST_BLOCKS, 0, |_| None, |block, origin, runs| out.push((block, origin.0, runs)));
         assert_eq!(out, [(64, 0, 2), (63, 0, 1), (0, 0, 2), (100_000, 3, 1), (64, 7, 5)]);
-        counters.drain(MOST_BLOCKS, |_| None, |_, _, _| panic!("drained already"));
+        counters.drain(MOST_BLOCKS, 0, |_| None, |_, _, _| panic!("drained already"));
+        // Two pages of the second table, one of each of the others.
+        assert_eq!(counters.taken() / 4096, 3);
     }
 
     #[test]
     fn parts_are_counted_instead_of_what_they_make() {
+        const NUMBERS: u32 = MOST_BLOCKS as u32;
         let mut counters = Counters::new();
         let table = counters.table(OriginId(0)).expect("a table");
-        // 4 is 3 and 2; 3 is 1 and 2.
-        for (number, count) in [(1, 7), (2, 0), (3, 2), (4, 5)] {
+        for (number, count) in [7, 2, 5].into_iter().enumerate() {
             // SAFETY: the table has many more places.
             unsafe { *table.add(number) = count };
         }
-        let parts = |number| match number {
-            3 => Some([1, 2]),
-            4 => Some([3, 2]),
-            _ => None,
+        // The first is block 1, the next that and block 2, the last both and block 2 again.
+        let parts = |number: u32| match number.checked_sub(NUMBERS)? {
+            0 => Some([None, Some(1)]),
+            1 => Some([Some(NUMBERS), Some(2)]),
+            _ => Some([Some(NUMBERS + 1), Some(2)]),
         };
         // The last of them did not complete.
         counters.take_one(2, OriginId(0));
-        let mut out = [0; 5];
-        counters.drain(5, parts, |block, _, runs| out[block as usize] += runs);
-        assert_eq!(out, [0, 14, 11, 0, 0]);
+        let mut out = [0; 3];
+        counters.drain(3, 3, parts, |block, _, runs| out[block as usize] += runs);
+        assert_eq!(out, [0, 14, 11]);
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Source<'_> {
     /// Time between the beginnings of the first block and the last.
     pub fn span(&self) -> Ticks {
         let before = &self.parts[..self.parts.len() - 1];
-        before.iter().map(|part| part.block.cost).sum()
+        before.iter().map(Part::time).sum()
     }
 }
 

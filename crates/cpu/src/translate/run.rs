@@ -172,10 +172,7 @@ impl Cpu {
 
     #[cold]
     fn translate_block(&mut self, cache: &mut BlockCache, index: u32, key: Key, warm: u16) -> u32 {
-        let mut parts = self.trace(cache, index, key, warm);
-        for part in &mut parts {
-            part.events = part.instructions.iter().map(|i| self.event(cache, i, key)).collect();
-        }
+        let parts = self.trace(cache, index, key, warm);
         let Some(op) = parts.last().and_then(|part| part.ops.last()) else {
             cache.translations.refuse(index);
             return 0;
@@ -210,7 +207,7 @@ impl Cpu {
     }
 
     /// What translated code charges an instruction for besides its class.
-    fn event(&self, cache: &mut BlockCache, instruction: &Instruction, key: Key) -> Option<Event> {
+    pub(super) fn event(&self, cache: &mut BlockCache, instruction: &Instruction, key: Key) -> Option<Event> {
         let kind = super::plan::event(instruction, key)?;
         let price = match kind.family {
             Family::Instruction => u64::from(self.model.costs.class[kind.param as usize]),

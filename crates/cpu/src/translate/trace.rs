@@ -47,11 +47,23 @@ pub struct Part {
     pub way: Way,
 }
 
+impl Part {
+    /// What it charges, but for repetitions of string instructions.
+    pub fn time(&self) -> Ticks {
+        self.block.cost + self.events.iter().flatten().map(|event| u64::from(event.ticks)).sum::<Ticks>()
+    }
+}
+
 impl Cpu {
     /// The trace that begins with a block; nothing if the block cannot be translated. Blocks that have not been executed `warm`
     /// times are not in it.
     pub(super) fn trace(&self, cache: &mut BlockCache, head: u32, key: Key, warm: u16) -> Vec<Part> {
-        let Some(first) = self.part(cache, head, key) else { return Vec::new() };
+        let Some(mut first) = self.part(cache, head, key) else { return Vec::new() };
+        first.events = first.instructions.iter().map(|i| self.event(cache, i, key)).collect();
+        if self.model.recorded {
+            let Some(counter) = cache.prefix(None, head) else { return Vec::new() };
+            first.counter = counter;
+        }
         let mut trace = vec![first];
         let mut operations = trace[0].ops.len();
         let mut span = 0;
@@ -64,14 +76,15 @@ impl Cpu {
             }
             let Some(mut part) = self.part(cache, index, key) else { break };
             operations += part.ops.len();
-            span += last.block.cost;
+            span += last.time();
             if operations > MOST_OPERATIONS || span > SPAN || part.block.second != 0 {
                 break;
             }
             if self.model.recorded {
-                let Some(counter) = cache.prefix(last.counter, index) else { break };
+                let Some(counter) = cache.prefix(Some(last.counter), index) else { break };
                 part.counter = counter;
             }
+            part.events = part.instructions.iter().map(|i| self.event(cache, i, key)).collect();
             last.way = way;
             trace.push(part);
         }
@@ -108,7 +121,7 @@ impl Cpu {
         let plans = plans(&instructions, ops, key.narrow);
         let (block, ops) = (*block, ops.to_vec());
         let events = Vec::new();
-        same.then_some(Part { index, block, ops, counter: index, instructions, plans, events, way: Way::End })
+        same.then_some(Part { index, block, ops, counter: 0, instructions, plans, events, way: Way::End })
     }
 }
 
