@@ -107,6 +107,15 @@ impl Area {
         self.pieces = false;
     }
 
+    /// Drops a page; of code, says whether there was anything to drop.
+    fn drop(&mut self, Left { linear, shift, .. }: Left, code: bool) -> bool {
+        if code {
+            return self.drop_fetch(linear, shift);
+        }
+        self.drop_range(linear, shift);
+        false
+    }
+
     fn drop_range(&mut self, linear: u64, shift: u8) {
         for table in self.tables.iter_mut().filter(|table| table.used) {
             table.read.drop_range(linear, shift);
@@ -249,11 +258,22 @@ const LOG: usize = 256;
 /// Memory below an area: the stack of translated code, for what the host puts there when a signal comes.
 const STACK: usize = 64 << 10;
 
+/// A page that has left the TLB, or is another one there now.
 #[derive(Clone, Copy, Default)]
-struct Left {
-    linear: u64,
-    shift: u8,
-    code: bool,
+pub(crate) struct Left {
+    /// Its linear address.
+    pub linear: u64,
+    /// Log2 of its size.
+    pub shift: u8,
+    /// The address space it was known in; `None`: in any.
+    pub key: Option<u32>,
+}
+
+impl Left {
+    /// Whether an address space may have known it.
+    fn concerns(&self, space: u32) -> bool {
+        self.key.is_none_or(|key| key == space)
+    }
 }
 
 #[repr(C, align(4096))]
@@ -289,10 +309,13 @@ pub struct Front {
     mode: Mode,
     /// A table that stays empty.
     nothing: Box<Table>,
+    /// The address space of the current one.
+    space: u32,
     /// The address space of each area, or none.
     spaces: [u32; AREAS],
     next: usize,
-    log: [Left; LOG],
+    /// The last pages that left, and whether they did as pages of code.
+    log: [(Left, bool); LOG],
     logged: u64,
 }
 
@@ -314,9 +337,10 @@ impl Front {
             table,
             mode: Mode::Slow,
             nothing,
+            space: NO_SPACE,
             spaces: [NO_SPACE; AREAS],
             next: 0,
-            log: [Left::default(); LOG],
+            log: [(Left::default(), false); LOG],
             logged: 0,
         };
         front.claim(0, NO_SPACE, 0);
@@ -359,6 +383,7 @@ impl Front {
     }
 
     fn switch(&mut self, number: usize) {
+        self.space = self.spaces[number];
         self.area = NonNull::from(self.nth(number));
         self.set_mode(self.mode);
     }
@@ -376,12 +401,9 @@ impl Front {
             return self.claim(number, space, epoch);
         }
         for at in followed..logged {
-            let left = self.log[at as usize % LOG];
-            let area = self.nth(number);
-            if left.code {
-                area.drop_fetch(left.linear, left.shift);
-            } else {
-                area.drop_range(left.linear, left.shift);
+            let (left, code) = self.log[at as usize % LOG];
+            if left.concerns(space) {
+                self.nth(number).drop(left, code);
             }
         }
         let area = self.nth(number);
@@ -413,22 +435,22 @@ impl Front {
         };
     }
 
-    fn note(&mut self, left: Left) {
-        self.log[self.logged as usize % LOG] = left;
+    /// Drops a page here, and notes it for the other areas. Whether it was known as a page of code, if it is left as one.
+    fn leave(&mut self, left: Left, code: bool) -> bool {
+        self.log[self.logged as usize % LOG] = (left, code);
         self.logged += 1;
         self.current().followed += 1;
+        left.concerns(self.space) && self.current().drop(left, code)
     }
 
     /// Drops a page that leaves the data TLB.
-    pub(crate) fn drop_range(&mut self, linear: u64, shift: u8) {
-        self.note(Left { linear, shift, code: false });
-        self.current().drop_range(linear, shift);
+    pub(crate) fn drop_range(&mut self, left: Left) {
+        self.leave(left, false);
     }
 
     /// Drops a page that leaves the instruction TLB. Whether it was known.
-    pub(crate) fn drop_fetch(&mut self, linear: u64, shift: u8) -> bool {
-        self.note(Left { linear, shift, code: true });
-        self.current().drop_fetch(linear, shift)
+    pub(crate) fn drop_fetch(&mut self, left: Left) -> bool {
+        self.leave(left, true)
     }
 
     /// Follows a change of [`Ram::epoch`](crate::Ram::epoch): a page may have got its first marked line.

@@ -7,7 +7,7 @@
 use crate::capability::Capability;
 use crate::fault::{Cause, Exec, Fault, vector};
 use crate::flags::{self, Int};
-use crate::front::{Accessed, Mode};
+use crate::front::{Accessed, Left, Mode};
 use crate::op::{Op, SEG_FLAT};
 use crate::ram::{GROUP, PAGE, lines};
 use crate::state::{Cpu, attention, bits::*, rights, seg};
@@ -216,11 +216,12 @@ impl Cpu {
             self.charge(Kind::new(family, walked.references), 1);
         }
         // What was not in the TLB is not on its side of the fast path either; on the other side it may be, as it was.
+        let again = Left { linear: walked.entry.linear, shift: walked.entry.shift, key: None };
         if found || code {
-            self.front.drop_range(walked.entry.linear, walked.entry.shift);
+            self.front.drop_range(again);
         }
         if found || !code {
-            self.drop_code(walked.entry.linear, walked.entry.shift);
+            self.drop_code(again);
         }
         let entry = self.tlb.kept(walked.entry, linear);
         let displaced = self.tlb.insert(entry, code);
@@ -236,18 +237,20 @@ impl Cpu {
             && (self.plainly_permitted(entry, access, privilege) || self.permitted(entry, access, privilege).is_ok())
     }
 
-    fn drop_code(&mut self, linear: u64, shift: u8) {
-        if self.front.drop_fetch(linear, shift) {
+    fn drop_code(&mut self, left: Left) {
+        if self.front.drop_fetch(left) {
             // It may be the page being executed.
             self.fetch.leave();
         }
     }
 
     fn displaced(&mut self, displaced: Option<Entry>, code: bool) {
-        match displaced {
-            Some(old) if code => self.drop_code(old.linear, old.shift),
-            Some(old) => self.front.drop_range(old.linear, old.shift),
-            None => {}
+        let Some(old) = displaced else { return };
+        let left = Left { linear: old.linear, shift: old.shift, key: old.key() };
+        if code {
+            self.drop_code(left);
+        } else {
+            self.front.drop_range(left);
         }
     }
 

@@ -50,6 +50,11 @@ impl Entry {
         Self { linear, physical, shift, perms, key, pcid, context: Context::default(), stamp: 0 }
     }
 
+    /// The only number of [`Context::key`] under which it may be found; `None` if that is any of its context.
+    pub fn key(&self) -> Option<u32> {
+        (self.perms & perm::GLOBAL == 0).then(|| self.context.key(self.pcid))
+    }
+
     /// Whether it is for the page of this size that `linear` lies in.
     #[inline(always)]
     fn is_of(&self, linear: u64, shift: u8) -> bool {
