@@ -206,8 +206,6 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let profile = Profile::find(&args.cpu)?;
     let platform = args.platform.resolve(&profile)?;
     let tsc_hz = profile.tsc_hz.value;
-    let kernel = machine::loader::read_file(&args.kernel)?;
-    let initrd = args.initrd.as_deref().map(machine::loader::read_file).transpose()?;
     let symbol_files = args.symbols.iter().map(|s| read_symbols(s)).collect::<Result<Vec<_>>>()?;
     let name = |path: &PathBuf| path.display().to_string();
     let make = |tier| -> Result<Machine> {
@@ -216,9 +214,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             memory: args.memory,
             cpus: args.cpus,
             profile: profile.clone(),
-            kernel: kernel.clone(),
+            kernel: machine::loader::read_file(&args.kernel)?,
             kernel_name: name(&args.kernel),
-            initrd: initrd.clone(),
+            initrd: args.initrd.as_deref().map(machine::loader::read_file).transpose()?,
             initrd_name: args.initrd.as_ref().map(name).unwrap_or_default(),
             cmdline: args.append.clone(),
             parts: Parts { disks, ..Parts::default() },
