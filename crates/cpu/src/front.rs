@@ -602,3 +602,40 @@ impl Default for Fetch {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINEAR: u64 = 0x40_0000;
+
+    fn fill(front: &mut Front) {
+        let access = Accessed { page: LINEAR, host: 0x7000, written: true, readable: 1, writable: 1, large: false };
+        front.fill(Mode::User, access);
+        assert!(knows(front));
+    }
+
+    fn knows(front: &Front) -> bool {
+        front.read(LINEAR, 8).is_some() && front.write(LINEAR, 8).is_some()
+    }
+
+    #[test]
+    fn a_page_leaves_the_address_space_it_was_known_in() {
+        let left = |key| Left { linear: LINEAR, shift: 12, key };
+        let mut front = Front::new();
+        front.set_mode(Mode::User);
+        for space in [1, 2] {
+            front.enter(space, 0);
+            fill(&mut front);
+        }
+        front.drop_range(left(Some(1)));
+        assert!(knows(&front));
+        front.enter(1, 0);
+        assert!(!knows(&front));
+        fill(&mut front);
+        front.drop_range(left(None));
+        assert!(!knows(&front));
+        front.enter(2, 0);
+        assert!(!knows(&front));
+    }
+}
