@@ -98,6 +98,11 @@ impl Lockstep {
         self.translated.seconds()
     }
 
+    /// The machine that translates.
+    pub fn translated(&self) -> &Machine {
+        &self.translated
+    }
+
     /// Runs until the guest or the host ends both machines, or they differ. The console of the translating one is the host's.
     pub fn run(&mut self, host: &mut dyn Host) -> Result<Outcome, Difference> {
         loop {
@@ -242,6 +247,12 @@ fn differences(a: &Cpu, b: &Cpu, text: &mut String) {
         let signs = (a.x87.regs[number].sign_exponent, b.x87.regs[number].sign_exponent);
         differ(&format!("x87 r{number} exponent"), u64::from(signs.0), u64::from(signs.1));
     }
+    differ("x87 control", u64::from(a.x87.control), u64::from(b.x87.control));
+    differ("x87 opcode", u64::from(a.x87.opcode), u64::from(b.x87.opcode));
+    differ("x87 instruction", a.x87.ip, b.x87.ip);
+    differ("x87 data", a.x87.dp, b.x87.dp);
+    differ("x87 code segment", u64::from(a.x87.cs), u64::from(b.x87.cs));
+    differ("x87 data segment", u64::from(a.x87.ds), u64::from(b.x87.ds));
     differ("x87 status", u64::from(a.x87.status), u64::from(b.x87.status));
     differ("x87 tags", u64::from(a.x87.tags), u64::from(b.x87.tags));
     for number in [seg::ES, seg::CS, seg::SS, seg::DS, seg::FS, seg::GS] {

@@ -243,40 +243,67 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         })
     };
     if check_translation {
-        return check(|| Ok(Lockstep::new(make(Tier::Interpreter)?, make(tier)?)), console()?);
+        let both = || Ok(Lockstep::new(make(Tier::Interpreter)?, make(tier)?));
+        return check(args, both, console()?, symbol_files);
     }
     let mut machine = make(tier)?;
     // An unwritable ledger is better known before the run than after it.
-    let mut ledger = args.ledger.as_deref().map(LedgerFile::create).transpose()?;
+    let ledger = args.ledger.as_deref().map(LedgerFile::create).transpose()?;
     let mut console = console()?;
     let outcome = machine.run(&mut console);
     let timed_out = console.timed_out;
     drop(console);
+    conclude(args, &machine, Ended { outcome, timed_out, checked: false }, symbol_files, ledger)
+}
+
+/// How a run ended.
+struct Ended {
+    outcome: Outcome,
+    timed_out: bool,
+    /// Under --check-translation, without a difference.
+    checked: bool,
+}
+
+/// Says how a run ended, and writes its ledger.
+fn conclude(
+    args: &RunArgs,
+    machine: &Machine,
+    ended: Ended,
+    symbol_files: Vec<(String, Vec<Symbol>)>,
+    ledger: Option<LedgerFile>,
+) -> Result<ExitCode> {
+    let Ended { outcome, timed_out, checked } = ended;
     let (mut text, status) = ending(outcome, timed_out);
     if let (Outcome::Failed(_), Some(failure)) = (outcome, &machine.vcpus.failure) {
         text = format!("{text}: {failure}");
     }
     let died = matches!(outcome, Outcome::TripleFault(_) | Outcome::Failed(_) | Outcome::Stuck | Outcome::Stopped);
+    if died || checked {
+        let agree = if checked { "; the tiers agree" } else { "" };
+        eprintln!("tollgate: {text} after {:.6} s of virtual time{agree}", machine.seconds());
+    }
     if died || ledger.is_some() {
         let symbols = machine.symbols(symbol_files);
         if died {
-            eprintln!("tollgate: {text} after {:.6} s of virtual time", machine.seconds());
             for place in machine.places(&symbols) {
                 eprintln!("{place}");
             }
         }
-        if let Some(file) = &mut ledger {
+        if let Some(mut file) = ledger {
             file.write(&machine.ledger(&symbols).to_bytes())?;
         }
     }
     if args.json {
-        let report = serde_json::json!({
+        let mut report = serde_json::json!({
             "ended": text,
             "status": status,
             "virtual_seconds": machine.seconds(),
             "clocks": machine.vcpus.all.iter().map(|v| v.cpu.clock).collect::<Vec<_>>(),
             "memory": memory::report(machine.taken),
         });
+        if checked {
+            report["tiers_agree"] = true.into();
+        }
         eprintln!("{report}");
     }
     machine.check().map_err(|what| anyhow!("the hypervisor's tables are not in order: {what}"))?;
@@ -298,19 +325,32 @@ fn check_needs(args: &RunArgs) -> Result<()> {
 }
 
 /// Runs the guest in both tiers at once; at the first difference says what it is.
-fn check(both: impl Fn() -> Result<Lockstep>, mut console: Console) -> Result<ExitCode> {
+fn check(
+    args: &RunArgs,
+    both: impl Fn() -> Result<Lockstep>,
+    mut console: Console,
+    symbol_files: Vec<(String, Vec<Symbol>)>,
+) -> Result<ExitCode> {
     let mut machines = both()?;
     let run = machines.run(&mut console);
     let timed_out = console.timed_out;
     drop(console);
     match run {
         Ok(outcome) => {
-            let (text, status) = ending(outcome, timed_out);
-            eprintln!("tollgate: {text} after {:.6} s of virtual time; the tiers agree", machines.seconds());
-            Ok(ExitCode::from(status))
+            conclude(args, machines.translated(), Ended { outcome, timed_out, checked: true }, symbol_files, None)
         }
         Err(found) => {
             let found = both()?.narrow(found);
+            if args.json {
+                let report = serde_json::json!({
+                    "ended": "the tiers differ",
+                    "status": crate::FAILED,
+                    "virtual_seconds": machines.seconds(),
+                    "tiers_agree": false,
+                    "difference": found.text,
+                });
+                eprintln!("{report}");
+            }
             bail!("the translation is wrong in stretch {}:\n{}", found.stretch, found.text)
         }
     }

@@ -302,6 +302,13 @@ fn a_translation_can_be_checked() {
     let (status, _, error) = run(&["--kernel", &endless, "--check-translation", "--limit", "0.001"]);
     assert_eq!(status, TIMED_OUT, "{error}");
     assert!(error.starts_with("tollgate: time is up after 0.0010"), "{error}");
+    // It says what every run says: where a guest died, and JSON.
+    let triple = files.guest("triple", b"\x90\x0f\x0b");
+    let arguments = ["--kernel", &triple, "--check-translation"];
+    post_mortem(&arguments, GUEST_DIED, "triple fault on cpu 0", "rip 0x100031", "bytes 0f 0b");
+    let (status, _, error) = run(&["--kernel", &good, "--check-translation", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(error.lines().last().unwrap()).unwrap();
+    assert_eq!((status, &report["ended"], &report["tiers_agree"]), (0, &"reset".into(), &true.into()), "{error}");
     let with = |options: &[&str], message: &str| {
         refused(&[&["--kernel", &good, "--check-translation"], options].concat(), message);
     };
