@@ -314,6 +314,14 @@ impl Asm {
         self.modrm(from.0, m);
     }
 
+    /// `mov to, word [m]` (16 bits), which leaves the rest of the register alone.
+    pub fn flagless_load16(&mut self, to: R, m: M) {
+        self.code.push(0x66);
+        self.rex(false, to.0, m);
+        self.code.push(0x8b);
+        self.modrm(to.0, m);
+    }
+
     /// `pext to, from, mask` (64 bits).
     pub fn flagless_extract_by(&mut self, to: R, from: R, mask: R) {
         let rxb = 0xe0 ^ (to.0 >> 3) << 7 ^ (mask.0 >> 3) << 5;

@@ -418,6 +418,7 @@ impl<'a> Emit<'a> {
             Plan::MaskInterrupts => self.mask_interrupts(),
             Plan::AccessControl { set } => self.access_control(set),
             Plan::BitInMemory => self.bit_in_memory(),
+            Plan::EnableInterrupts => self.enable_interrupts(),
             Plan::ReadTime => self.read_time(),
             Plan::ReadControl => self.read_control(),
             Plan::SwapBases => self.swap_bases(),

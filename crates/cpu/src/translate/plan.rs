@@ -36,6 +36,8 @@ pub enum Plan {
     MaskInterrupts,
     /// BT, BTS, BTR or BTC of 64 bits in memory, by a register.
     BitInMemory,
+    /// STI, with a NOP after it, which is all that its shadow holds.
+    EnableInterrupts,
     /// RDTSC.
     ReadTime,
     /// MOV from CR2 or CR3.
@@ -284,6 +286,7 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
         Leave if i.code() == iced_x86::Code::Leaveq => return Plan::Leave,
         Pushfq => return Plan::PushFlags,
         Cli => return Plan::MaskInterrupts,
+        Sti => return Plan::EnableInterrupts,
         Rdtsc => return Plan::ReadTime,
         Swapgs => return Plan::SwapBases,
         Wrmsr => return Plan::WriteMsr,
@@ -294,8 +297,7 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
         }
         Mov if i.op1_kind() == OpKind::Register && i.op1_register().is_segment_register() => {
             let memory = i.op0_kind() == OpKind::Memory;
-            let fits = if memory { native_memory(i, op, narrow) } else { op.size >= 4 };
-            return if fits { Plan::Selector } else { Plan::Handler };
+            return if !memory || native_memory(i, op, narrow) { Plan::Selector } else { Plan::Handler };
         }
         Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq if is_string(i, op) => return Plan::String,
         Stac => return Plan::AccessControl { set: true },

@@ -16,7 +16,6 @@ use crate::op::Op;
 use crate::ram::PAGE;
 use crate::state::{Cpu, NOT_LOADED, bits::*, rights, seg};
 use crate::tier::Tier;
-use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Ticks};
 
 /// Time that translated code runs at most before it leaves.
@@ -206,16 +205,15 @@ impl Cpu {
         entry
     }
 
-    /// What translated code charges an instruction for besides its class.
-    pub(super) fn event(&self, cache: &mut BlockCache, instruction: &Instruction, key: Key) -> Option<Event> {
-        let kind = super::plan::event(instruction, key)?;
+    /// A charge of translated code for the instruction at `rip`.
+    pub(super) fn event(&self, cache: &mut BlockCache, rip: u64, kind: Kind) -> Option<Event> {
         let price = match kind.family {
             Family::Instruction => u64::from(self.model.costs.class[kind.param as usize]),
             _ => self.model.costs.of(kind),
         };
         let ticks = u32::try_from(price).ok().filter(|ticks| *ticks != 0 && *ticks < 1 << 24)?;
         let counter = match self.model.recorded {
-            true => Some(cache.event(instruction.ip(), kind, price)?),
+            true => Some(cache.event(rip, kind, price)?),
             false => None,
         };
         Some(Event { counter, ticks })

@@ -86,6 +86,21 @@ impl Emit<'_> {
         }
     }
 
+    /// STI where nothing waits for it, with the NOP after it.
+    pub fn enable_interrupts(&mut self) -> bool {
+        let Some(event) = self.event() else { return false };
+        // There is a shadow if IF was clear.
+        self.asm.flagless_load(TEST, field!(interrupts));
+        self.or_otherwise();
+        self.outside();
+        self.asm.flagless_load(TEST, field!(registers));
+        self.asm.flagless_load32(TEST, state!(TEST, attention));
+        self.or_otherwise();
+        self.asm.flagless_store_constant(field!(interrupts), flags::IF as i32);
+        self.charge_event(event);
+        true
+    }
+
     /// RDTSC.
     pub fn read_time(&mut self) -> bool {
         if self.key.narrow {
@@ -187,11 +202,15 @@ impl Emit<'_> {
             self.back_here(stub);
             return true;
         }
-        let to = host(op.r0).unwrap_or(FIRST);
         self.asm.flagless_load(TEST, field!(registers));
-        self.asm.flagless_load_part(true, to, from(TEST));
-        if to == FIRST {
-            self.asm.flagless_store(memory_register(op.r0), FIRST);
+        match (host(op.r0), op.size) {
+            (Some(to), 2) => self.asm.flagless_load16(to, from(TEST)),
+            (Some(to), _) => self.asm.flagless_load_part(true, to, from(TEST)),
+            (None, size) => {
+                self.asm.flagless_load_part(true, TEST, from(TEST));
+                let to = memory_register(op.r0);
+                if size == 2 { self.asm.flagless_store_part(true, to, TEST) } else { self.asm.flagless_store(to, TEST) }
+            }
         }
         true
     }

@@ -5,15 +5,15 @@
 //! blocks: it is only entered where that is certain.
 
 use super::Key;
-use super::emit::{Event, Way};
-use super::plan::{Plan, plans};
+use super::emit::{Access, Event, Way};
+use super::plan::{Plan, event, plans};
 use crate::cache::{Block, BlockCache};
-use crate::decode::mode;
+use crate::decode::{mode, operation};
 use crate::op::Op;
 use crate::ram::PAGE;
 use crate::state::Cpu;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
-use ledger::{Class, Ticks};
+use ledger::{Class, Family, Kind, Ticks};
 
 /// Blocks of a trace at most.
 pub const MOST_PARTS: usize = 8;
@@ -24,6 +24,8 @@ pub const SPAN: Ticks = 1 << 20;
 /// What it takes at least to come to a block again: a branch, at whose end a translated block has cost so much, or a handler,
 /// which is taken for as much.
 pub const CHEAPEST: Ticks = 400;
+/// Bytes of a line of code.
+const LINE: u64 = 64;
 /// Time in which no counter can overflow.
 pub const DRAIN: Ticks = CHEAPEST << 30;
 
@@ -43,6 +45,8 @@ pub struct Part {
     pub plans: Vec<Plan>,
     /// What they charge besides their class.
     pub events: Vec<Option<Event>>,
+    /// The instruction in the shadow of STI, if the block ends with that and it is translated.
+    pub shadow: Option<Shadow>,
     /// How the trace goes on.
     pub way: Way,
 }
@@ -54,12 +58,23 @@ impl Part {
     }
 }
 
+/// A NOP after STI. It runs on its own, so it is charged by itself, and belongs to no block.
+#[derive(Clone, Copy)]
+pub struct Shadow {
+    /// Its address.
+    pub rip: u64,
+    /// The address after it.
+    pub next: u64,
+    /// What it is charged as.
+    pub class: Class,
+}
+
 impl Cpu {
     /// The trace that begins with a block; nothing if the block cannot be translated. Blocks that have not been executed `warm`
     /// times are not in it.
     pub(super) fn trace(&self, cache: &mut BlockCache, head: u32, key: Key, warm: u16) -> Vec<Part> {
         let Some(mut first) = self.part(cache, head, key) else { return Vec::new() };
-        first.events = first.instructions.iter().map(|i| self.event(cache, i, key)).collect();
+        first.events = self.events(cache, &first, key);
         if self.model.recorded {
             let Some(counter) = cache.prefix(None, head) else { return Vec::new() };
             first.counter = counter;
@@ -84,9 +99,17 @@ impl Cpu {
                 let Some(counter) = cache.prefix(Some(last.counter), index) else { break };
                 part.counter = counter;
             }
-            part.events = part.instructions.iter().map(|i| self.event(cache, i, key)).collect();
+            part.events = self.events(cache, &part, key);
             last.way = way;
             trace.push(part);
+        }
+        // What comes after the shadow must be known, since nothing else can go on there.
+        if let Some(last) = trace.last_mut().filter(|last| last.shadow.is_some()) {
+            last.shadow = None;
+            last.events.pop();
+            last.events.push(None);
+            last.plans.pop();
+            last.plans.push(Plan::Handler);
         }
         trace
     }
@@ -118,10 +141,47 @@ impl Cpu {
         }
         let same = instructions.len() == ops.len()
             && instructions.iter().zip(ops).all(|(i, op)| i.len() == usize::from(op.len));
-        let plans = plans(&instructions, ops, key.narrow);
+        let mut plans = plans(&instructions, ops, key.narrow);
+        let mut shadow = None;
+        if plans.last() == Some(&Plan::EnableInterrupts) {
+            shadow = self.shadow(block, key);
+            if shadow.is_none() {
+                plans.pop();
+                plans.push(Plan::Handler);
+            }
+        }
         let (block, ops) = (*block, ops.to_vec());
-        let events = Vec::new();
-        same.then_some(Part { index, block, ops, counter: 0, instructions, plans, events, way: Way::End })
+        let (counter, events, way) = (0, Vec::new(), Way::End);
+        same.then_some(Part { index, block, ops, counter, instructions, plans, events, shadow, way })
+    }
+
+    /// What the instructions of a part charge besides their class.
+    fn events(&self, cache: &mut BlockCache, part: &Part, key: Key) -> Vec<Option<Event>> {
+        let mut kinds: Vec<_> = part.instructions.iter().map(|i| (i.ip(), event(i, key))).collect();
+        if let (Some(shadow), Some(last)) = (part.shadow, kinds.last_mut()) {
+            *last = (shadow.rip, Some(Kind::new(Family::Instruction, shadow.class as u32)));
+        }
+        kinds.into_iter().map(|(at, kind)| self.event(cache, at, kind?)).collect()
+    }
+
+    /// The instruction after a block that ends with STI, if it is a NOP in the same line of code, so that whatever changes it
+    /// drops the block.
+    fn shadow(&self, block: &Block, key: Key) -> Option<Shadow> {
+        if key.narrow || key.access == Access::User {
+            return None;
+        }
+        let len = u64::from(block.len);
+        let (rip, physical) = (block.rip.wrapping_add(len), block.physical + len);
+        let mut bytes = [0; 64];
+        let bytes = &mut bytes[..(physical.next_multiple_of(LINE) - physical) as usize];
+        if !self.ram.read_bytes(physical, bytes) {
+            return None;
+        }
+        let instruction = Decoder::with_ip(64, bytes, rip, DecoderOptions::NONE).decode();
+        let instruction = self.as_model(instruction);
+        let (op, ends) = operation(&instruction, block.mode);
+        let nop = plans(&[instruction], &[op], false) == [Plan::Nothing];
+        (nop && !ends).then_some(Shadow { rip, next: op.next, class: op.class })
     }
 }
 
@@ -138,9 +198,8 @@ fn likely(cache: &BlockCache, part: &Part) -> Option<(Way, u64)> {
         Plan::Branch if cache.translations.is_taken(part.index) => Some((Way::Taken, last.imm)),
         Plan::Branch => Some((Way::Next, last.next)),
         Plan::Jump => Some((Way::Taken, last.imm)),
+        Plan::EnableInterrupts => part.shadow.map(|shadow| (Way::Next, shadow.next)),
         plan if plan.leaves() || *plan == Plan::Handler => None,
-        // What they charge is not in the time that a trace is known to take.
-        Plan::SwapBases | Plan::WriteMsr => None,
         // The block was cut off here.
         _ => Some((Way::Next, last.next)),
     }

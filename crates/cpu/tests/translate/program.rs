@@ -753,6 +753,9 @@ impl Builder<'_> {
             }
             // Interrupts off and on, and an access to the board after which there is one.
             64 | 65 => vec![Some(Instruction::with(Code::Cli))],
+            66 if self.random.one_in(2) => {
+                vec![Some(Instruction::with(Code::Sti)), Some(Instruction::with(Code::Nopd))]
+            }
             66 => vec![Some(Instruction::with(Code::Sti))],
             67 => vec![with(Instruction::with2(Code::Out_imm8_AL, 0x80, Register::AL))],
             _ => {
