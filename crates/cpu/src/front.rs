@@ -15,7 +15,7 @@ pub use half::{Half, SLOTS};
 
 use crate::ram::PAGE;
 use half::Pages;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
 
 /// Pages of code.
@@ -322,11 +322,7 @@ pub struct Front {
 impl Front {
     /// An empty one.
     pub fn new() -> Self {
-        let layout = Self::layout();
-        // SAFETY: the layout is not empty. Zeroes are valid for all fields of frames.
-        let Some(frames) = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<Frame>()) else {
-            handle_alloc_error(layout)
-        };
+        let frames = Self::allocate();
         let mut nothing = Box::new(Table { read: Half::empty(), write: Half::empty(), used: false });
         let table = NonNull::from(&mut *nothing);
         // SAFETY: the first frame is allocated.
@@ -347,10 +343,19 @@ impl Front {
         front
     }
 
-    fn layout() -> Layout {
-        // The size of the frames is far from the limit.
-        Layout::array::<Frame>(AREAS).unwrap_or(Layout::new::<Frame>())
+    /// Frames of zeroes, which are valid for all of their fields. A frame takes memory once it is used: the allocator would write to
+    /// all of them, as they are aligned to pages.
+    fn allocate() -> NonNull<Frame> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::SIZE, protection, flags, -1, 0) };
+        match NonNull::new(at.cast::<Frame>()) {
+            Some(frames) if at != libc::MAP_FAILED => frames,
+            _ => handle_alloc_error(Layout::new::<[Frame; AREAS]>()),
+        }
     }
+
+    const SIZE: usize = size_of::<[Frame; AREAS]>();
 
     fn nth(&mut self, number: usize) -> &mut Area {
         assert!(number < AREAS);
@@ -559,8 +564,8 @@ impl Default for Front {
 
 impl Drop for Front {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout; areas hold nothing that must be dropped.
-        unsafe { dealloc(self.frames.as_ptr().cast(), Self::layout()) };
+        // SAFETY: mapped with this size; areas hold nothing that must be dropped, and nobody refers to them any more.
+        unsafe { libc::munmap(self.frames.as_ptr().cast(), Self::SIZE) };
     }
 }
 
