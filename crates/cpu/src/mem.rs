@@ -215,17 +215,19 @@ impl Cpu {
             let family = if code { Family::TlbMissCode } else { Family::TlbMissData };
             self.charge(Kind::new(family, walked.references), 1);
         }
-        // What was not in the TLB is not on its side of the fast path either; on the other side it may be, as it was.
         let again = Left { linear: walked.entry.linear, shift: walked.entry.shift, key: None };
-        if found || code {
+        let entry = self.tlb.kept(walked.entry, linear);
+        let inserted = self.tlb.insert(entry, code);
+        // What was not in the TLB is not on its side of the fast path either; on the other side it may be, as it was.
+        let changed = inserted.changed || entry.shift != walked.entry.shift;
+        let (as_data, as_code) = if code { (changed, found) } else { (found, changed) };
+        if as_data {
             self.front.drop_range(again);
         }
-        if found || !code {
+        if as_code {
             self.drop_code(again);
         }
-        let entry = self.tlb.kept(walked.entry, linear);
-        let displaced = self.tlb.insert(entry, code);
-        self.displaced(displaced, code);
+        self.displaced(inserted.displaced, code);
         Ok((physical(&entry, linear), entry))
     }
 

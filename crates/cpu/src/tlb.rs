@@ -50,6 +50,11 @@ impl Entry {
         Self { linear, physical, shift, perms, key, pcid, context: Context::default(), stamp: 0 }
     }
 
+    /// Whether it says the same of the same page, to the same address spaces.
+    fn is_like(&self, other: &Self) -> bool {
+        Self { stamp: other.stamp, ..*self } == *other
+    }
+
     /// The only number of [`Context::key`] under which it may be found; `None` if that is any of its context.
     pub fn key(&self) -> Option<u32> {
         (self.perms & perm::GLOBAL == 0).then(|| self.context.key(self.pcid))
@@ -60,6 +65,15 @@ impl Entry {
     fn is_of(&self, linear: u64, shift: u8) -> bool {
         self.shift == shift && (self.linear ^ linear) >> shift == 0
     }
+}
+
+/// What the result of a walk did to the first level.
+#[derive(Clone, Copy, Debug)]
+pub struct Inserted {
+    /// What it displaced there.
+    pub displaced: Option<Entry>,
+    /// The page was there for the other kind of access too, and is not what it was.
+    pub changed: bool,
 }
 
 /// A VPID and an EPT pointer, by the numbers that a [`Tlb`] gives them.
@@ -446,8 +460,8 @@ impl Tlb {
         entry
     }
 
-    /// Inserts the result of a walk at both levels and returns what it displaced at the first.
-    pub fn insert(&mut self, mut entry: Entry, code: bool) -> Option<Entry> {
+    /// Inserts the result of a walk at both levels.
+    pub fn insert(&mut self, mut entry: Entry, code: bool) -> Inserted {
         let number = size_number(entry.shift);
         self.used[number] = true;
         entry.stamp = self.flushes.now;
@@ -457,11 +471,13 @@ impl Tlb {
             [usize::from(code), usize::from(!code), SECOND].map(|level| usize::from(self.holders[level][number]));
         self.arrays[second].insert(entry, &self.flushes);
         // If the other first-level array has the page too, it goes on having it, as it is now.
+        let mut changed = false;
         if let Some(older) = self.arrays[other].find(entry.linear, entry.shift, &self.flushes) {
-            self.arrays[other].entries[older] = entry;
+            let older = std::mem::replace(&mut self.arrays[other].entries[older], entry);
+            changed = !older.is_like(&entry);
         }
         self.note_code(&entry, code);
-        self.arrays[own].insert(entry, &self.flushes)
+        Inserted { displaced: self.arrays[own].insert(entry, &self.flushes), changed }
     }
 
     fn note_code(&mut self, entry: &Entry, code: bool) {
@@ -605,8 +621,9 @@ mod tests {
             keeps_large: true,
         });
         let clean = Entry::new(0x20_0000, 0x40_0000, 21, 0, 0, 0);
-        tlb.insert(clean, true);
-        tlb.insert(Entry { perms: perm::DIRTY, ..clean }, false);
+        assert!(!tlb.insert(clean, true).changed);
+        assert!(tlb.insert(Entry { perms: perm::DIRTY, ..clean }, false).changed);
+        assert!(!tlb.insert(Entry { perms: perm::DIRTY, ..clean }, true).changed);
         for code in [true, false] {
             assert_eq!(tlb.first(0x20_1234, code, 0).expect("it is there").perms, perm::DIRTY);
         }

@@ -175,7 +175,7 @@ struct Charges {
     recent: Vec<u32>,
 }
 
-const RECENT: usize = 1 << 12;
+const RECENT: usize = 1 << 14;
 
 #[inline]
 fn hash_of_charge(rip: u64, who: u32, param: u32) -> u64 {
