@@ -76,6 +76,52 @@ pub struct Jump {
     pub code: u64,
 }
 
+/// Targets of indirect branches. One and the same table serves all address spaces, as most targets are the kernel's; translations
+/// check their pages.
+pub struct Jumps {
+    /// [`JUMP_SLOTS`] for each [`Key`](crate::translate::Key).
+    slots: Box<[Jump]>,
+    /// Which code cache the targets of 64-bit and of 32-bit code are in.
+    of: [u64; 2],
+}
+
+impl Jumps {
+    fn new() -> Self {
+        let nowhere = Jump { negated: 0, code: 0 };
+        Self { slots: vec![nowhere; crate::translate::KEYS * JUMP_SLOTS].into_boxed_slice(), of: [NO_CODE; 2] }
+    }
+
+    /// Follows a change of the code cache: targets in an older one are forgotten.
+    #[inline]
+    pub(crate) fn follow_code(&mut self, code: u64, narrow: bool) {
+        const HALF: usize = crate::translate::KEYS / 2;
+        let half = usize::from(narrow);
+        if self.of[half] != code {
+            self.of[half] = code;
+            for (i, jump) in self.slots[half * HALF * JUMP_SLOTS..][..HALF * JUMP_SLOTS].iter_mut().enumerate() {
+                // The target belongs in another slot.
+                *jump = Jump { negated: (((i % JUMP_SLOTS) as u64 ^ 1) << JUMP_SHIFT).wrapping_neg(), code: 0 };
+            }
+        }
+    }
+
+    /// Adds a target.
+    pub(crate) fn fill(&mut self, key: usize, target: u64, code: u64) {
+        self.slots[key * JUMP_SLOTS + jump_slot(target)] = Jump { negated: target.wrapping_neg(), code };
+    }
+
+    /// Where the translation of a target is entered, if that is known.
+    pub(crate) fn find(&self, key: usize, target: u64) -> Option<u64> {
+        let jump = self.slots[key * JUMP_SLOTS + jump_slot(target)];
+        (jump.negated == target.wrapping_neg()).then_some(jump.code)
+    }
+
+    /// Where translated code finds them.
+    pub(crate) fn expose(&self) -> *const Jump {
+        self.slots.as_ptr()
+    }
+}
+
 /// What belongs to one address space.
 #[repr(C, align(64))]
 pub struct Area {
@@ -85,10 +131,6 @@ pub struct Area {
     pub tables: [Table; MODES],
     /// Pages of code, see [`signature`].
     pub fetch: [u64; FETCH_SLOTS],
-    /// Targets of indirect branches, by [`Key`](crate::translate::Key).
-    pub jumps: [[Jump; JUMP_SLOTS]; crate::translate::KEYS],
-    /// Which code cache the targets of 64-bit and of 32-bit code are in.
-    pub jumps_of: [u64; 2],
     /// Large pages of code, see [`large_signature`].
     pub large: [u64; LARGE_SLOTS],
     /// The pages of code may hold some of large pages.
@@ -149,33 +191,6 @@ impl Area {
             }
         }
         any
-    }
-
-    /// Follows a change of the code cache: targets in an older one are forgotten.
-    #[inline]
-    pub(crate) fn follow_code(&mut self, code: u64, narrow: bool) {
-        const HALF: usize = crate::translate::KEYS / 2;
-        let half = usize::from(narrow);
-        if self.jumps_of[half] != code {
-            self.jumps_of[half] = code;
-            for jumps in &mut self.jumps[half * HALF..][..HALF] {
-                for (i, jump) in jumps.iter_mut().enumerate() {
-                    // The target belongs in another slot.
-                    *jump = Jump { negated: ((i as u64 ^ 1) << JUMP_SHIFT).wrapping_neg(), code: 0 };
-                }
-            }
-        }
-    }
-
-    /// Adds a target of indirect branches.
-    pub(crate) fn fill_jump(&mut self, key: usize, target: u64, code: u64) {
-        self.jumps[key][jump_slot(target)] = Jump { negated: target.wrapping_neg(), code };
-    }
-
-    /// Where the translation of a target is entered, if that is known.
-    pub(crate) fn jump(&self, key: usize, target: u64) -> Option<u64> {
-        let jump = self.jumps[key][jump_slot(target)];
-        (jump.negated == target.wrapping_neg()).then_some(jump.code)
     }
 
     fn drop_writes(&mut self) {
@@ -301,6 +316,8 @@ pub(crate) struct Accessed {
 
 /// The areas of one processor, and which is current.
 pub struct Front {
+    /// Where indirect branches go.
+    pub(crate) jumps: Jumps,
     frames: NonNull<Frame>,
     /// The current area.
     area: NonNull<Area>,
@@ -328,6 +345,7 @@ impl Front {
         // SAFETY: the first frame is allocated.
         let area = unsafe { NonNull::new_unchecked(&raw mut (*frames.as_ptr()).area) };
         let mut front = Self {
+            jumps: Jumps::new(),
             frames,
             area,
             table,
@@ -377,7 +395,6 @@ impl Front {
         let fresh = area.fetch[0] == 0 && area.fetch[1] == 0;
         if fresh {
             area.tables.iter_mut().for_each(Table::reset);
-            area.jumps_of = [NO_CODE; 2];
             area.running.reset();
         }
         area.clear();

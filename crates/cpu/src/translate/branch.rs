@@ -2,7 +2,7 @@
 
 use super::asm::{M, R};
 use super::emit::Emit;
-use super::layout::{FIRST, SECOND, TEST, field, host, jumps, memory_register};
+use super::layout::{FIRST, SECOND, TEST, field, host, jump, memory_register};
 use crate::op::Op;
 use crate::predict::{Predictor, Return, Target};
 use iced_x86::OpKind;
@@ -189,16 +189,17 @@ impl Emit<'_> {
         true
     }
 
-    /// Where the target in `target` is translated, in `code`; jumps to the handler if that is not known. Uses `TEST`; the
-    /// target's register may be `code`.
+    /// Has the address where the target in `target` is translated instead; jumps to the handler if that is not known. Uses
+    /// `TEST` and `other`.
     fn find_target(&mut self, target: R, other: R) {
-        let (negated, code) = jumps(self.key.index());
+        let (negated, code) = jump(self.key.index(), other);
         self.asm.flagless_extract(TEST, target, field!(jump_mask));
         self.asm.flagless_lea(TEST, M::indexed(TEST, TEST, 0, 0));
-        self.asm.flagless_load(other, M::indexed(R::RSP, TEST, 3, negated));
-        self.asm.flagless_lea(other, M::indexed(other, target, 0, 0));
-        self.asm.flagless_load(target, M::indexed(R::RSP, TEST, 3, code));
-        self.asm.flagless_copy(TEST, other);
+        self.asm.flagless_load(other, field!(jumps));
+        self.asm.flagless_lea(other, M::indexed(other, TEST, 3, 0));
+        self.asm.flagless_load(TEST, negated);
+        self.asm.flagless_lea(TEST, M::indexed(TEST, target, 0, 0));
+        self.asm.flagless_load(target, code);
         self.or_otherwise();
     }
 

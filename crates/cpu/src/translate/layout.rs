@@ -97,6 +97,8 @@ pub struct Running {
     pub(super) base: u64,
     /// 0 outside non-root mode.
     pub(super) non_root: u64,
+    /// Targets of indirect branches, see [`crate::front::Jumps`].
+    pub(super) jumps: *const Jump,
     /// All operations.
     pub(super) ops: *const Op,
     /// See [`super::x87`].
@@ -156,8 +158,8 @@ pub fn large(slot: usize) -> M {
     M::at(R::RSP, from_stack(offset_of!(Area, large) + 8 * (slot % LARGE_SLOTS)))
 }
 
-/// Displacements of a jump table's fields: negated target and code.
-pub fn jumps(key: usize) -> (i32, i32) {
-    let at = offset_of!(Area, jumps) + key * size_of::<[Jump; crate::front::JUMP_SLOTS]>();
-    (from_stack(at + offset_of!(Jump, negated)), from_stack(at + offset_of!(Jump, code)))
+/// Fields of the entry of a target, whose distance from the first of its key is in `index`.
+pub fn jump(key: usize, index: R) -> (M, M) {
+    let at = |field: usize| M::at(index, (key * crate::front::JUMP_SLOTS * size_of::<Jump>() + field) as i32);
+    (at(offset_of!(Jump, negated)), at(offset_of!(Jump, code)))
 }

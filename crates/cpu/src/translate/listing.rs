@@ -6,7 +6,7 @@
 use super::layout::{BIAS, IN_MEMORY, Running};
 use super::{EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_X87_AT, SLOW_AT, Translations};
 use crate::cache::BlockCache;
-use crate::front::{Area, Half, Jump, MODES, Table};
+use crate::front::{Area, Half, MODES, Table};
 use iced_x86::{
     Decoder, DecoderOptions, Formatter, GasFormatter, Instruction, OpKind, Register, SymbolResolver, SymbolResult,
 };
@@ -95,7 +95,7 @@ impl Names {
         running! {
             returns counts bases page_mask jump_mask targets registers flags interrupts access_control system_flags budget
             missing refused loaded vector host_mxcsr
-            aligned_to_16 aligned_to_32 target resume host_stack context ops base non_root
+            aligned_to_16 aligned_to_32 target resume host_stack context jumps ops base non_root
         }
         macro_rules! x87 {
             ($($field:ident)*) => {
@@ -117,11 +117,6 @@ impl Names {
         }
         name(offset_of!(Area, fetch), "fetch".into());
         name(offset_of!(Area, large), "large".into());
-        for key in 0..super::KEYS {
-            let at = offset_of!(Area, jumps) + key * size_of::<[Jump; crate::front::JUMP_SLOTS]>();
-            name(at + offset_of!(Jump, negated), format!("jump{key}-target"));
-            name(at + offset_of!(Jump, code), format!("jump{key}-code"));
-        }
         let at = |place: usize| place as i64 - i64::from(entry.due);
         Self {
             fields,

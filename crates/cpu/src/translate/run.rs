@@ -148,7 +148,14 @@ impl Cpu {
             return false;
         }
         match std::mem::take(before) {
-            Before::Nothing | Before::Head { .. } => {}
+            Before::Nothing => {}
+            Before::Head { index: at } => {
+                // Another address space had something else there.
+                let rip = cache.blocks[index as usize].rip;
+                if at != index && self.front.jumps.find(key.index(), rip).is_some() {
+                    self.front.jumps.fill(key.index(), rip, cache.translations.checked(entry) as u64);
+                }
+            }
             Before::Link { number, link, generation } => {
                 if generation == cache.translations.generation() {
                     let from = cache.translations.way_out(number, link).index;
@@ -159,10 +166,8 @@ impl Cpu {
             }
             Before::Indirect => {
                 let code = cache.translations.checked(entry) as u64;
-                let generation = cache.translations.generation();
-                let area = self.front.current();
-                area.follow_code(generation, key.narrow);
-                area.fill_jump(key.index(), cache.blocks[index as usize].rip, code);
+                self.front.jumps.follow_code(cache.translations.generation(), key.narrow);
+                self.front.jumps.fill(key.index(), cache.blocks[index as usize].rip, code);
             }
         }
         *before = self.enter_translated(cache, entry);
@@ -280,8 +285,9 @@ impl Cpu {
         let narrow = !self.long64;
         let vector = &raw mut self.vector;
         let x87 = &raw mut self.x87;
+        self.front.jumps.follow_code(generation, narrow);
+        let jumps = self.front.jumps.expose();
         let area = self.front.current();
-        area.follow_code(generation, narrow);
         let running = &mut area.running;
         if !std::ptr::eq(context.running, running) {
             if !context.running.is_null() {
@@ -304,6 +310,7 @@ impl Cpu {
             running.ops = cache.ops.as_ptr();
             running.non_root = non_root;
             running.targets = targets;
+            running.jumps = jumps;
             context.counted = None;
         }
         if context.counted != Some(context.origin) {
@@ -362,9 +369,9 @@ impl Cpu {
             Some(key) if goes_on => key,
             _ => return std::ptr::null_mut(),
         };
-        let area = self.front.current();
-        area.follow_code(cache.translations.generation(), key.narrow);
-        let Some(code) = area.jump(key.index(), self.rip).or_else(|| self.find_target(cache, key)) else {
+        self.front.jumps.follow_code(cache.translations.generation(), key.narrow);
+        let known = self.front.jumps.find(key.index(), self.rip);
+        let Some(code) = known.or_else(|| self.find_target(cache, key)) else {
             return std::ptr::null_mut();
         };
         // The translation checks its page itself.
@@ -376,7 +383,7 @@ impl Cpu {
         running
     }
 
-    /// Where the translation of the next block is entered, which is a target of indirect branches in this area from now on;
+    /// Where the translation of the next block is entered, which is a known target of indirect branches from now on;
     /// `None` if finding that takes more than a look.
     #[inline(never)]
     fn find_target(&mut self, cache: &mut BlockCache, key: Key) -> Option<u64> {
@@ -389,7 +396,7 @@ impl Cpu {
             return None;
         }
         let code = cache.translations.known(index, key)? as u64;
-        self.front.current().fill_jump(key.index(), self.rip, code);
+        self.front.jumps.fill(key.index(), self.rip, code);
         Some(code)
     }
 
