@@ -13,6 +13,8 @@ pub struct Return {
     pub(crate) next: *mut Return,
     /// The entry of the call before.
     pub(crate) previous: *mut Return,
+    /// Where translated code goes on after the return. Modelled processors know nothing of this.
+    pub(crate) code: u64,
 }
 
 /// An entry of the target cache.
@@ -31,6 +33,10 @@ pub struct Predictor {
     /// Kept for its entries; all access is through `top`.
     _stack: Box<[Return]>,
     top: *mut Return,
+    /// What [`Return::code`] is where it is not known.
+    nowhere: u64,
+    /// The code cache that [`Return::code`] is in.
+    code_cache: u64,
 }
 
 impl Predictor {
@@ -39,7 +45,7 @@ impl Predictor {
         let targets = usize::from(size.target_cache.max(1)).next_power_of_two();
         let entries = usize::from(size.return_stack.max(1));
         let nowhere = std::ptr::null_mut();
-        let empty = || Return { negated: 0, next: nowhere, previous: nowhere };
+        let empty = || Return { negated: 0, next: nowhere, previous: nowhere, code: 0 };
         let mut stack: Box<[Return]> = (0..entries).map(|_| empty()).collect();
         let first = stack.as_mut_ptr();
         for (number, entry) in stack.iter_mut().enumerate() {
@@ -47,7 +53,13 @@ impl Predictor {
             entry.next = first.wrapping_add((number + 1) % entries);
             entry.previous = first.wrapping_add((number + entries - 1) % entries);
         }
-        Self { targets: vec![Target::default(); targets].into_boxed_slice(), _stack: stack, top: first }
+        Self {
+            targets: vec![Target::default(); targets].into_boxed_slice(),
+            _stack: stack,
+            top: first,
+            nowhere: 0,
+            code_cache: u64::MAX,
+        }
     }
 
     /// Notes a call; a full stack overwrites its oldest entry.
@@ -57,6 +69,7 @@ impl Predictor {
         unsafe {
             self.top = (*self.top).next;
             (*self.top).negated = return_address.wrapping_neg();
+            (*self.top).code = self.nowhere;
         }
     }
 
@@ -95,6 +108,25 @@ impl Predictor {
     /// Forgets all targets (IBPB).
     pub fn barrier(&mut self) {
         self.targets.fill(Target::default());
+    }
+
+    /// Follows a change of the code cache: returns whose place in an older one was known go to `nowhere`.
+    #[inline]
+    pub(crate) fn follow_code(&mut self, code_cache: u64, nowhere: u64) {
+        if self.code_cache != code_cache {
+            (self.code_cache, self.nowhere) = (code_cache, nowhere);
+            let mut entry = self.top;
+            loop {
+                // SAFETY: as in `call`.
+                unsafe {
+                    (*entry).code = nowhere;
+                    entry = (*entry).next;
+                }
+                if std::ptr::eq(entry, self.top) {
+                    break;
+                }
+            }
+        }
     }
 
     /// Where translated code finds the newest entry of the return stack, and the target cache.

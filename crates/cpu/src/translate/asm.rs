@@ -280,6 +280,19 @@ impl Asm {
         self.here() - 4
     }
 
+    /// `lea to, [rip + distance]`; the distance is filled in later: returns where it is.
+    pub fn flagless_place(&mut self, to: R) -> usize {
+        self.bytes(&[0x48 | (to.0 >> 3) << 2, 0x8d, (to.0 & 7) << 3 | 5, 0, 0, 0, 0]);
+        self.here() - 4
+    }
+
+    /// `jmp [m]`.
+    pub fn jump_memory(&mut self, m: M) {
+        self.rex(false, 4, m);
+        self.code.push(0xff);
+        self.modrm(4, m);
+    }
+
     /// `jmp register`.
     pub fn jump_register(&mut self, to: R) {
         self.rex_registers(false, R(4), to);

@@ -170,14 +170,13 @@ impl Emit<'_> {
         self.asm.flagless_constant(TEST, next);
         self.store_slot(TEST);
         self.add_to(STACK, STACK, -self.word());
-        if !self.source.recorded {
-            return;
-        }
         self.asm.flagless_load(SECOND, field!(returns));
         self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, next) as i32));
         self.asm.flagless_store(field!(returns), SECOND);
         self.asm.flagless_constant(TEST, next.wrapping_neg());
         self.asm.flagless_store(M::at(SECOND, offset_of!(Return, negated) as i32), TEST);
+        let landing = self.landing();
+        self.asm.flagless_store(M::at(SECOND, offset_of!(Return, code) as i32), landing);
     }
 
     /// CALL to a known place.
@@ -203,32 +202,37 @@ impl Emit<'_> {
         self.or_otherwise();
     }
 
-    /// RET.
+    /// RET. Where the modelled return stack is right, it also knows where to go on.
     pub fn ret(&mut self) -> bool {
         let word = self.word();
         let Ok(release) = i32::try_from(self.op().imm) else { return false };
+        if self.source.recorded && self.source.miss.is_none() {
+            return false;
+        }
         self.probe_base(RSP, 0, word, false);
         self.load_slot(FIRST);
-        if self.source.recorded {
-            if self.source.miss.is_none() {
-                return false;
-            }
-            self.asm.flagless_store(field!(wanted), FIRST);
-        }
-        self.find_target(FIRST, SECOND);
-        if self.source.recorded {
-            self.asm.flagless_load(SECOND, field!(returns));
-            self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, negated) as i32));
-            self.asm.flagless_load(TEST, field!(wanted));
-            self.asm.flagless_lea(TEST, M::indexed(TEST, SECOND, 0, 0));
-            self.miss_unless_zero(None);
-            self.asm.flagless_load(SECOND, field!(returns));
-            self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, previous) as i32));
-            self.asm.flagless_store(field!(returns), SECOND);
-        }
+        self.asm.flagless_store(field!(wanted), FIRST);
+        self.asm.flagless_load(SECOND, field!(returns));
+        self.asm.flagless_load(TEST, M::at(SECOND, offset_of!(Return, negated) as i32));
+        self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
+        self.or_unpredicted(release + word);
+        self.asm.flagless_load(TEST, M::at(SECOND, offset_of!(Return, previous) as i32));
+        self.asm.flagless_store(field!(returns), TEST);
         self.add_to(STACK, STACK, release + word);
-        self.asm.jump_register(FIRST);
+        self.asm.flagless_constant(TEST, self.key.index() as u64);
+        self.asm.jump_memory(M::at(SECOND, offset_of!(Return, code) as i32));
         true
+    }
+
+    /// The rest of a RET that was not predicted; it releases so many bytes of the stack.
+    pub fn unpredicted(&mut self, release: i32) {
+        self.find_target(FIRST, SECOND);
+        self.miss(None);
+        self.asm.flagless_load(SECOND, field!(returns));
+        self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, previous) as i32));
+        self.asm.flagless_store(field!(returns), SECOND);
+        self.add_to(STACK, STACK, release);
+        self.asm.jump_register(FIRST);
     }
 
     /// Indirect JMP or CALL. Its target is kept in the area while the stack is probed.

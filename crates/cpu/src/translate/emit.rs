@@ -136,6 +136,8 @@ pub enum Aim {
     Last,
     /// [`super::entry::exit`].
     Exit,
+    /// Likewise, with [`Code::Return`].
+    Return,
     /// [`super::entry::load`].
     Load,
     /// [`super::x87::load`].
@@ -159,6 +161,10 @@ enum From {
     Side { site: usize, part: usize, taken: bool },
     /// The exit that a link leads to until it is linked.
     Link(usize),
+    /// What a call says is where it is returned to, in code for this key.
+    Landing { site: usize, key: Key },
+    /// A jump from a return that was not predicted.
+    Unpredicted { site: usize, release: i32 },
     /// A jump to where an operand is probed for again, wholly; back if it is found.
     Again { site: usize, operand: Operand, hit: usize },
     /// A jump to where a misprediction is charged, and the modelled target cache, if it is concerned, learns.
@@ -178,6 +184,8 @@ pub struct Link {
     pub index: u32,
     /// It ends with a jump to its target, else with its next instruction.
     pub taken: bool,
+    /// Something else may have come in between.
+    pub far: bool,
 }
 
 /// What is out of line of a check of a page.
@@ -525,7 +533,7 @@ impl<'a> Emit<'a> {
         self.stubs.push(Stub { from, code: 0, back: None, loaded: 0 });
     }
 
-    fn miss(&mut self, learns: Option<(i32, u64)>) {
+    pub fn miss(&mut self, learns: Option<(i32, u64)>) {
         let Some(Miss { counter, ticks }) = self.source.miss else { return };
         self.count_under(counter);
         self.asm.flagless_lea(BUDGET, M::at(BUDGET, ticks));
@@ -557,7 +565,22 @@ impl<'a> Emit<'a> {
             None => self.asm.jump(),
         };
         self.stubs.push(Stub { from: From::Link(self.links.len()), code: 0, back: None, loaded: 0 });
-        self.links.push(Link { site, stub: 0, index: self.part().index, taken });
+        self.links.push(Link { site, stub: 0, index: self.part().index, taken, far: false });
+    }
+
+    /// The address of what the call at hand is returned to, in `TEST`.
+    pub fn landing(&mut self) -> R {
+        let from = From::Landing { site: self.asm.flagless_place(TEST), key: self.key };
+        self.stubs.push(Stub { from, code: 0, back: None, loaded: 0 });
+        TEST
+    }
+
+    /// Goes on if `TEST` is zero; else the return at hand was not predicted.
+    pub fn or_unpredicted(&mut self, release: i32) {
+        let hit = self.asm.flagless_if_zero();
+        let from = From::Unpredicted { site: self.asm.jump(), release };
+        self.asm.land(hit);
+        self.stubs.push(Stub { from, code: 0, back: None, loaded: 0 });
     }
 
     /// A conditional jump after which the trace goes on one way.
@@ -608,6 +631,26 @@ impl<'a> Emit<'a> {
                 self.asm.flagless_constant(TEST, u64::from(code.encode()));
                 let site = self.asm.jump();
                 self.aims.push((site, Aim::Exit));
+            }
+            From::Landing { site, key } => {
+                self.asm.aim(site, here);
+                // The return has its key's number in `TEST`.
+                self.asm.flagless_lea32(TEST, M::at(TEST, -(key.index() as i32)));
+                let same = self.asm.flagless_if_zero();
+                let other = self.asm.jump();
+                self.aims.push((other, Aim::Return));
+                self.asm.land(same);
+                self.part = self.source.parts.len() - 1;
+                self.link(false, None);
+                if let Some(link) = self.links.last_mut() {
+                    link.far = true;
+                }
+            }
+            From::Unpredicted { site, release } => {
+                self.asm.aim(site, here);
+                self.part = self.source.parts.len() - 1;
+                self.at = self.part().ops.len() - 1;
+                self.unpredicted(release);
             }
             From::Again { site, operand, hit } => {
                 self.asm.aim(site, here);

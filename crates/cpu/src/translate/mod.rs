@@ -40,18 +40,21 @@ use rustc_hash::FxHashMap;
 /// Memory for translated code. When it is full, everything is translated anew.
 const SIZE: usize = 64 << 20;
 /// Code begins after the ways out.
-const FIRST_CODE: usize = 80;
+const FIRST_CODE: usize = 96;
 const EXIT_AT: usize = 0;
 const SLOW_AT: usize = 16;
 const LOAD_AT: usize = 32;
 const LAST_AT: usize = 48;
 const LOAD_X87_AT: usize = 64;
+const RETURN_AT: usize = 80;
 
 /// What an exit code says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     /// The processor's state says where to go on.
     Plain,
+    /// A return led where no translation was known, to [`Running::wanted`].
+    Return,
     /// Something is due before this block.
     Head {
         /// Its number.
@@ -73,6 +76,7 @@ impl Code {
     pub(crate) fn encode(self) -> u32 {
         match self {
             Self::Plain => entry::PLAIN as u32,
+            Self::Return => 1,
             Self::Head { index } => 1 << 31 | index,
             Self::Link { number, link } => 1 << 30 | u32::from(link) << LINK | number,
         }
@@ -81,7 +85,8 @@ impl Code {
     pub(crate) fn decode(code: u32) -> Self {
         let number = code & ((1 << LINK) - 1);
         match code >> 30 {
-            0 => Self::Plain,
+            0 if number == 0 => Self::Plain,
+            0 => Self::Return,
             1 => Self::Link { number, link: (code >> LINK) as u8 & 31 },
             _ => Self::Head { index: number },
         }
@@ -127,6 +132,8 @@ pub(crate) struct WayOut {
     pub(crate) index: u32,
     /// It ends with a jump to its target, else with its next instruction.
     pub(crate) taken: bool,
+    /// Something else may have come in between.
+    far: bool,
 }
 
 /// A link that leads to a block: the distance field, and where it led before.
@@ -274,6 +281,11 @@ impl Translations {
         self.address(self.entries[entry as usize - 1].checked)
     }
 
+    /// Where returns go whose place is not known.
+    pub(crate) fn unknown_return(&self) -> u64 {
+        self.address(RETURN_AT as u32) as u64
+    }
+
     fn address(&self, at: u32) -> *const u8 {
         self.memory.as_ref().map_or(std::ptr::null(), |memory| memory.address(at as usize))
     }
@@ -293,6 +305,12 @@ impl Translations {
                     memory.write(LOAD_AT, &way_out(entry::load as *const () as u64));
                     memory.write(LAST_AT, &way_out(entry::last as *const () as u64));
                     memory.write(LOAD_X87_AT, &way_out(x87::load as *const () as u64));
+                    // mov ecx, the code; jmp exit
+                    let mut leave = [0xb9, 0, 0, 0, 0, 0xe9, 0, 0, 0, 0];
+                    leave[1..5].copy_from_slice(&Code::Return.encode().to_le_bytes());
+                    let distance = EXIT_AT as i32 - (RETURN_AT + leave.len()) as i32;
+                    leave[6..].copy_from_slice(&distance.to_le_bytes());
+                    memory.write(RETURN_AT, &leave);
                     self.memory = Some(memory);
                     self.used = FIRST_CODE;
                     self.tools = Some(Box::new((Encoder::new(64), InstructionInfoFactory::new())));
@@ -321,6 +339,7 @@ impl Translations {
                 Aim::Exit => EXIT_AT,
                 Aim::Load => LOAD_AT,
                 Aim::LoadX87 => LOAD_X87_AT,
+                Aim::Return => RETURN_AT,
             };
             let distance = (to as i64 - (base + site + 4) as i64) as i32;
             emitted.code[*site..site + 4].copy_from_slice(&distance.to_le_bytes());
@@ -341,8 +360,13 @@ impl Translations {
             ways_out: self.ways_out.len() as u32,
             parts: self.parts.len() as u32,
         });
-        let way_out =
-            |link: &Link| WayOut { site: at(link.site), stub: at(link.stub), index: link.index, taken: link.taken };
+        let way_out = |link: &Link| WayOut {
+            site: at(link.site),
+            stub: at(link.stub),
+            index: link.index,
+            taken: link.taken,
+            far: link.far,
+        };
         self.ways_out.extend(emitted.links.iter().map(way_out));
         let head = source.parts[0].index;
         self.parts.extend(source.parts.iter().map(|part| part.index));
@@ -366,9 +390,9 @@ impl Translations {
 
     /// Makes a way out lead to the translation `entry` of block `to`, which is in the same page or not.
     pub(crate) fn link(&mut self, number: u32, link: u8, to: u32, entry: u32, same_page: bool) {
-        let WayOut { site, stub, .. } = self.way_out(number, link);
+        let WayOut { site, stub, far, .. } = self.way_out(number, link);
         let target = self.entries[entry as usize - 1];
-        self.aim(site, if same_page { target.head } else { target.checked });
+        self.aim(site, if same_page && !far { target.head } else { target.checked });
         self.incoming.entry(to).or_default().push(Incoming { site, stub });
     }
 

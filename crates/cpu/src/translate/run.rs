@@ -254,6 +254,11 @@ impl Cpu {
         match left {
             Code::Plain if context.indirect => Before::Indirect,
             Code::Plain => Before::Nothing,
+            Code::Return => {
+                // SAFETY: the area that was current until now.
+                self.rip = unsafe { (*context.running).wanted };
+                Before::Indirect
+            }
             Code::Head { index } => {
                 self.rip = cache.blocks[index as usize].rip;
                 Before::Head { index }
@@ -274,6 +279,7 @@ impl Cpu {
         let base = if due { self.clock } else { stop };
         let image = self.lazy.image();
         let generation = cache.translations.generation();
+        self.predictor.follow_code(generation, cache.translations.unknown_return());
         let (returns, targets) = self.predictor.expose();
         let bases = [self.seg[usize::from(seg::FS)].base, self.seg[usize::from(seg::GS)].base];
         let registers = self.gpr.as_mut_ptr();
