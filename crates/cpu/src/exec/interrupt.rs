@@ -34,6 +34,11 @@ impl Source {
     fn software(self) -> bool {
         matches!(self, Source::Int | Source::Trap)
     }
+
+    /// An instruction that is complete by then.
+    fn instruction(self) -> bool {
+        self.software() || matches!(self, Source::Int1)
+    }
 }
 
 /// An event being delivered.
@@ -179,7 +184,8 @@ impl Cpu {
         self.charge(kind, 1);
     }
 
-    /// RFLAGS as pushed: RF is set for faults, so that the instruction is not stopped by the same breakpoint again.
+    /// RFLAGS as pushed: RF is set for faults, so that the instruction is not stopped by the same breakpoint again; and clear
+    /// after INT n and its kin, which IRET with RF may have led to.
     pub(crate) fn pushed_flags(&self, event: &Event) -> u64 {
         let fault = match event.vector {
             _ if event.source != Source::Exception || event.injected => false,
@@ -187,7 +193,8 @@ impl Cpu {
             vector::BP | vector::OF | vector::DF | vector::MC | vector::NMI => false,
             _ => true,
         };
-        self.rflags() | if fault { flags::RF } else { 0 }
+        let completed = event.source.instruction() && !event.injected;
+        (self.rflags() | if fault { flags::RF } else { 0 }) & if completed { !flags::RF } else { u64::MAX }
     }
 
     pub(crate) fn enter_handler(&mut self, event: &Event) -> Exec {
@@ -237,9 +244,7 @@ impl Cpu {
     fn enter_task(&mut self, event: &Event, gate: &Descriptor) -> Exec {
         let selector = gate.gate_selector();
         let tss = self.task_of_gate(selector)?;
-        if event.source == Source::Exception && self.pushed_flags(event) & flags::RF != 0 {
-            self.flags |= flags::RF;
-        }
+        self.flags = self.flags & !flags::RF | self.pushed_flags(event) & flags::RF;
         self.task_switch_exit(&tss, Switch::Interrupt)?;
         // Charged before the switch: afterwards RIP is the new task's.
         self.charge_delivery(event);

@@ -197,6 +197,22 @@ fn software_interrupts_need_the_gates_privilege() {
     assert_eq!(stack(&m, 0), CODE + 2, "the next instruction");
 }
 
+/// As AMD's manual has it (vol. 3, INT n), and a Zen 4 does.
+#[test]
+fn the_resume_flag_is_not_in_the_image_that_a_software_interrupt_pushes() {
+    for code in [&[0xcd, 0x03][..], &[0xcc], &[0xf1]] {
+        let mut m = system(0);
+        m.poke(CODE, code);
+        m.cpu.set_rflags(2 | flags::RF);
+        assert_eq!(handled(&mut m), if code == [0xf1] { vector::DB } else { vector::BP });
+        assert_eq!((stack(&m, 0), stack(&m, 2)), (CODE + code.len() as u64, 2));
+    }
+    let mut m = system(0);
+    m.code(|a| a.ud2());
+    m.cpu.set_rflags(2 | flags::RF);
+    assert_eq!((handled(&mut m), stack(&m, 2)), (vector::UD, 2 | flags::RF));
+}
+
 #[test]
 fn syscall_and_sysret_exchange_rip_and_flags() {
     let mut m = system(3);

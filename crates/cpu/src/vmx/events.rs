@@ -173,7 +173,10 @@ impl Cpu {
         if entered.is_err() {
             let original = self.information(event, length);
             match self.fault {
-                Cause::VmExit => self.vm_exit.set_vectoring(original),
+                Cause::VmExit => {
+                    self.vm_exit.set_vectoring(original);
+                    self.flags &= !flags::RF;
+                }
                 Cause::Exception(..) => self.vmx.delivering = Some(original),
                 _ => {}
             }
