@@ -44,6 +44,7 @@ pub fn run(data: &[u8]) {
         pointers: header[8] & 16 != 0,
         seed,
         tier: if header[8] & 8 == 0 { Tier::Translator } else { Tier::Auto },
+        threshold: 1 + u16::from(header[11] >> 4),
     };
     let stretch = [1, 3_000, 100_000, LONGEST][usize::from(header[11] & 3)];
     TIERS.with_borrow_mut(|tiers| {

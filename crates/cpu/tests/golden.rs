@@ -198,6 +198,42 @@ const BLOCKS: &[(&str, Assemble)] = &[
 ];
 
 /// The translation of a block as text.
+/// Loops of user code, of several blocks.
+const TRACES: &[(&str, Assemble)] = &[
+    ("trace-loop", |a| {
+        let mut top = a.create_label();
+        a.set_label(&mut top)?;
+        a.add(rax, qword_ptr(rdi))?;
+        a.dec(rdx)?;
+        a.jne(top)
+    }),
+    ("trace-of-blocks", |a| {
+        let (mut top, mut other) = (a.create_label(), a.create_label());
+        a.set_label(&mut top)?;
+        a.mov(rax, qword_ptr(rdi))?;
+        a.test(rax, rax)?;
+        a.je(other)?;
+        a.mov(qword_ptr(rsi), rax)?;
+        a.set_label(&mut other)?;
+        a.add(rbx, qword_ptr(rdi + 8))?;
+        a.jmp(top)
+    }),
+];
+
+/// The translation of a loop of which most has been run before.
+fn trace(assemble_loop: Assemble) -> String {
+    let mut machine = Machine::long64(3);
+    machine.cache.tier = Tier::Auto;
+    machine.cache.threshold = 4;
+    let code = assemble(64, CODE, assemble_loop);
+    machine.poke(CODE, &code);
+    for register in [3, 6, 7] {
+        machine.cpu.gpr[register] = DATA;
+    }
+    machine.run(1_000_000);
+    listing(&machine, &code, CODE)
+}
+
 fn golden(cpl: u8, assemble_block: Assemble) -> String {
     let mut machine = Machine::long64(cpl);
     machine.cache.tier = Tier::Translator;
@@ -215,9 +251,13 @@ fn golden(cpl: u8, assemble_block: Assemble) -> String {
         machine.cpu.gpr[register] = DATA;
     }
     machine.run(1);
+    listing(&machine, &code, at)
+}
+
+fn listing(machine: &Machine, code: &[u8], at: u64) -> String {
     let mut text = String::from("guest:\n");
     let mut formatter = GasFormatter::new();
-    for i in Decoder::with_ip(64, &code, at, DecoderOptions::NONE) {
+    for i in Decoder::with_ip(64, code, at, DecoderOptions::NONE) {
         let mut line = String::new();
         formatter.format(&i, &mut line);
         let _ = writeln!(text, "       {line}");
@@ -234,8 +274,10 @@ fn translated_code_is_as_in_the_files() {
     let update = std::env::var_os("UPDATE_GOLDEN").is_some();
     let mut different = Vec::new();
     let user = BLOCKS.iter().map(|(name, block)| (3, name, block));
-    for (cpl, name, block) in user.chain(SYSTEM.iter().map(|(name, block)| (0, name, block))) {
-        let (path, text) = (directory.join(format!("{name}.txt")), golden(cpl, *block));
+    let blocks = user.chain(SYSTEM.iter().map(|(name, block)| (0, name, block)));
+    let blocks = blocks.map(|(cpl, name, block)| (name, golden(cpl, *block)));
+    for (name, text) in blocks.chain(TRACES.iter().map(|(name, block)| (name, trace(*block)))) {
+        let path = directory.join(format!("{name}.txt"));
         if update {
             std::fs::create_dir_all(&directory).unwrap();
             std::fs::write(&path, &text).unwrap();
@@ -245,5 +287,5 @@ fn translated_code_is_as_in_the_files() {
     }
     let files = std::fs::read_dir(&directory).unwrap().count();
     assert!(different.is_empty(), "{}\nUPDATE_GOLDEN=1 accepts this", different.join("\n"));
-    assert_eq!(files, BLOCKS.len() + SYSTEM.len(), "a file without a block");
+    assert_eq!(files, BLOCKS.len() + SYSTEM.len() + TRACES.len(), "a file without a block");
 }

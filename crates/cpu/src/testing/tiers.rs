@@ -124,6 +124,8 @@ pub struct Start {
     pub seed: u64,
     /// What the second machine runs by.
     pub tier: Tier,
+    /// Executions after which it translates, if by [`Tier::Auto`].
+    pub threshold: u16,
 }
 
 /// The two machines.
@@ -179,6 +181,7 @@ impl Tiers {
             let recorder = machine.cpu.recorder.clone();
             machine.cache.clear(&ram, &mut recorder.borrow_mut());
             machine.cache.tier = tier;
+            machine.cache.threshold = start.threshold;
             let recorder = Rc::new(RefCell::new(Recorder::default()));
             machine.cpu = Cpu::new(0, self.model.clone(), ram, bus.clone(), recorder);
             fill(machine, &self.pages, start.seed);

@@ -8,6 +8,7 @@
 use super::asm::{M, R};
 use super::emit::Emit;
 use super::layout::{FIRST, Running, TEST, field};
+use crate::exec::vector::rows;
 use crate::op::Op;
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
 use ledger::Class;
@@ -58,33 +59,14 @@ pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
         EncodingKind::VEX => true,
         _ => return None,
     };
+    // Approximations differ between hosts; the others access memory piecemeal, use RCX, or are not every host's.
+    let listed = [rows::APPROXIMATE, rows::MASKED, rows::GATHERS, rows::SHA]
+        .into_iter()
+        .flatten()
+        .any(|row| row.mnemonic == i.mnemonic());
     let special = matches!(
         i.mnemonic(),
-        // Approximations differ between hosts; the others access memory piecemeal, use RCX, or are not every host's.
-        Rcpps
-            | Rcpss
-            | Rsqrtps
-            | Rsqrtss
-            | Vrcpps
-            | Vrcpss
-            | Vrsqrtps
-            | Vrsqrtss
-            | Maskmovq
-            | Maskmovdqu
-            | Vmaskmovdqu
-            | Vmaskmovps
-            | Vmaskmovpd
-            | Vpmaskmovd
-            | Vpmaskmovq
-            | Vgatherdpd
-            | Vgatherdps
-            | Vgatherqpd
-            | Vgatherqps
-            | Vpgatherdd
-            | Vpgatherdq
-            | Vpgatherqd
-            | Vpgatherqq
-            | Ldmxcsr
+        Ldmxcsr
             | Stmxcsr
             | Vldmxcsr
             | Vstmxcsr
@@ -101,15 +83,6 @@ pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
             | Vpcmpestrm64
             | Vpcmpistri
             | Vpcmpistrm
-            | Sha1msg1
-            | Sha1msg2
-            | Sha1nexte
-            | Sha1rnds4
-            | Sha256msg1
-            | Sha256msg2
-            | Sha256rnds2
-            | Movq2dq
-            | Movdq2q
     );
     let operands = (0..i.op_count()).all(|n| match i.op_kind(n) {
         OpKind::Register => {
@@ -119,7 +92,7 @@ pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
         OpKind::Memory => matches!(i.memory_size().size(), 1 | 2 | 4 | 8 | 16 | 32),
         kind => kind == OpKind::Immediate8,
     });
-    (!special && operands).then_some(Need::new(vex, arithmetic))
+    (!listed && !special && operands).then_some(Need::new(vex, arithmetic))
 }
 
 impl Emit<'_> {

@@ -846,7 +846,8 @@ pub fn start(random: &mut Random) -> Start {
         bases,
         pointers: random.one_in(4),
         seed: random.next(),
-        tier: if random.one_in(6) { Tier::Auto } else { Tier::Translator },
+        tier: if random.one_in(2) { Tier::Auto } else { Tier::Translator },
+        threshold: 1 + random.below(8) as u16,
     }
 }
 
