@@ -11,7 +11,7 @@
 
 mod half;
 
-pub use half::{Half, SLOTS};
+pub use half::{Half, SLOTS, slot};
 
 use crate::ram::PAGE;
 use half::Pages;

@@ -45,8 +45,9 @@ fn nothing(slot: usize) -> u64 {
     ((slot ^ (SLOTS / 2)) as u64 * PAGE).wrapping_neg()
 }
 
+/// The slot of a page.
 #[inline(always)]
-fn slot(linear: u64) -> usize {
+pub fn slot(linear: u64) -> usize {
     (linear >> 12) as usize % SLOTS
 }
 

@@ -2,7 +2,8 @@
 
 use super::asm::{M, R};
 use super::emit::Emit;
-use super::layout::{FIRST, SECOND, TABLE_SLOTS, TEST, field, host, memory_register, segment_base, table};
+use super::layout::{FIRST, SECOND, TEST, field, host, memory_register, segment_base, table};
+use crate::front::slot as page_slot;
 use crate::op::NO_REG;
 use crate::ram::PAGE;
 use crate::state::seg;
@@ -185,7 +186,7 @@ impl Emit<'_> {
 
     fn probe_constant(&mut self, address: u64, size: i32, write: bool) -> usize {
         let (negated, hosts) = table(self.key.table(), write);
-        let slot = 8 * ((address >> 12) as usize % TABLE_SLOTS) as i32;
+        let slot = 8 * page_slot(address) as i32;
         let last = address.wrapping_add(size as u64 - 1);
         self.asm.flagless_load(SECOND, M::at(R::RSP, negated + slot));
         match i32::try_from(last as i64) {

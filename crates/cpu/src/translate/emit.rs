@@ -1,4 +1,4 @@
-//! Emitting one block: its head, its instructions one after the other, and what is out of line.
+//! Emitting one trace: its head, the instructions of its blocks one after the other, and what is out of line.
 
 use super::address::{NO_OFFSET, Operand, Page};
 use super::asm::{Asm, Forward, M, R};
@@ -9,7 +9,7 @@ use super::run::Place;
 use super::trace::Part;
 use super::vector::Need;
 use super::{Code, fix, vector};
-use crate::front::{fetch_slot, large_signature, large_slot, signature};
+use crate::front::{large_signature, signature};
 use crate::op::{NO_REG, Op};
 use crate::predict::Target;
 use crate::ram::PAGE;
@@ -372,8 +372,8 @@ impl<'a> Emit<'a> {
     /// looked at out of line.
     fn check_page(&mut self, linear: u64, physical: u64, due: usize) {
         let user = self.source.key.access == Access::User;
-        let small = (signature(linear, physical, user).0, fetch(fetch_slot(linear)));
-        let whole = (large_signature(linear, physical, user).0, large(large_slot(linear)));
+        let small = (signature(linear, physical, user).0, fetch(linear));
+        let whole = (large_signature(linear, physical, user).0, large(linear));
         let either = (linear ^ physical) & ((1 << 21) - 1) & !(PAGE - 1) == 0;
         let (likely, otherwise) = match (either, self.source.large) {
             (false, _) => (small, None),

@@ -5,7 +5,7 @@
 
 use super::asm::{M, R};
 use super::vector::NEEDS;
-use crate::front::{Area, FETCH_SLOTS, Half, Jump, LARGE_SLOTS, SLOTS, Table};
+use crate::front::{Area, Half, Jump, Table, fetch_slot, large_slot};
 use crate::op::Op;
 use crate::predict::{Return, Target};
 use crate::state::VectorState;
@@ -145,17 +145,14 @@ pub fn table(number: usize, write: bool) -> (i32, i32) {
     (from_stack(at + offset_of!(Half, negated)), from_stack(at + offset_of!(Half, host)))
 }
 
-/// Slots of a [`Half`].
-pub const TABLE_SLOTS: usize = SLOTS;
-
 /// The slot of a page of code.
-pub fn fetch(slot: usize) -> M {
-    M::at(R::RSP, from_stack(offset_of!(Area, fetch) + 8 * (slot % FETCH_SLOTS)))
+pub fn fetch(linear: u64) -> M {
+    M::at(R::RSP, from_stack(offset_of!(Area, fetch) + 8 * fetch_slot(linear)))
 }
 
 /// The slot of a large page of code.
-pub fn large(slot: usize) -> M {
-    M::at(R::RSP, from_stack(offset_of!(Area, large) + 8 * (slot % LARGE_SLOTS)))
+pub fn large(linear: u64) -> M {
+    M::at(R::RSP, from_stack(offset_of!(Area, large) + 8 * large_slot(linear)))
 }
 
 /// Fields of the entry of a target, whose distance from the first of its key is in `index`.

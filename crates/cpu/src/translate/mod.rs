@@ -4,11 +4,12 @@
 //! guest registers live in host registers (`layout`), guest flags in the host's flags, and whatever stands between two guest
 //! instructions leaves flags alone (`asm`). Memory operands probe the fast path's tables inline (`address`); what misses
 //! there, and every instruction without a translation, is run by the interpreter's handler with all state in its place
-//! (`run::slow`), so that a fault finds the processor as the architecture has it. Blocks are the interpreter's: charged on
-//! entry, left at the same boundaries, counted in the same counters.
+//! (`run::slow`), so that a fault finds the processor as the architecture has it. Blocks are the interpreter's, charged on
+//! entry and left at the same boundaries; a translation is a trace of several (`trace`).
 //!
-//! Reading order: `plan` (what becomes of an instruction), `emit` (a block), `branch` (its end), `entry` (the way in and out), `run`
-//! (who enters when), and here: where translations are kept, linked and dropped.
+//! Reading order: `plan` (what becomes of an instruction), `trace` (which blocks), `emit` (their code), `branch` (their ends), `vector`,
+//! `x87`, `string`, `divide`, `system` (kinds of instructions), `entry` (the way in and out), `run` (who enters when), and here: where
+//! translations are kept, linked and dropped.
 
 mod address;
 mod asm;
