@@ -406,7 +406,8 @@ impl BlockCache {
     /// Drops everything and the memory it took.
     pub fn release(&mut self, ram: &Ram, recorder: &mut Recorder) {
         self.clear(ram, recorder);
-        *self = Self { tier: self.tier, threshold: self.threshold, ..Self::new() };
+        let translations = self.translations.renewed();
+        *self = Self { tier: self.tier, threshold: self.threshold, translations, ..Self::new() };
     }
 
     /// Drops everything.

@@ -185,6 +185,11 @@ impl Translations {
         }
     }
 
+    /// An empty code cache, which is another one for those that refer to this.
+    pub(crate) fn renewed(&self) -> Self {
+        Self { generation: self.generation + 1, ..Self::new() }
+    }
+
     /// Bytes of code, at most so far, and of what is kept beside it.
     pub(crate) fn taken(&self) -> (usize, usize) {
         let incoming: usize = self.incoming.values().map(|list| (list.capacity() + 4) * size_of::<Incoming>()).sum();
@@ -437,5 +442,36 @@ impl Translations {
     /// Drops everything.
     pub(crate) fn clear(&mut self) {
         self.drop_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Jump tables and return stacks refer to code by its address.
+    #[test]
+    fn code_that_is_gone_is_told_from_what_comes_after_it() {
+        let mut translations = Translations::new();
+        let first = translations.generation();
+        translations.clear();
+        let second = translations.generation();
+        assert_ne!(first, second);
+        assert!(![first, second].contains(&translations.renewed().generation()));
+    }
+
+    #[test]
+    fn exit_codes_say_what_they_were_made_of() {
+        let last = (1 << LINK) - 1;
+        for code in [
+            Code::Plain,
+            Code::Return,
+            Code::Head { index: 0 },
+            Code::Head { index: last },
+            Code::Link { number: 0, link: 0 },
+            Code::Link { number: last, link: 31 },
+        ] {
+            assert_eq!(Code::decode(code.encode()), code);
+        }
     }
 }
