@@ -399,9 +399,21 @@ fn segment_fits(op: &Op, narrow: bool) -> bool {
     (op.seg >= SEG_FLAT || op.seg == seg::FS || op.seg == seg::GS) && op.asize >= 4
 }
 
+/// Whether an instruction loads a segment register.
+fn loads_segment(i: &Instruction) -> bool {
+    match i.mnemonic() {
+        Mnemonic::Mov | Mnemonic::Pop => i.op0_kind() == OpKind::Register && i.op0_register().is_segment_register(),
+        mnemonic => matches!(mnemonic, Mnemonic::Lds | Mnemonic::Les | Mnemonic::Lss | Mnemonic::Lfs | Mnemonic::Lgs),
+    }
+}
+
 /// Plans for the instructions of a block.
 pub fn plans(instructions: &[Instruction], ops: &[Op], narrow: bool) -> Vec<Plan> {
     let mut plans: Vec<Plan> = instructions.iter().zip(ops).map(|(i, op)| plan_one(i, op, narrow)).collect();
+    // Behind it, segments may no longer be what 32-bit code is translated for.
+    if narrow && let Some(loaded) = instructions.iter().position(loads_segment) {
+        plans[loaded..].fill(Plan::Handler);
+    }
     for n in 0..plans.len() {
         if let Plan::Divide { .. } = plans[n] {
             let dead = die(ARITHMETIC, &instructions[n + 1..], &plans[n + 1..]);

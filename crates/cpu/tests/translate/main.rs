@@ -3,8 +3,9 @@
 mod program;
 
 use cpu::counters::MOST_BLOCKS;
-use cpu::testing::tiers::Tiers;
-use cpu::testing::{Machine, Random};
+use cpu::state::seg;
+use cpu::testing::tiers::{Start, Tiers, Width};
+use cpu::testing::{CODE, DATA, Machine, Random};
 use cpu::{Exit, Tier};
 use std::time::{Duration, Instant};
 
@@ -79,6 +80,25 @@ fn flat_32_bit_code_is_translated() {
         machine.run(100_000);
         assert_eq!(machine.cache.listings(at, at).len(), 1);
     }
+}
+
+/// Segments that are no longer flat concern the rest of the block that loads them.
+#[test]
+fn a_segment_may_be_loaded_within_a_block() {
+    let mut tiers = Tiers::new();
+    // push 0; pop ds; mov eax, [DATA]
+    let mut code = vec![0x6a, 0x00, 0x1f, 0x8b, 0x05];
+    code.extend_from_slice(&(DATA as u32).to_le_bytes());
+    let random = program::start(&mut Random::new(1));
+    let start = Start { width: Width::Protected, cpl: 0, rip: CODE, code, tier: Tier::Translator, ..random };
+    tiers.start(&start);
+    for _ in 0..4 {
+        if let Err(difference) = tiers.run(1) {
+            panic!("{difference}");
+        }
+    }
+    let cpu = &tiers.reference().cpu;
+    assert!(!cpu.seg[usize::from(seg::DS)].usable(), "the selector was not loaded");
 }
 
 /// When there are too many blocks, all are dropped, also the one that has just led to the next.
