@@ -155,26 +155,12 @@ impl Cpu {
     /// Runs the operations of a block from `first` on. `false`: one of them faulted, and that has been dealt with.
     #[inline(always)]
     fn run_operations(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, first: usize) -> bool {
-        let block = &cache.blocks[index as usize];
-        let (start, count) = (block.first as usize, block.count as usize);
-        let ops = &cache.ops[start..start + count];
-        for (i, op) in ops.iter().enumerate().skip(first) {
+        for (i, op) in cache.ops_of(index).iter().enumerate().skip(first) {
             self.rip = op.next;
             self.ilen = op.len;
-            match (op.exec)(self, op) {
-                Ok(Flow::Next) => {}
-                Ok(Flow::End) => {
-                    if i + 1 != count {
-                        self.uncharge(cache, index, origin, i + 1);
-                    }
-                    return true;
-                }
-                Err(_) => {
-                    self.rip = op.rip();
-                    self.uncharge(cache, index, origin, i);
-                    self.after_fault(cache);
-                    return false;
-                }
+            let ran = (op.exec)(self, op);
+            if !matches!(ran, Ok(Flow::Next)) {
+                return self.end_block(cache, index, origin, i, ran);
             }
         }
         true
@@ -192,19 +178,24 @@ impl Cpu {
     ) -> bool {
         match ran {
             Ok(Flow::Next) => self.run_operations(cache, index, origin, at + 1),
-            Ok(Flow::End) => {
-                if at + 1 != cache.ops_of(index).len() {
-                    self.uncharge(cache, index, origin, at + 1);
-                }
-                true
-            }
-            Err(_) => {
-                self.rip = cache.ops_of(index)[at].rip();
-                self.uncharge(cache, index, origin, at);
-                self.after_fault(cache);
-                false
-            }
+            _ => self.end_block(cache, index, origin, at, ran),
         }
+    }
+
+    /// Ends a block at its operation `at`, which ended it or faulted: what comes after it is not charged. `false`: it faulted, and that
+    /// has been dealt with.
+    #[inline(always)]
+    fn end_block(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, at: usize, ran: Exec<Flow>) -> bool {
+        if ran.is_ok() {
+            if at + 1 != cache.ops_of(index).len() {
+                self.uncharge(cache, index, origin, at + 1);
+            }
+            return true;
+        }
+        self.rip = cache.ops_of(index)[at].rip();
+        self.uncharge(cache, index, origin, at);
+        self.after_fault(cache);
+        false
     }
 
     /// Replaces the charge of a whole block by that of its first `done` operations.

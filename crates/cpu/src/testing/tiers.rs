@@ -475,24 +475,33 @@ fn has_code(vector: u64) -> bool {
     matches!(vector, 8 | 10..=14 | 17 | 21)
 }
 
-/// Handlers in 64-bit mode.
-fn long_handlers(machine: &mut Machine) {
+/// Where handlers are entered, in 64-bit mode or 32-bit protected mode: without an error code on to the common part, and what counts
+/// interrupts.
+fn entries(machine: &mut Machine, bits: u32) {
+    let long = bits == 64;
     for vector in 0..INTERRUPT {
         let at = HANDLERS + 16 * vector;
-        let handler = assemble(64, at, |a| {
-            if has_code(vector) {
-                a.add(rsp, 8)?;
+        let handler = assemble(bits, at, |a| {
+            match has_code(vector) {
+                true if long => a.add(rsp, 8)?,
+                true => a.add(esp, 4)?,
+                false => {}
             }
             a.jmp(COMMON)
         });
         machine.poke(at, &handler);
     }
     let at = HANDLERS + 16 * INTERRUPT;
-    let interrupt = assemble(64, at, |a| {
+    let interrupt = assemble(bits, at, |a| {
         a.inc(dword_ptr(TAKEN))?;
-        a.iretq()
+        if long { a.iretq() } else { a.iretd() }
     });
     machine.poke(at, &interrupt);
+}
+
+/// Handlers in 64-bit mode.
+fn long_handlers(machine: &mut Machine) {
+    entries(machine, 64);
     let common = assemble(64, COMMON, |a| {
         let mut out = a.create_label();
         a.push(rax)?;
@@ -511,22 +520,7 @@ fn long_handlers(machine: &mut Machine) {
 
 /// Handlers in 32-bit protected mode, of a program at level 3 if `user`, else on the same stack.
 fn narrow_handlers(machine: &mut Machine, user: bool) {
-    for vector in 0..INTERRUPT {
-        let at = HANDLERS + 16 * vector;
-        let handler = assemble(32, at, |a| {
-            if has_code(vector) {
-                a.add(esp, 4)?;
-            }
-            a.jmp(COMMON)
-        });
-        machine.poke(at, &handler);
-    }
-    let at = HANDLERS + 16 * INTERRUPT;
-    let interrupt = assemble(32, at, |a| {
-        a.inc(dword_ptr(TAKEN))?;
-        a.iretd()
-    });
-    machine.poke(at, &interrupt);
+    entries(machine, 32);
     let common = assemble(32, COMMON, |a| {
         let mut out = a.create_label();
         a.mov(dword_ptr(KEPT), eax)?;

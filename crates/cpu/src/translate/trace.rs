@@ -52,6 +52,11 @@ pub struct Part {
 }
 
 impl Part {
+    /// Leaves the last instruction to its handler.
+    fn by_handler(&mut self) {
+        self.plans.last_mut().into_iter().for_each(|plan| *plan = Plan::Handler);
+    }
+
     /// What it charges, but for repetitions of string instructions.
     pub fn time(&self) -> Ticks {
         self.block.cost + self.events.iter().flatten().map(|event| u64::from(event.ticks)).sum::<Ticks>()
@@ -73,15 +78,10 @@ impl Cpu {
     /// The trace that begins with a block; nothing if the block cannot be translated. Blocks that have not been executed `warm`
     /// times are not in it.
     pub(super) fn trace(&self, cache: &mut BlockCache, head: u32, key: Key, warm: u16) -> Vec<Part> {
-        let Some(mut first) = self.part(cache, head, key) else { return Vec::new() };
-        first.events = self.events(cache, &first, key);
-        if self.model.recorded {
-            let Some(counter) = cache.prefix(None, head) else { return Vec::new() };
-            first.counter = counter;
-        }
+        let first = self.part(cache, head, key);
+        let Some(first) = first.and_then(|part| self.numbered(cache, part, key, None)) else { return Vec::new() };
+        let (mut operations, mut span) = (first.ops.len(), 0);
         let mut trace = vec![first];
-        let mut operations = trace[0].ops.len();
-        let mut span = 0;
         while trace.len() < MOST_PARTS {
             let Some(last) = trace.last_mut() else { break };
             let Some((way, rip)) = likely(cache, last) else { break };
@@ -89,29 +89,32 @@ impl Cpu {
             if !cache.translations.is_warm(index, warm) {
                 break;
             }
-            let Some(mut part) = self.part(cache, index, key) else { break };
+            let Some(part) = self.part(cache, index, key) else { break };
             operations += part.ops.len();
             span += last.time();
             if operations > MOST_OPERATIONS || span > SPAN || part.block.second != 0 {
                 break;
             }
-            if self.model.recorded {
-                let Some(counter) = cache.prefix(Some(last.counter), index) else { break };
-                part.counter = counter;
-            }
-            part.events = self.events(cache, &part, key);
+            let Some(part) = self.numbered(cache, part, key, Some(last.counter)) else { break };
             last.way = way;
             trace.push(part);
         }
         // What comes after the shadow must be known, since nothing else can go on there.
         if let Some(last) = trace.last_mut().filter(|last| last.shadow.is_some()) {
             last.shadow = None;
-            last.events.pop();
-            last.events.push(None);
-            last.plans.pop();
-            last.plans.push(Plan::Handler);
+            last.events.last_mut().into_iter().for_each(|event| *event = None);
+            last.by_handler();
         }
         trace
+    }
+
+    /// The part with the numbers under which it is counted, after what `before` stands for; `None` if there are none left.
+    fn numbered(&self, cache: &mut BlockCache, mut part: Part, key: Key, before: Option<u32>) -> Option<Part> {
+        part.events = self.events(cache, &part, key);
+        if self.model.recorded {
+            part.counter = cache.prefix(before, part.index)?;
+        }
+        Some(part)
     }
 
     /// A block as part of a translation, if it can be one.
@@ -141,18 +144,17 @@ impl Cpu {
         }
         let same = instructions.len() == ops.len()
             && instructions.iter().zip(ops).all(|(i, op)| i.len() == usize::from(op.len));
-        let mut plans = plans(&instructions, ops, key.narrow);
-        let mut shadow = None;
-        if plans.last() == Some(&Plan::EnableInterrupts) {
-            shadow = self.shadow(block, key);
-            if shadow.is_none() {
-                plans.pop();
-                plans.push(Plan::Handler);
+        let plans = plans(&instructions, ops, key.narrow);
+        let ops = ops.to_vec();
+        let (counter, events, shadow, way) = (0, Vec::new(), None, Way::End);
+        let mut part = Part { index, block: *block, ops, counter, instructions, plans, events, shadow, way };
+        if part.plans.last() == Some(&Plan::EnableInterrupts) {
+            part.shadow = self.shadow(block, key);
+            if part.shadow.is_none() {
+                part.by_handler();
             }
         }
-        let (block, ops) = (*block, ops.to_vec());
-        let (counter, events, way) = (0, Vec::new(), Way::End);
-        same.then_some(Part { index, block, ops, counter, instructions, plans, events, shadow, way })
+        same.then_some(part)
     }
 
     /// What the instructions of a part charge besides their class.
