@@ -20,8 +20,12 @@ macro_rules! at {
     };
 }
 
-/// All vector registers to or from memory at R10.
+/// All vector registers to or from memory at R10; or their lower halves from there, with upper halves that are 0; or the upper halves of
+/// all but the first two, gathered in XMM0.
 macro_rules! vectors {
+    (gather_upper) => {
+        vectors!(gather_upper 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
     ($way:ident) => {
         vectors!($way 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
     };
@@ -30,6 +34,12 @@ macro_rules! vectors {
     };
     (load $($n:literal)*) => {
         concat!($("vmovdqa ymm", $n, ", [r10 + 32*", $n, "]\n"),*)
+    };
+    (load_lower $($n:literal)*) => {
+        concat!($("vmovdqa xmm", $n, ", [r10 + 32*", $n, "]\n"),*)
+    };
+    (gather_upper $($n:literal)*) => {
+        concat!($("vpor xmm0, xmm0, [r10 + 32*", $n, " + 16]\n"),*)
     };
 }
 
@@ -248,7 +258,22 @@ pub unsafe extern "sysv64" fn exit() {
 pub unsafe extern "sysv64" fn load() {
     naked_asm!(
         "mov r10, [rsp + 8 + {vector}]",
+        // Upper halves that are all 0 are not loaded: while they hold anything, an SSE instruction depends on the register that it
+        // overwrites, for the half that it keeps.
+        "vmovdqa xmm0, [r10 + 16]",
+        "vpor xmm0, xmm0, [r10 + 32 + 16]",
+        vectors!(gather_upper),
+        "vpsrldq xmm1, xmm0, 8",
+        "vpor xmm0, xmm0, xmm1",
+        "vmovq rcx, xmm0",
+        "jrcxz 3f",
+        "jmp 4f",
+        "3:",
+        vectors!(load_lower),
+        "jmp 5f",
+        "4:",
         vectors!(load),
+        "5:",
         "mov rcx, [rsp + 8 + {refused} + 8*0]",
         "mov [rsp + 8 + {missing} + 8*0], rcx",
         "mov rcx, [rsp + 8 + {refused} + 8*2]",
