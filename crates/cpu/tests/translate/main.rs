@@ -3,9 +3,11 @@
 mod program;
 
 use cpu::counters::MOST_BLOCKS;
-use cpu::testing::tiers::Tiers;
-use cpu::testing::{Machine, Random};
+use cpu::testing::tiers::{CODE_PAGES, OTHER, READ_ONLY, RECOVERY, STACK, Start, Tiers, Width};
+use cpu::testing::{CODE, DATA, Machine};
 use cpu::{Exit, Tier};
+use iced_x86::IcedError;
+use iced_x86::code_asm::{CodeAssembler, ecx, edx, qword_ptr, rax, rbx, rdx, rsi};
 use std::time::{Duration, Instant};
 
 /// Virtual time that a program gets, in ticks, and in how many stretches at most.
@@ -16,8 +18,7 @@ const PROGRAMS: u64 = 600;
 
 /// Runs a program on both tiers, in stretches of random length. `Err`: how they differ.
 fn compare(tiers: &mut Tiers, seed: u64) -> Result<(), String> {
-    let mut random = Random::new(seed);
-    let start = program::start(&mut random);
+    let (mut random, start) = program::of(seed);
     tiers.start(&start);
     let stretch = random.of(&[1, 10_000, 100_000, 1_000_000, LONGEST]);
     let interrupts = random.of(&[0, 1, 4]);
@@ -63,7 +64,7 @@ fn random_programs_do_the_same_on_both_tiers() {
     }
     eprintln!("{} programs in {:?}", seed - first, begun.elapsed());
     if only.is_some() {
-        eprintln!("{}", program::listing(&program::start(&mut Random::new(first))));
+        eprintln!("{}", program::listing(&program::of(first).1));
     }
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
@@ -107,4 +108,86 @@ fn everything_may_be_dropped_between_two_blocks() {
         assert_eq!(machine.run(u64::MAX / 2), Exit::Halt);
         assert_eq!(machine.cpu.rip, at + 2 * jumps as u64 + 1);
     }
+}
+
+/// Runs a kernel's loop on both tiers.
+fn compare_loop(assemble: fn(&mut CodeAssembler) -> Result<(), IcedError>) {
+    let mut a = CodeAssembler::new(64).unwrap();
+    let mut top = a.create_label();
+    a.mov(ecx, 200).unwrap();
+    a.set_label(&mut top).unwrap();
+    assemble(&mut a).unwrap();
+    a.dec(ecx).unwrap();
+    a.jne(top).unwrap();
+    a.hlt().unwrap();
+    let mut code = a.assemble(CODE).unwrap();
+    code.resize((CODE_PAGES * 4096) as usize, 0xcc);
+    let mut gpr = [0; 16];
+    gpr[4] = STACK;
+    let start = Start {
+        width: Width::Long,
+        cpl: 0,
+        smap: false,
+        rip: CODE,
+        code,
+        gpr,
+        flags: 0,
+        bases: [DATA; 2],
+        pointers: false,
+        seed: 1,
+        tier: Tier::Auto,
+        threshold: 4,
+    };
+    let mut tiers = Tiers::new();
+    tiers.start(&start);
+    assert_eq!(tiers.run(1 << 40), Ok(Exit::Halt));
+    assert_eq!(tiers.charges(), Ok(()));
+}
+
+/// A loop whose second trace finds data, has its page displaced from the TLB, and needs it again.
+fn displace(
+    a: &mut CodeAssembler,
+    access: fn(&mut CodeAssembler, u64) -> Result<(), IcedError>,
+) -> Result<(), IcedError> {
+    let mut next = a.create_label();
+    a.mov(rax, qword_ptr(DATA))?;
+    // Another trace begins after a return to where no call came from.
+    a.lea(rax, qword_ptr(next))?;
+    a.push(rax)?;
+    a.ret()?;
+    a.set_label(&mut next)?;
+    a.mov(rax, qword_ptr(DATA + 0x10))?;
+    // All in one set of the TLB, with the stack.
+    for page in [READ_ONLY, OTHER, RECOVERY] {
+        access(a, page)?;
+    }
+    a.mov(rdx, qword_ptr(DATA + 8))
+}
+
+/// Operands of one page are probed for together, but that page may leave the TLB between them: by the doing of a handler out of line, or in
+/// line.
+#[test]
+fn a_page_that_leaves_the_tlb_is_missed_by_those_found_together() {
+    compare_loop(|a| displace(a, |a, page| a.mov(rbx, qword_ptr(page))));
+    compare_loop(|a| {
+        displace(a, |a, page| {
+            a.mov(rsi, page)?;
+            a.lodsq()
+        })
+    });
+}
+
+/// What is found together may begin in one page and end in the next.
+#[test]
+fn operands_close_together_may_be_in_two_pages() {
+    compare_loop(|a| {
+        a.lea(rsi, qword_ptr(DATA + 0xff0))?;
+        a.mov(edx, 8)?;
+        for _ in 0..4 {
+            a.mov(qword_ptr(rsi), rdx)?;
+            a.add(rdx, qword_ptr(rsi + 4))?;
+            a.add(rsi, 5)?;
+        }
+        Ok(())
+    });
 }

@@ -248,6 +248,8 @@ struct Builder<'a> {
     narrow: bool,
     /// Half of all steps are x87 instructions.
     x87: bool,
+    /// Registers that hold addresses are moved a little, and used in between.
+    walks: bool,
     starts: &'a [u64],
     encoder: Encoder,
     ip: u64,
@@ -577,7 +579,56 @@ impl Builder<'_> {
     }
 
     /// Something to do, as instructions.
+    /// Moves a register that holds an address a little, or copies it, and uses it.
+    fn walk(&mut self) -> Vec<Option<Instruction>> {
+        let with = |result: Result<Instruction, iced_x86::IcedError>| result.ok();
+        let base = self.random.of(&self.bases);
+        let by = self.random.of(&[4i32, 8, -8, 1, 16, 64, -40]);
+        let mut value = self.general();
+        if value == 4 {
+            value = 0;
+        }
+        let (copy, value) = (self.random.below(4) as u32, self.full(value));
+        // RAX, RCX, RDX or RBX.
+        let copy = self.full(copy);
+        let load = self.sized(Code::Mov_r64_rm64, Code::Mov_r32_rm32);
+        let store = self.sized(Code::Mov_rm64_r64, Code::Mov_rm32_r32);
+        let here = MemoryOperand::with_base_displ(base, i64::from(by));
+        match self.random.below(8) {
+            0 => vec![with(Instruction::with2(self.sized(Code::Add_rm64_imm8, Code::Add_rm32_imm8), base, by))],
+            1 => vec![with(Instruction::with2(self.sized(Code::Sub_rm64_imm8, Code::Sub_rm32_imm8), base, by))],
+            2 => vec![with(Instruction::with1(self.sized(Code::Inc_rm64, Code::Inc_rm32), base))],
+            3 => vec![with(Instruction::with2(self.sized(Code::Lea_r64_m, Code::Lea_r32_m), base, here))],
+            4 => {
+                let there = MemoryOperand::with_base_displ(copy, 0x20);
+                vec![
+                    with(Instruction::with2(store, copy, base)),
+                    with(Instruction::with2(store, there, value)),
+                    with(Instruction::with2(load, value, here)),
+                ]
+            }
+            5 => {
+                let there = MemoryOperand::with_base_index_scale_displ_size(base, value, 1, 8, 1);
+                vec![
+                    with(Instruction::with2(Code::Xor_r32_rm32, self.narrow32(value), self.narrow32(value))),
+                    with(Instruction::with2(load, copy, there)),
+                    with(Instruction::with2(store, there, copy)),
+                ]
+            }
+            6 => vec![with(Instruction::with2(load, copy, here))],
+            _ => vec![with(Instruction::with2(store, here, value))],
+        }
+    }
+
+    /// The lower half of a general register of the width of addresses.
+    fn narrow32(&self, register: Register) -> Register {
+        Register::EAX + register.number() as u32
+    }
+
     fn step(&mut self) -> Vec<Instruction> {
+        if self.walks && self.random.one_in(2) {
+            return self.walk().into_iter().flatten().collect();
+        }
         if self.x87 && self.random.one_in(2) {
             return self.x87_step().into_iter().flatten().collect();
         }
@@ -767,8 +818,16 @@ impl Builder<'_> {
     }
 }
 
+/// The program of a seed, and what comes after it.
+pub fn of(seed: u64) -> (Random, Start) {
+    let mut random = Random::new(seed);
+    // Those of even seeds are what they always were.
+    let start = start(&mut random, seed % 2 == 1);
+    (random, start)
+}
+
 /// Makes a program.
-pub fn start(random: &mut Random) -> Start {
+fn start(random: &mut Random, walks: bool) -> Start {
     let most = random.of(&[4, 40]);
     let pieces = 2 + random.below(most);
     let first = match random.below(3) {
@@ -784,7 +843,8 @@ pub fn start(random: &mut Random) -> Start {
         let bases = [general(random, narrow), general(random, narrow)];
         let x87 = random.one_in(4);
         let encoder = Encoder::new(if narrow { 32 } else { 64 });
-        let mut builder = Builder { random, bases: [Register::None; 2], narrow, x87, starts: &starts, encoder, ip: at };
+        let mut builder =
+            Builder { random, bases: [Register::None; 2], narrow, x87, walks, starts: &starts, encoder, ip: at };
         builder.bases = bases.map(|n| builder.full(n));
         let next = starts[(number + 1) % starts.len()];
         let limit = at + PIECE - END;
