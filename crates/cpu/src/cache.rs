@@ -23,7 +23,7 @@ pub const MAX_BLOCK: usize = 32;
 const THRESHOLD: u16 = 40;
 
 const JUMPS: usize = 1 << 16;
-const DEAD: u64 = u64::MAX;
+pub(crate) const DEAD: u64 = u64::MAX;
 /// No block.
 pub const NONE: u32 = u32::MAX;
 
@@ -311,12 +311,18 @@ impl BlockCache {
         &self.ops[block.first as usize..][..block.count as usize]
     }
 
-    /// The block at `rip`, if that is in the page of block `index` and decoded in the same mode.
-    pub(crate) fn next_in_page(&mut self, index: u32, rip: u64) -> Option<u32> {
-        let block = &self.blocks[index as usize];
-        let (mode, physical) = (block.mode, block.physical & !(PAGE - 1) | rip & (PAGE - 1));
-        let same_page = block.rip & !(PAGE - 1) == rip & !(PAGE - 1) && block.physical != DEAD;
-        if same_page { self.find_by_address(physical, rip, mode) } else { None }
+    /// The block at `rip` in a page of guest-physical memory, if there is one that was decoded in the mode of block `index`.
+    pub(crate) fn block_in_page(&mut self, index: u32, page: u64, rip: u64) -> Option<u32> {
+        let mode = self.blocks[index as usize].mode;
+        self.find_by_address(page | rip & (PAGE - 1), rip, mode)
+    }
+
+    /// Where block `index` went on, if that was always the same.
+    pub(crate) fn only_successor(&self, index: u32) -> Option<u64> {
+        match self.blocks[index as usize].links {
+            [next, NONE] => self.blocks.get(next as usize).map(|next| next.rip),
+            _ => None,
+        }
     }
 
     /// Notes that block `index` came after the block `before`, or [`NONE`], which was interpreted.

@@ -207,6 +207,28 @@ const TRACES: &[(&str, Assemble)] = &[
         a.dec(rdx)?;
         a.jne(top)
     }),
+    ("trace-call", |a| {
+        let (mut top, mut function) = (a.create_label(), a.create_label());
+        a.set_label(&mut top)?;
+        a.call(function)?;
+        a.dec(rdx)?;
+        a.jne(top)?;
+        a.set_label(&mut function)?;
+        a.push(rbx)?;
+        a.add(rax, qword_ptr(rdi))?;
+        a.pop(rbx)?;
+        a.ret()
+    }),
+    ("trace-fields", |a| {
+        let mut top = a.create_label();
+        a.set_label(&mut top)?;
+        a.mov(rax, qword_ptr(rdi))?;
+        a.add(rax, qword_ptr(rdi + 8))?;
+        a.mov(qword_ptr(rdi + 0x10), rax)?;
+        a.add(rdi, 0x18)?;
+        a.dec(rdx)?;
+        a.jne(top)
+    }),
     ("trace-of-blocks", |a| {
         let (mut top, mut other) = (a.create_label(), a.create_label());
         a.set_label(&mut top)?;

@@ -15,8 +15,8 @@ const REGION: u8 = 21;
 pub struct Half {
     /// The page's linear address, negated: added to an address in the page it gives the offset.
     pub negated: [u64; SLOTS],
-    /// The page's host address.
-    pub host: [u64; SLOTS],
+    /// Added to an address in the page it gives the host's.
+    pub addend: [u64; SLOTS],
     /// Groups that may not be empty.
     filled: [u64; GROUPS / 64],
     /// Slots filled from pages larger than 4 KiB.
@@ -62,7 +62,7 @@ impl Half {
     pub fn empty() -> Self {
         let mut half = Self {
             negated: [0; SLOTS],
-            host: [0; SLOTS],
+            addend: [0; SLOTS],
             filled: [0; GROUPS / 64],
             large: [0; SLOTS / 64],
             regions: 0,
@@ -106,7 +106,7 @@ impl Half {
             if (must && number == offset) || self.negated[i] == nothing(i) {
                 let distance = (number as u64).wrapping_sub(offset as u64).wrapping_mul(PAGE);
                 self.negated[i] = pages.page.wrapping_add(distance).wrapping_neg();
-                self.host[i] = pages.host.wrapping_add(distance);
+                self.addend[i] = pages.host.wrapping_sub(pages.page);
                 taken |= 1u64 << number;
             }
         }
@@ -127,7 +127,7 @@ impl Half {
         // A string instruction may ask for no bytes.
         let behind = len.wrapping_sub(1);
         let last = linear.wrapping_add(self.negated[i]).wrapping_add(behind);
-        if last < PAGE { Some(self.host[i].wrapping_add(last).wrapping_sub(behind)) } else { None }
+        if last < PAGE { Some(linear.wrapping_add(self.addend[i])) } else { None }
     }
 
     /// Drops a page and all of its parts.

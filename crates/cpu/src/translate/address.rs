@@ -2,38 +2,11 @@
 
 use super::asm::{M, R};
 use super::emit::Emit;
-use super::layout::{FIRST, SECOND, TEST, field, host, memory_register, segment_base, table};
+use super::group::{Member, Which};
+use super::layout::{FIRST, SECOND, TEST, field, found, host, memory_register, segment_base, table};
 use crate::front::slot as page_slot;
-use crate::op::NO_REG;
-use crate::ram::PAGE;
+use crate::op::{NO_REG, Op};
 use crate::state::seg;
-
-/// A memory operand at a register plus a displacement.
-#[derive(Clone, Copy, Debug)]
-pub struct Operand {
-    base: u8,
-    disp: i32,
-    size: i32,
-    write: bool,
-    table: usize,
-}
-
-/// What the scratch registers hold after a probe: `FIRST` the offset in its page of the byte at a guest register plus `last`,
-/// `SECOND` the page's host address.
-#[derive(Clone, Copy, Debug)]
-pub struct Page {
-    /// The guest register.
-    pub base: u8,
-    /// The lowest displacement that is known to be in the page: that of the last operand.
-    pub first: i64,
-    /// See above.
-    pub last: i64,
-    /// The page may be written; else it may be read.
-    pub write: bool,
-}
-
-/// What `FIRST` is made where it no longer holds an offset: not one within a page of any.
-pub const NO_OFFSET: u64 = 0x4000_0000;
 
 impl Emit<'_> {
     /// A guest register's value in a host register: its own, or `scratch`.
@@ -48,6 +21,10 @@ impl Emit<'_> {
     /// all scratch registers.
     pub fn address(&mut self, to: R, narrow: bool, based: bool) -> bool {
         let op = *self.op();
+        self.address_of(op, to, narrow, based)
+    }
+
+    fn address_of(&mut self, op: Op, to: R, narrow: bool, based: bool) -> bool {
         if op.asize == 2 {
             return false;
         }
@@ -87,77 +64,72 @@ impl Emit<'_> {
         true
     }
 
-    /// Probes for the memory operand at hand: afterwards it is at `FIRST + SECOND - (size - 1)`. Returns the stub for a miss.
+    /// Probes for the memory operand at hand: afterwards it is at [`Emit::operand`]. Returns the stub for a miss, if there is one.
     /// `None`: its address cannot be had.
-    pub fn probe(&mut self, write: bool) -> Option<usize> {
+    pub fn probe(&mut self, write: bool) -> Option<Option<usize>> {
+        if let Some(member) = self.member(Which::Explicit) {
+            return self.reach(member, Which::Explicit).then_some(None);
+        }
         let op = *self.op();
         let size = self.instruction().memory_size().size() as i32;
-        let narrow = self.key.narrow;
-        let plain = op.asize == if narrow { 4 } else { 8 } && op.seg != seg::FS && op.seg != seg::GS;
-        if plain && op.base == NO_REG && op.index == NO_REG {
-            self.page = None;
-            let address = if narrow { op.disp & 0xffff_ffff } else { op.disp };
-            return Some(self.probe_constant(address, size, write));
+        self.let_go();
+        if self.is_plain(&op) && op.base == NO_REG && op.index == NO_REG {
+            let address = if self.key.narrow { op.disp & 0xffff_ffff } else { op.disp };
+            return Some(Some(self.probe_constant(address, size, write)));
         }
-        let disp = if narrow { Ok(op.disp as i32) } else { i32::try_from(op.disp as i64) };
-        if plain
-            && op.index == NO_REG
-            && let Ok(disp) = disp
-        {
-            return Some(self.probe_base(op.base, disp, size, write));
-        }
-        self.page = None;
-        if !self.address(FIRST, false, true) {
-            return None;
-        }
-        Some(self.probe_at(FIRST, size, write))
+        let at = self.address_near(op, 0)?;
+        Some(Some(self.probe_at(at, size, write)))
     }
 
-    /// Probes for `size` bytes at a guest register plus a displacement. If the last probe was at the same register, the page is
-    /// most likely the same one, and only its bounds are checked.
+    /// Whether an operand's address is as wide as others here and has no segment's base in it.
+    fn is_plain(&self, op: &Op) -> bool {
+        op.asize == if self.key.narrow { 4 } else { 8 } && op.seg != seg::FS && op.seg != seg::GS
+    }
+
+    /// The address of an operand, less so much, in a register of a guest's, if it is there, else in `FIRST`.
+    fn address_near(&mut self, op: Op, less: i32) -> Option<R> {
+        let op = Op { disp: op.disp.wrapping_sub(less as u64), ..op };
+        if self.is_plain(&op) && op.index == NO_REG && op.disp == 0 && !self.key.narrow {
+            return Some(self.value(op.base, FIRST));
+        }
+        self.address_of(op, FIRST, false, true).then_some(FIRST)
+    }
+
+    /// Has the memory operand at hand, or its stack slot, at [`Emit::operand`], without a probe if its group has been found. `false`: its
+    /// address cannot be had.
+    pub fn reach(&mut self, member: Member, which: Which) -> bool {
+        let Member { group, offset } = member;
+        if !self.has_found(group.number) {
+            self.let_go();
+            // The group's lowest byte.
+            let at = match which {
+                Which::Explicit => self.address_near(*self.op(), offset),
+                Which::Stack { base, plus } => Some(self.address_at(base, plus - offset)),
+            };
+            let Some(at) = at else { return false };
+            self.look(at, group.len, group.write);
+            self.or_apart();
+            self.asm.flagless_lea(FIRST, M::indexed(at, SECOND, 0, 0));
+            self.asm.flagless_store(found(group.number), FIRST);
+        } else if self.held() != Some(group.number) {
+            self.asm.flagless_load(FIRST, found(group.number));
+        }
+        self.hold(group.number);
+        self.operand = M::at(FIRST, offset);
+        true
+    }
+
+    /// Probes for `size` bytes at a guest register plus a displacement.
     pub fn probe_base(&mut self, base: u8, disp: i32, size: i32, write: bool) -> usize {
-        let mut wanted = Operand { base, disp, size, write, table: self.key.table() };
-        let first = i64::from(disp);
-        let last = first + i64::from(size) - 1;
-        let known = self
-            .page
-            .filter(|page| page.base == base && (page.write || !write) && (last - page.last).unsigned_abs() < PAGE);
-        let Some(page) = known else {
-            self.page = Some(Page { base, first, last, write });
-            return self.probe_operand(wanted);
-        };
-        // What is found elsewhere must serve for all that this page would have served for.
-        wanted.write = page.write;
-        let distance = (last - page.last) as i32;
-        if first >= page.first {
-            // It begins in the page, and must end there.
-            if distance != 0 {
-                self.asm.flagless_lea(FIRST, M::at(FIRST, distance));
-            }
-            self.asm.flagless_shift_right(TEST, FIRST, R::RSP);
-        } else {
-            // It ends in the page or before, and must begin there.
-            self.asm.flagless_lea(TEST, M::at(FIRST, distance + 1 - size));
-            self.asm.flagless_lea(FIRST, M::at(FIRST, distance));
-            self.asm.flagless_shift_right(TEST, TEST, R::RSP);
-        }
-        self.page = Some(Page { base, first, last, write: page.write });
-        let hit = self.asm.flagless_if_zero();
-        let stub = self.probe_again(wanted);
-        self.asm.land(hit);
-        stub
+        self.let_go();
+        let at = self.address_at(base, disp);
+        self.probe_at(at, size, write)
     }
 
-    /// The whole probe of an operand.
-    fn probe_operand(&mut self, operand: Operand) -> usize {
-        self.find(operand);
-        self.decide()
-    }
-
-    /// The probe of an operand up to the decision: `FIRST` is an offset in a page if it is found.
-    pub fn find(&mut self, Operand { base, disp, size, write, table }: Operand) {
+    /// A guest register plus a displacement, in that register or in `FIRST`.
+    fn address_at(&mut self, base: u8, disp: i32) -> R {
         let base = self.value(base, FIRST);
-        let at = if self.key.narrow {
+        if self.key.narrow {
             // The upper halves of registers may hold anything.
             self.asm.flagless_lea32(FIRST, M::at(base, disp));
             FIRST
@@ -166,44 +138,50 @@ impl Emit<'_> {
         } else {
             self.asm.flagless_lea(FIRST, M::at(base, disp));
             FIRST
-        };
-        self.look(at, size, write, table);
+        }
     }
 
     /// Probes for `size` bytes at the address in `at`, which is neither `SECOND` nor `TEST`.
     pub fn probe_at(&mut self, at: R, size: i32, write: bool) -> usize {
-        self.look(at, size, write, self.key.table());
+        self.look(at, size, write);
         self.decide()
     }
 
-    fn look(&mut self, at: R, size: i32, write: bool, number: usize) {
-        let (negated, hosts) = table(number, write);
+    /// Makes `TEST` zero if the table has the page of `size` bytes at the address in `at`; [`Emit::operand`] is where they are then.
+    fn look(&mut self, at: R, size: i32, write: bool) {
+        let (negated, addends) = table(self.key.table(), write);
         self.asm.flagless_extract(TEST, at, field!(page_mask));
-        self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, negated));
-        self.asm.flagless_lea(FIRST, M::indexed(at, SECOND, 0, size - 1));
-        self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, hosts));
+        self.asm.flagless_load(SECOND, M::indexed(R::RSP, TEST, 3, addends));
+        self.asm.flagless_load(TEST, M::indexed(R::RSP, TEST, 3, negated));
+        self.asm.flagless_lea(TEST, M::indexed(at, TEST, 0, size - 1));
+        // The stack pointer's low six bits are 12.
+        self.asm.flagless_shift_right(TEST, TEST, R::RSP);
+        self.operand = M::indexed(at, SECOND, 0, 0);
     }
 
     fn probe_constant(&mut self, address: u64, size: i32, write: bool) -> usize {
-        let (negated, hosts) = table(self.key.table(), write);
+        let (negated, addends) = table(self.key.table(), write);
         let slot = 8 * page_slot(address) as i32;
         let last = address.wrapping_add(size as u64 - 1);
-        self.asm.flagless_load(SECOND, M::at(R::RSP, negated + slot));
+        self.asm.flagless_load(TEST, M::at(R::RSP, negated + slot));
         match i32::try_from(last as i64) {
-            Ok(last) => self.asm.flagless_lea(FIRST, M::at(SECOND, last)),
+            Ok(last) => self.asm.flagless_lea(TEST, M::at(TEST, last)),
             Err(_) => {
                 self.asm.flagless_constant(FIRST, last);
-                self.asm.flagless_lea(FIRST, M::indexed(FIRST, SECOND, 0, 0));
+                self.asm.flagless_lea(TEST, M::indexed(FIRST, TEST, 0, 0));
             }
         }
-        self.asm.flagless_load(SECOND, M::at(R::RSP, hosts + slot));
+        self.asm.flagless_load(SECOND, M::at(R::RSP, addends + slot));
+        self.asm.flagless_shift_right(TEST, TEST, R::RSP);
+        self.operand = match i32::try_from(address as i64) {
+            Ok(address) => M::at(SECOND, address),
+            Err(_) => M::indexed(FIRST, SECOND, 0, 1 - size),
+        };
         self.decide()
     }
 
-    /// Whether the offset in the page, of the last byte, is one.
-    fn decide(&mut self) -> usize {
-        // The stack pointer's low six bits are 12.
-        self.asm.flagless_shift_right(TEST, FIRST, R::RSP);
+    /// Goes on if `TEST` is zero, else to the handler. Returns the stub.
+    pub fn decide(&mut self) -> usize {
         let hit = self.asm.flagless_if_zero();
         let stub = self.otherwise();
         self.asm.land(hit);

@@ -2,6 +2,7 @@
 
 use super::asm::{M, R};
 use super::emit::Emit;
+use super::group::Which;
 use super::layout::{FIRST, SECOND, TEST, field, host, jump, memory_register};
 use crate::op::Op;
 use crate::predict::{Predictor, Return, Target};
@@ -10,6 +11,8 @@ use std::mem::offset_of;
 
 /// Number of RSP.
 const RSP: u8 = crate::state::reg::RSP;
+/// Number of RBP.
+const RBP: u8 = crate::state::reg::RBP;
 /// The host register that holds the guest's RSP.
 const STACK: R = R::R15;
 
@@ -19,26 +22,29 @@ impl Emit<'_> {
         if self.key.narrow { 4 } else { 8 }
     }
 
-    /// Probes for the slot below the top of the stack; it is at [`Emit::slot`].
-    fn probe_push(&mut self) -> usize {
-        let word = self.word();
-        self.probe_base(RSP, -word, word, true)
+    /// Probes for the slot below the top of the stack; it is at [`Emit::operand`] then.
+    fn probe_push(&mut self) -> Option<usize> {
+        self.probe_stack(RSP, -self.word(), true)
     }
 
-    /// Where a stack slot has been found.
-    fn slot(&self) -> M {
-        M::indexed(FIRST, SECOND, 0, 1 - self.word())
+    /// Probes for a stack slot.
+    fn probe_stack(&mut self, base: u8, plus: i32, write: bool) -> Option<usize> {
+        let which = Which::Stack { base, plus };
+        match self.member(which) {
+            Some(member) if self.reach(member, which) => None,
+            _ => Some(self.probe_base(base, plus, self.word(), write)),
+        }
     }
 
     /// Reads a stack slot or another operand of its size.
     fn load_slot(&mut self, to: R) {
-        let slot = self.slot();
+        let slot = self.operand;
         if self.key.narrow { self.asm.flagless_load32(to, slot) } else { self.asm.flagless_load(to, slot) }
     }
 
     /// Writes a stack slot.
     fn store_slot(&mut self, from: R) {
-        let slot = self.slot();
+        let slot = self.operand;
         if self.key.narrow { self.asm.flagless_store32(slot, from) } else { self.asm.flagless_store(slot, from) }
     }
 
@@ -51,17 +57,6 @@ impl Emit<'_> {
     /// Moves the stack pointer.
     fn move_stack(&mut self, by: i32) {
         self.add_to(STACK, STACK, by);
-        match &mut self.page {
-            Some(page) if page.base == RSP => {
-                page.first -= i64::from(by);
-                page.last -= i64::from(by);
-            }
-            _ => {}
-        }
-    }
-
-    pub fn found() -> M {
-        M::indexed(FIRST, SECOND, 0, -7)
     }
 
     /// PUSH.
@@ -79,11 +74,11 @@ impl Emit<'_> {
             let value = self.value(self.op().r0, TEST);
             self.store_slot(value);
         } else if self.key.narrow {
-            let slot = self.slot();
+            let slot = self.operand;
             self.asm.flagless_store_constant32(slot, self.op().imm as i32);
         } else {
             let Ok(value) = i32::try_from(self.op().imm as i64) else { return false };
-            self.asm.flagless_store_constant(Self::found(), value);
+            self.asm.flagless_store_constant(self.operand, value);
         }
         self.move_stack(-self.word());
         self.back_here(stub);
@@ -109,7 +104,7 @@ impl Emit<'_> {
 
     /// Pushes what is kept in the area.
     fn push_kept(&mut self) {
-        self.page = None;
+        self.let_go();
         let stub = self.probe_push();
         self.asm.flagless_load(TEST, field!(target));
         self.store_slot(TEST);
@@ -121,11 +116,11 @@ impl Emit<'_> {
     pub fn pop(&mut self) -> bool {
         let guest = self.op().r0;
         let word = self.word();
-        let stub = self.probe_base(RSP, 0, word, false);
+        let stub = self.probe_stack(RSP, 0, false);
         match host(guest) {
             Some(STACK) => {
                 self.load_slot(STACK);
-                self.page = None;
+                self.let_go();
             }
             Some(to) => {
                 self.load_slot(to);
@@ -144,10 +139,10 @@ impl Emit<'_> {
     /// LEAVE.
     pub fn leave(&mut self) -> bool {
         let word = self.word();
-        let stub = self.probe_base(5, 0, word, false);
+        let stub = self.probe_stack(RBP, 0, false);
         self.add_to(STACK, R::RBP, word);
         self.load_slot(R::RBP);
-        self.page = None;
+        self.let_go();
         self.back_here(stub);
         true
     }
@@ -165,17 +160,27 @@ impl Emit<'_> {
         true
     }
 
-    /// Pushes the return address and notes it in the modelled return stack. Nothing may fail afterwards.
-    fn note_call(&mut self, next: u64) {
-        self.asm.flagless_constant(TEST, next);
-        self.store_slot(TEST);
-        self.add_to(STACK, STACK, -self.word());
+    /// Pushes the return address. Nothing may fail afterwards.
+    fn push_return(&mut self, next: u64) {
+        match i32::try_from(next as i64) {
+            Ok(next) if !self.key.narrow => self.asm.flagless_store_constant(self.operand, next),
+            _ => {
+                self.asm.flagless_constant(TEST, next);
+                self.store_slot(TEST);
+            }
+        }
+        self.move_stack(-self.word());
+        self.calls_under_key();
+    }
+
+    /// Notes the call at the end of a part in the modelled return stack.
+    pub fn note_call(&mut self, next: u64, part: usize) {
         self.asm.flagless_load(SECOND, field!(returns));
         self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, next) as i32));
         self.asm.flagless_store(field!(returns), SECOND);
         self.asm.flagless_constant(TEST, next.wrapping_neg());
         self.asm.flagless_store(M::at(SECOND, offset_of!(Return, negated) as i32), TEST);
-        let landing = self.landing();
+        let landing = self.landing(part);
         self.asm.flagless_store(M::at(SECOND, offset_of!(Return, code) as i32), landing);
     }
 
@@ -183,9 +188,25 @@ impl Emit<'_> {
     pub fn call(&mut self) -> bool {
         let next = self.op().next;
         self.probe_push();
-        self.note_call(next);
+        self.push_return(next);
+        self.note_call(next, self.number_of_part());
         self.link(true, None);
         true
+    }
+
+    /// CALL to where its trace goes on. If its handler runs it, the trace is left.
+    pub fn call_within(&mut self) {
+        self.probe_push();
+        self.push_within();
+    }
+
+    /// Pushes the return address of a call within the trace.
+    fn push_within(&mut self) {
+        let next = self.op().next;
+        self.push_return(next);
+        if self.source.recorded {
+            self.note_call(next, self.number_of_part());
+        }
     }
 
     /// Has the address where the target in `target` is translated instead; jumps to the handler if that is not known. Uses
@@ -206,10 +227,10 @@ impl Emit<'_> {
     pub fn ret(&mut self) -> bool {
         let word = self.word();
         let Ok(release) = i32::try_from(self.op().imm) else { return false };
-        if self.source.recorded && self.source.miss.is_none() {
+        if self.source.recorded && self.part().miss.is_none() {
             return false;
         }
-        self.probe_base(RSP, 0, word, false);
+        self.probe_stack(RSP, 0, false);
         self.load_slot(FIRST);
         self.asm.flagless_store(field!(wanted), FIRST);
         self.asm.flagless_load(SECOND, field!(returns));
@@ -222,6 +243,35 @@ impl Emit<'_> {
         self.asm.flagless_constant(TEST, self.key.index() as u64);
         self.asm.jump_memory(M::at(SECOND, offset_of!(Return, code) as i32));
         true
+    }
+
+    /// RET to after a call in its trace, which is the newest one in the modelled return stack. If its handler runs it, the trace is left.
+    pub fn return_within(&mut self) {
+        let word = self.word();
+        // It releases at most 64 KiB.
+        let release = self.op().imm as i32 + word;
+        self.probe_stack(RSP, 0, false);
+        self.load_slot(FIRST);
+        self.compare_to(self.following());
+        self.or_unpredicted(release);
+        if self.source.recorded {
+            self.asm.flagless_load(SECOND, field!(returns));
+            self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, previous) as i32));
+            self.asm.flagless_store(field!(returns), SECOND);
+        }
+        self.add_to(STACK, STACK, release);
+        self.let_go();
+    }
+
+    /// Makes `TEST` zero if `FIRST` has a value.
+    fn compare_to(&mut self, value: u64) {
+        match i32::try_from(value.wrapping_neg() as i64) {
+            Ok(negated) => self.asm.flagless_lea(TEST, M::at(FIRST, negated)),
+            Err(_) => {
+                self.asm.flagless_constant(TEST, value.wrapping_neg());
+                self.asm.flagless_lea(TEST, M::indexed(TEST, FIRST, 0, 0));
+            }
+        }
     }
 
     /// The rest of a RET that was not predicted; it releases so many bytes of the stack.
@@ -238,25 +288,9 @@ impl Emit<'_> {
     /// Indirect JMP or CALL. Its target is kept in the area while the stack is probed.
     pub fn indirect(&mut self, call: bool) -> bool {
         let op: Op = *self.op();
-        let page = self.page.take();
-        if self.instruction().op0_kind() == OpKind::Memory {
-            self.page = page;
-            if !super::plan::native_memory(self.instruction(), &op, self.key.narrow) || self.probe(false).is_none() {
-                return false;
-            }
-            self.load_slot(FIRST);
-        } else {
-            let from = self.value(op.r0, FIRST);
-            if from != FIRST || self.key.narrow {
-                self.add_to(FIRST, from, 0);
-            }
-        }
-        self.page = None;
-        // The slot is the same on every processor.
-        let slot = Predictor::slot(op.rip(), self.source.target_slots) * size_of::<Target>();
-        let Ok(slot) = i32::try_from(slot) else { return false };
+        let Some(slot) = self.target(&op) else { return false };
         if self.source.recorded {
-            if self.source.miss.is_none() {
+            if self.part().miss.is_none() {
                 return false;
             }
             self.asm.flagless_store(field!(wanted), FIRST);
@@ -265,7 +299,8 @@ impl Emit<'_> {
         if call {
             self.asm.flagless_store(field!(target), FIRST);
             self.probe_push();
-            self.note_call(op.next);
+            self.push_return(op.next);
+            self.note_call(op.next, self.number_of_part());
         }
         if self.source.recorded {
             self.predict(slot, op.rip());
@@ -275,6 +310,43 @@ impl Emit<'_> {
         }
         self.asm.jump_register(FIRST);
         true
+    }
+
+    /// Indirect JMP or CALL to where its trace goes on, or elsewhere. If its handler runs it, the trace is left.
+    pub fn indirect_within(&mut self, call: bool) {
+        let op: Op = *self.op();
+        let Some(slot) = self.target(&op) else { return self.handler() };
+        self.compare_to(self.following());
+        self.or_elsewhere(call);
+        if call {
+            self.probe_push();
+            self.push_within();
+        }
+        if self.source.recorded {
+            self.asm.flagless_constant(TEST, self.following());
+            self.asm.flagless_store(field!(wanted), TEST);
+            self.predict(slot, op.rip());
+        }
+        self.let_go();
+    }
+
+    /// Has the target of the indirect branch at hand in `FIRST`. Returns its slot in the modelled target cache.
+    fn target(&mut self, op: &Op) -> Option<i32> {
+        if self.instruction().op0_kind() == OpKind::Memory {
+            if !super::plan::native_memory(self.instruction(), op, self.key.narrow) || self.probe(false).is_none() {
+                return None;
+            }
+            self.load_slot(FIRST);
+        } else {
+            let from = self.value(op.r0, FIRST);
+            if from != FIRST || self.key.narrow {
+                self.add_to(FIRST, from, 0);
+            }
+        }
+        self.let_go();
+        // The slot is the same on every processor.
+        let slot = Predictor::slot(op.rip(), self.source.target_slots) * size_of::<Target>();
+        i32::try_from(slot).ok()
     }
 
     /// Charges the branch at `from` unless the modelled predictor has its target, which is kept in the area. Nothing may fail

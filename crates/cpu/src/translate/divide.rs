@@ -17,8 +17,8 @@ impl Emit<'_> {
         let mut stubs = Vec::new();
         let by = if self.instruction().op0_kind() == OpKind::Memory {
             let Some(stub) = self.probe(false) else { return false };
-            stubs.push(stub);
-            let at = M::indexed(FIRST, SECOND, 0, 1 - i32::from(op.size));
+            stubs.extend(stub);
+            let at = self.operand;
             if wide {
                 self.asm.flagless_load(FIRST, at)
             } else {

@@ -4,6 +4,7 @@
 //! makes it the shift count that turns addresses into page numbers, without a register for that.
 
 use super::asm::{M, R};
+use super::group::MOST_GROUPS;
 use super::vector::NEEDS;
 use crate::front::{Area, Half, Jump, Table, fetch_slot, large_slot};
 use crate::op::Op;
@@ -15,7 +16,7 @@ use std::mem::offset_of;
 pub const BIAS: usize = 12;
 
 /// Guest registers that live in memory while translated code runs, in the order of [`Running::memory`].
-pub const IN_MEMORY: [u8; 5] = [9, 10, 11, 14, 15];
+pub const IN_MEMORY: [u8; 5] = [8, 9, 10, 11, 15];
 
 /// The host register that holds a guest register, unless it is in memory.
 ///
@@ -24,7 +25,8 @@ pub fn host(guest: u8) -> Option<R> {
     Some(match guest {
         1 => R::R9,
         4 => R::R15,
-        0 | 2 | 3 | 5..=8 | 12 | 13 => R(guest),
+        14 => R(8),
+        0 | 2 | 3 | 5..=7 | 12 | 13 => R(guest),
         _ => return None,
     })
 }
@@ -53,6 +55,8 @@ pub struct Running {
     pub(super) bases: [u64; 2],
     /// Which bits of an address find its slot in a table.
     pub(super) page_mask: u64,
+    /// Which bits of an address are the offset in its page.
+    pub(super) offset_mask: u64,
     /// Which bits of an indirect branch's target find its slot.
     pub(super) jump_mask: u64,
     /// Modelled targets of indirect branches.
@@ -83,6 +87,8 @@ pub struct Running {
     pub(super) aligned_to_16: u64,
     /// Which bits of an address aligned to 32 bytes are 0.
     pub(super) aligned_to_32: u64,
+    /// Host addresses of the lowest bytes of groups of operands, see [`super::group`].
+    pub(super) found: [u64; MOST_GROUPS],
     /// Where a call goes while the stack is probed.
     pub(super) target: u64,
     /// The guest's target of an indirect branch, while its translation is looked for.
@@ -132,17 +138,22 @@ pub fn memory_register(guest: u8) -> M {
     M::at(R::RSP, from_stack(offset_of!(Running, memory) + 8 * slot))
 }
 
+/// Where the host address of a group of operands is kept.
+pub fn found(group: usize) -> M {
+    M::at(R::RSP, from_stack(offset_of!(Running, found) + 8 * group))
+}
+
 /// The base of FS (4) or GS (5).
 pub fn segment_base(segment: u8) -> M {
     let slot = usize::from(segment == crate::state::seg::GS);
     M::at(R::RSP, from_stack(offset_of!(Running, bases) + 8 * slot))
 }
 
-/// Displacements of a table's two arrays, negated addresses and host addresses.
+/// Displacements of a table's two arrays, negated addresses and what leads to the host's.
 pub fn table(number: usize, write: bool) -> (i32, i32) {
     let half = if write { offset_of!(Table, write) } else { offset_of!(Table, read) };
     let at = offset_of!(Area, tables) + number * size_of::<Table>() + half;
-    (from_stack(at + offset_of!(Half, negated)), from_stack(at + offset_of!(Half, host)))
+    (from_stack(at + offset_of!(Half, negated)), from_stack(at + offset_of!(Half, addend)))
 }
 
 /// The slot of a page of code.

@@ -93,7 +93,7 @@ impl Names {
             };
         }
         running! {
-            returns counts bases page_mask jump_mask targets registers flags interrupts access_control system_flags budget
+            returns counts bases page_mask offset_mask jump_mask found targets registers flags interrupts access_control system_flags budget
             missing refused loaded vector host_mxcsr
             aligned_to_16 aligned_to_32 target wanted resume host_stack context jumps ops base non_root
         }
@@ -112,7 +112,7 @@ impl Names {
             for (half, what) in [(offset_of!(Table, read), "read"), (offset_of!(Table, write), "write")] {
                 let at = offset_of!(Area, tables) + mode * size_of::<Table>() + half;
                 name(at + offset_of!(Half, negated), format!("{what}{mode}-page"));
-                name(at + offset_of!(Half, host), format!("{what}{mode}-host"));
+                name(at + offset_of!(Half, addend), format!("{what}{mode}-addend"));
             }
         }
         name(offset_of!(Area, fetch), "fetch".into());

@@ -7,9 +7,9 @@
 //! (`run::slow`), so that a fault finds the processor as the architecture has it. Blocks are the interpreter's, charged on
 //! entry and left at the same boundaries; a translation is a trace of several (`trace`).
 //!
-//! Reading order: `plan` (what becomes of an instruction), `trace` (which blocks), `emit` (their code), `branch` (their ends), `vector`,
-//! `x87`, `string`, `divide`, `system` (kinds of instructions), `entry` (the way in and out), `run` (who enters when), and here: where
-//! translations are kept, linked and dropped.
+//! Reading order: `plan` (what becomes of an instruction), `trace` (which blocks), `group` (which operands are probed for together),
+//! `emit` (their code), `branch` (their ends), `vector`, `x87`, `string`, `divide`, `system` (kinds of instructions), `entry` (the way
+//! in and out), `run` (who enters when), and here: where translations are kept, linked and dropped.
 
 mod address;
 mod asm;
@@ -18,6 +18,7 @@ mod divide;
 mod emit;
 mod entry;
 mod fix;
+mod group;
 mod layout;
 mod listing;
 mod plan;
@@ -71,7 +72,7 @@ pub(crate) enum Code {
 }
 
 /// Where a link's number begins in an exit code.
-const LINK: u32 = 25;
+const LINK: u32 = 24;
 
 impl Code {
     pub(crate) fn encode(self) -> u32 {
@@ -88,7 +89,7 @@ impl Code {
         match code >> 30 {
             0 if number == 0 => Self::Plain,
             0 => Self::Return,
-            1 => Self::Link { number, link: (code >> LINK) as u8 & 31 },
+            1 => Self::Link { number, link: (code >> LINK) as u8 & 63 },
             _ => Self::Head { index: number },
         }
     }
@@ -469,7 +470,7 @@ mod tests {
             Code::Head { index: 0 },
             Code::Head { index: last },
             Code::Link { number: 0, link: 0 },
-            Code::Link { number: last, link: 31 },
+            Code::Link { number: last, link: 63 },
         ] {
             assert_eq!(Code::decode(code.encode()), code);
         }

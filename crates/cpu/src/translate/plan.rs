@@ -78,6 +78,27 @@ pub enum Plan {
 }
 
 impl Plan {
+    /// Whether memory operands may be found with others, and what is known of others stays so.
+    pub fn keeps_groups(self) -> bool {
+        use Plan::*;
+        matches!(
+            self,
+            Nothing
+                | Native
+                | Fixed
+                | Vector
+                | Lea
+                | Push
+                | Pop
+                | Leave
+                | Branch
+                | Jump
+                | Call
+                | Return
+                | Indirect { .. }
+        )
+    }
+
     /// Whether the instruction is the last of its block and says where to go on.
     pub fn leaves(self) -> bool {
         matches!(self, Self::Branch | Self::Jump | Self::Call | Self::Return | Self::Indirect { .. })

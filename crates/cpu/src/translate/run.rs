@@ -1,6 +1,6 @@
 //! Entering translated code, and what it calls back for.
 
-use super::emit::{Access, Event, Miss, Source};
+use super::emit::{Access, Event, Source};
 use super::layout::Running;
 use super::trace::{CHEAPEST, DRAIN, SPAN};
 use super::vector::NEEDS;
@@ -16,7 +16,7 @@ use crate::op::Op;
 use crate::ram::PAGE;
 use crate::state::{Cpu, NOT_LOADED, bits::*, rights, seg};
 use crate::tier::Tier;
-use ledger::{Class, Family, Kind, OriginId, Ticks};
+use ledger::{Family, Kind, OriginId, Ticks};
 
 /// Time that translated code runs at most before it leaves.
 const LONGEST: Ticks = 1 << 30;
@@ -177,29 +177,16 @@ impl Cpu {
     #[cold]
     fn translate_block(&mut self, cache: &mut BlockCache, index: u32, key: Key, warm: u16) -> u32 {
         let parts = self.trace(cache, index, key, warm);
-        let Some(op) = parts.last().and_then(|part| part.ops.last()) else {
+        if parts.is_empty() {
             cache.translations.refuse(index);
             return 0;
-        };
-        let misses = match op.class {
-            _ if !self.model.recorded => None,
-            Class::Return => Some(Kind::new(Family::ReturnMiss, 0)),
-            Class::IndirectJump | Class::IndirectCall => Some(Kind::new(Family::IndirectMiss, 0)),
-            _ => None,
-        };
-        let miss = misses.and_then(|kind| {
-            let price = self.model.costs.of(kind);
-            let ticks = i32::try_from(price).ok()?;
-            Some(Miss { counter: cache.event(op.rip(), kind, price)?, ticks })
-        });
+        }
         let source = Source {
             number: cache.translations.next_number(),
             parts: &parts,
-            large: self.front.is_large(parts[0].block.rip),
             key,
             recorded: self.model.recorded,
             target_slots: self.predictor.slots(),
-            miss,
             data_pointers: !self.fdp_on_exception,
             spec_ctrl: self.spec_ctrl_bits(),
         };
@@ -305,6 +292,7 @@ impl Cpu {
             context.running = running;
             // What stays as it is until the area is left.
             running.page_mask = PAGE_MASK;
+            running.offset_mask = PAGE - 1;
             running.jump_mask = JUMP_MASK;
             running.registers = registers;
             running.vector = vector;

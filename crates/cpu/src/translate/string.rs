@@ -26,7 +26,7 @@ impl Emit<'_> {
         self.asm.flagless_load(SECOND, field!(system_flags));
         self.asm.flagless_constant(TEST, flags::DF);
         self.asm.flagless_extract_by(TEST, SECOND, TEST);
-        let mut stubs = vec![self.unless_zero()];
+        let mut stubs = vec![self.decide()];
         let done = if op.has(Op::REPE) {
             self.repeated(&op, moves, &mut stubs)
         } else {
@@ -37,20 +37,12 @@ impl Emit<'_> {
         done
     }
 
-    /// Goes on if `TEST` is zero, else to the handler. Returns the stub.
-    fn unless_zero(&mut self) -> usize {
-        let hit = self.asm.flagless_if_zero();
-        let stub = self.otherwise();
-        self.asm.land(hit);
-        stub
-    }
-
     fn single(&mut self, op: &Op, moves: bool, stubs: &mut Vec<usize>) {
         let size = i32::from(op.size);
-        let at = M::indexed(FIRST, SECOND, 0, 1 - size);
         let mut value = R::RAX;
         if moves {
             stubs.push(self.probe_at(RSI, size, false));
+            let at = self.operand;
             match size {
                 8 => self.asm.flagless_load(TEST, at),
                 4 => self.asm.flagless_load32(TEST, at),
@@ -59,6 +51,7 @@ impl Emit<'_> {
             self.asm.flagless_store(field!(target), TEST);
         }
         stubs.push(self.probe_at(RDI, size, true));
+        let at = self.operand;
         if moves {
             self.asm.flagless_load(TEST, field!(target));
             self.asm.flagless_lea(RSI, M::at(RSI, size));
@@ -76,11 +69,12 @@ impl Emit<'_> {
     fn elements(&mut self, pointer: R, op: &Op, write: bool, stubs: &mut Vec<usize>) {
         let size = i32::from(op.size);
         stubs.push(self.probe_at(pointer, size, write));
+        self.asm.flagless_lea(FIRST, self.operand);
         // The last one must end in the page in which the first one does.
-        self.asm.flagless_lea(TEST, M::indexed(FIRST, RCX, op.size.trailing_zeros() as u8, -size));
+        self.asm.flagless_extract(TEST, FIRST, field!(offset_mask));
+        self.asm.flagless_lea(TEST, M::indexed(TEST, RCX, op.size.trailing_zeros() as u8, -1));
         self.asm.flagless_shift_right(TEST, TEST, R::RSP);
-        stubs.push(self.unless_zero());
-        self.asm.flagless_lea(FIRST, M::indexed(FIRST, SECOND, 0, 1 - size));
+        stubs.push(self.decide());
     }
 
     fn repeated(&mut self, op: &Op, moves: bool, stubs: &mut Vec<usize>) -> bool {
@@ -94,7 +88,7 @@ impl Emit<'_> {
         self.asm.land(some);
         // Fewer than there are bytes in a page: nothing overflows.
         self.asm.flagless_shift_right(TEST, RCX, R::RSP);
-        stubs.push(self.unless_zero());
+        stubs.push(self.decide());
         if moves {
             self.elements(RSI, op, false, stubs);
             self.asm.flagless_store(field!(target), FIRST);
@@ -116,7 +110,7 @@ impl Emit<'_> {
             self.asm.flagless_constant(RDX, 31);
             self.asm.flagless_shift_right(TEST, TEST, RDX);
             self.asm.flagless_load(RDX, field!(wanted));
-            stubs.push(self.unless_zero());
+            stubs.push(self.decide());
         }
         self.asm.flagless_constant(RDX, u64::from(event.ticks));
         self.asm.flagless_multiply(RDX, TEST, SECOND);

@@ -54,7 +54,7 @@ impl Emit<'_> {
             Mnemonic::Btr => 0xb3,
             _ => 0xbb,
         };
-        self.page = None;
+        self.let_go();
         if self.key.narrow || !self.address(FIRST, false, true) {
             return false;
         }
@@ -63,10 +63,10 @@ impl Emit<'_> {
         self.asm.flagless_lea(FIRST, M::indexed(FIRST, TEST, 3, 0));
         let write = opcode != 0xa3;
         let stub = self.probe_at(FIRST, 8, write);
-        self.asm.flagless_load(TEST, Self::found());
+        self.asm.flagless_load(TEST, self.operand);
         self.bit(opcode, TEST, index);
         if write {
-            self.asm.flagless_store(Self::found(), TEST);
+            self.asm.flagless_store(self.operand, TEST);
         }
         self.back_here(stub);
         true
@@ -198,7 +198,7 @@ impl Emit<'_> {
             let Some(stub) = self.probe(true) else { return false };
             self.asm.flagless_load(TEST, field!(registers));
             self.asm.flagless_load_part(true, TEST, from(TEST));
-            self.asm.flagless_store_part(true, M::indexed(FIRST, SECOND, 0, -1), TEST);
+            self.asm.flagless_store_part(true, self.operand, TEST);
             self.back_here(stub);
             return true;
         }
@@ -221,9 +221,9 @@ impl Emit<'_> {
             return false;
         }
         let Some(stub) = self.probe(true) else { return false };
-        self.aligned(15, 16);
+        self.aligned(15);
         self.asm.flagless_copy(TEST, R::R9);
-        self.asm.compare_exchange_16(M::indexed(FIRST, SECOND, 0, -15));
+        self.asm.compare_exchange_16(self.operand);
         self.back_here(stub);
         true
     }

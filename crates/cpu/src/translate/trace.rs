@@ -1,13 +1,14 @@
-//! Which blocks are translated as one: the block that is asked for, and those that most likely come after it in its page.
+//! Which blocks are translated as one: the block that is asked for, and those that most likely come after it, in functions that are
+//! called and after they return too.
 //!
 //! A trace is entered at its first block only. Where the guest goes another way it is left, and what was executed of it is
 //! counted at once, under a number that stands for its blocks so far ([`BlockCache::prefix`]). Nothing is due between its
-//! blocks: it is only entered where that is certain.
+//! blocks: it is only entered where that is certain. A page is checked whenever the trace comes to it from another one.
 
 use super::Key;
-use super::emit::{Access, Event, Way};
+use super::emit::{Access, Event, Miss, Way};
 use super::plan::{Plan, event, plans};
-use crate::cache::{Block, BlockCache};
+use crate::cache::{Block, BlockCache, DEAD};
 use crate::decode::{mode, operation};
 use crate::op::Op;
 use crate::ram::PAGE;
@@ -45,6 +46,10 @@ pub struct Part {
     pub plans: Vec<Plan>,
     /// What they charge besides their class.
     pub events: Vec<Option<Event>>,
+    /// How a misprediction of the last instruction is charged.
+    pub miss: Option<Miss>,
+    /// Its page is part of a large one, most likely.
+    pub large: bool,
     /// The instruction in the shadow of STI, if the block ends with that and it is translated.
     pub shadow: Option<Shadow>,
     /// How the trace goes on.
@@ -59,8 +64,23 @@ impl Part {
 
     /// What it charges, but for repetitions of string instructions.
     pub fn time(&self) -> Ticks {
-        self.block.cost + self.events.iter().flatten().map(|event| u64::from(event.ticks)).sum::<Ticks>()
+        let events: Ticks = self.events.iter().flatten().map(|event| u64::from(event.ticks)).sum();
+        self.block.cost + events + self.miss.map_or(0, |miss| miss.ticks as u64)
     }
+
+    /// The linear address of its page.
+    pub fn page(&self) -> u64 {
+        self.block.rip & !(PAGE - 1)
+    }
+}
+
+/// A call within a trace.
+#[derive(Clone)]
+struct Call {
+    /// The part that ends with it.
+    part: usize,
+    /// Where it is returned to.
+    next: u64,
 }
 
 /// A NOP after STI. It runs on its own, so it is charged by itself, and belongs to no block.
@@ -77,15 +97,19 @@ pub struct Shadow {
 impl Cpu {
     /// The trace that begins with a block; nothing if the block cannot be translated. Blocks that have not been executed `warm`
     /// times are not in it.
-    pub(super) fn trace(&self, cache: &mut BlockCache, head: u32, key: Key, warm: u16) -> Vec<Part> {
+    pub(super) fn trace(&mut self, cache: &mut BlockCache, head: u32, key: Key, warm: u16) -> Vec<Part> {
         let first = self.part(cache, head, key);
         let Some(first) = first.and_then(|part| self.numbered(cache, part, key, None)) else { return Vec::new() };
         let (mut operations, mut span) = (first.ops.len(), 0);
         let mut trace = vec![first];
+        // Those that have not returned.
+        let mut calls = Vec::new();
         while trace.len() < MOST_PARTS {
-            let Some(last) = trace.last_mut() else { break };
-            let Some((way, rip)) = likely(cache, last) else { break };
-            let Some(index) = cache.next_in_page(last.index, rip) else { break };
+            let number = trace.len() - 1;
+            let mut inner = calls.clone();
+            let last = &mut trace[number];
+            let Some((way, rip)) = self.likely(cache, last, number, key, &mut inner) else { break };
+            let Some(index) = self.successor(cache, last, rip) else { break };
             if !cache.translations.is_warm(index, warm) {
                 break;
             }
@@ -98,6 +122,12 @@ impl Cpu {
             let Some(part) = self.numbered(cache, part, key, Some(last.counter)) else { break };
             last.way = way;
             trace.push(part);
+            calls = inner;
+        }
+        // A function that does not return within the trace is not part of it.
+        if let Some(call) = calls.first() {
+            trace.truncate(call.part + 1);
+            trace[call.part].way = Way::End;
         }
         // What comes after the shadow must be known, since nothing else can go on there.
         if let Some(last) = trace.last_mut().filter(|last| last.shadow.is_some()) {
@@ -109,8 +139,10 @@ impl Cpu {
     }
 
     /// The part with the numbers under which it is counted, after what `before` stands for; `None` if there are none left.
-    fn numbered(&self, cache: &mut BlockCache, mut part: Part, key: Key, before: Option<u32>) -> Option<Part> {
+    fn numbered(&mut self, cache: &mut BlockCache, mut part: Part, key: Key, before: Option<u32>) -> Option<Part> {
         part.events = self.events(cache, &part, key);
+        part.miss = self.miss(cache, &part);
+        part.large = self.front.is_large(part.block.rip);
         if self.model.recorded {
             part.counter = cache.prefix(before, part.index)?;
         }
@@ -146,8 +178,19 @@ impl Cpu {
             && instructions.iter().zip(ops).all(|(i, op)| i.len() == usize::from(op.len));
         let plans = plans(&instructions, ops, key.narrow);
         let ops = ops.to_vec();
-        let (counter, events, shadow, way) = (0, Vec::new(), None, Way::End);
-        let mut part = Part { index, block: *block, ops, counter, instructions, plans, events, shadow, way };
+        let mut part = Part {
+            index,
+            block: *block,
+            ops,
+            counter: 0,
+            instructions,
+            plans,
+            events: Vec::new(),
+            miss: None,
+            large: false,
+            shadow: None,
+            way: Way::End,
+        };
         if part.plans.last() == Some(&Plan::EnableInterrupts) {
             part.shadow = self.shadow(block, key);
             if part.shadow.is_none() {
@@ -164,6 +207,66 @@ impl Cpu {
             *last = (shadow.rip, Some(Kind::new(Family::Instruction, shadow.class as u32)));
         }
         kinds.into_iter().map(|(at, kind)| self.event(cache, at, kind?)).collect()
+    }
+
+    /// How a misprediction of a part's last instruction is charged, if that is recorded.
+    fn miss(&self, cache: &mut BlockCache, part: &Part) -> Option<Miss> {
+        let op = part.ops.last().filter(|_| self.model.recorded)?;
+        let family = match op.class {
+            Class::Return => Family::ReturnMiss,
+            Class::IndirectJump | Class::IndirectCall => Family::IndirectMiss,
+            _ => return None,
+        };
+        let kind = Kind::new(family, 0);
+        let price = self.model.costs.of(kind);
+        let ticks = i32::try_from(price).ok()?;
+        Some(Miss { counter: cache.event(op.rip(), kind, price)?, ticks })
+    }
+
+    /// Where a part most likely goes on, if that can be in its trace; `calls` are those that have not returned.
+    fn likely(
+        &self,
+        cache: &BlockCache,
+        part: &Part,
+        number: usize,
+        key: Key,
+        calls: &mut Vec<Call>,
+    ) -> Option<(Way, u64)> {
+        let last = part.ops.last()?;
+        let plan = part.plans.last()?;
+        let turns = matches!(plan, Plan::Call | Plan::Return | Plan::Indirect { .. });
+        // Outside 64-bit mode functions are left alone. A misprediction that cannot be charged is for the handler.
+        if turns && (key.narrow || *plan != Plan::Call && self.model.recorded && part.miss.is_none()) {
+            return None;
+        }
+        if let Plan::Call | Plan::Indirect { call: true } = plan {
+            // The modelled return stack must remember all of them.
+            if calls.len() == self.predictor.calls() {
+                return None;
+            }
+            calls.push(Call { part: number, next: last.next });
+        }
+        match plan {
+            Plan::Branch if cache.translations.is_taken(part.index) => Some((Way::Taken, last.imm)),
+            Plan::Branch => Some((Way::Next, last.next)),
+            Plan::Jump | Plan::Call => Some((Way::Taken, last.imm)),
+            Plan::Return => Some((Way::Taken, calls.pop()?.next)),
+            Plan::Indirect { .. } => Some((Way::Taken, cache.only_successor(part.index)?)),
+            Plan::EnableInterrupts => part.shadow.map(|shadow| (Way::Next, shadow.next)),
+            Plan::Handler => None,
+            // The block was cut off here.
+            _ => Some((Way::Next, last.next)),
+        }
+    }
+
+    /// The block at `rip`, which a part leads to, if that can be in its trace.
+    fn successor(&mut self, cache: &mut BlockCache, part: &Part, rip: u64) -> Option<u32> {
+        let page = match part.block.physical {
+            DEAD => return None,
+            physical if rip & !(PAGE - 1) == part.page() => physical & !(PAGE - 1),
+            _ => self.front.code_page(rip, self.cpl == 3)?,
+        };
+        cache.block_in_page(part.index, page, rip)
     }
 
     /// The instruction after a block that ends with STI, if it is a NOP in the same line of code, so that whatever changes it
@@ -191,18 +294,4 @@ impl Cpu {
 fn is_branch(class: Class) -> bool {
     use Class::*;
     matches!(class, Branch | Jump | Call | Return | IndirectJump | IndirectCall)
-}
-
-/// Where a block most likely goes on, if that can be in its trace.
-fn likely(cache: &BlockCache, part: &Part) -> Option<(Way, u64)> {
-    let last = part.ops.last()?;
-    match part.plans.last()? {
-        Plan::Branch if cache.translations.is_taken(part.index) => Some((Way::Taken, last.imm)),
-        Plan::Branch => Some((Way::Next, last.next)),
-        Plan::Jump => Some((Way::Taken, last.imm)),
-        Plan::EnableInterrupts => part.shadow.map(|shadow| (Way::Next, shadow.next)),
-        plan if plan.leaves() || *plan == Plan::Handler => None,
-        // The block was cut off here.
-        _ => Some((Way::Next, last.next)),
-    }
 }

@@ -7,7 +7,7 @@
 
 use super::asm::{M, R};
 use super::emit::Emit;
-use super::layout::{FIRST, Running, TEST, field};
+use super::layout::{Running, TEST, field};
 use crate::exec::vector::rows;
 use crate::op::Op;
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
@@ -102,6 +102,8 @@ impl Emit<'_> {
         if self.loaded & need.bit() != 0 {
             return;
         }
+        // Loading uses the scratch registers, and says so only to those that look for an offset there.
+        self.let_go();
         let retry = self.asm.here();
         self.asm.flagless_load(TEST, need.word());
         let ready = self.asm.flagless_if_zero();
@@ -111,9 +113,9 @@ impl Emit<'_> {
     }
 
     /// Checks the alignment of a memory operand that has been probed: all of `mask` must be 0.
-    pub fn aligned(&mut self, mask: u8, size: i32) {
+    pub fn aligned(&mut self, mask: u8) {
         let bits = if mask == 31 { field!(aligned_to_32) } else { field!(aligned_to_16) };
-        self.asm.flagless_lea(TEST, M::at(FIRST, 1 - size));
+        self.asm.flagless_lea(TEST, self.operand);
         self.asm.flagless_extract(TEST, TEST, bits);
         self.or_otherwise();
     }

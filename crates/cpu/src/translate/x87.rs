@@ -9,13 +9,13 @@
 
 use super::asm::{M, R};
 use super::emit::Emit;
-use super::layout::{BIAS, FIRST, Running, SECOND, TEST, field};
+use super::layout::{BIAS, FIRST, Running, TEST, field};
 use super::vector::Need;
 use crate::cache::BlockCache;
 use crate::exec::x87::stack::{data_selector, note_instruction};
 use crate::f80::status::{B, C0, C1, C2, C3, ES, EXCEPTIONS};
 use crate::state::{Cpu, F80, X87, bits::*};
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Instruction, Mnemonic, OpKind};
 use std::arch::{asm, naked_asm};
 use std::mem::offset_of;
 use std::sync::OnceLock;
@@ -115,16 +115,11 @@ impl Emit<'_> {
             if form.notes && !self.next_notes() {
                 self.note(field!(x87.last));
             }
-            if i.mnemonic() == Mnemonic::Fnstsw
-                && self.page.is_some_and(|page| page.base == Register::RAX.number() as u8)
-            {
-                self.page = None;
-            }
             return self.native(&i);
         }
         let notes_data = form.notes && self.source.data_pointers;
         if notes_data {
-            self.page = None;
+            self.let_go();
             if !self.address(FIRST, false, false) {
                 return false;
             }
@@ -143,13 +138,7 @@ impl Emit<'_> {
         if form.notes {
             self.note(field!(x87.last));
         }
-        let size = i.memory_size().size() as i64;
-        i.set_memory_base(FIRST.named());
-        i.set_memory_index(SECOND.named());
-        i.set_memory_index_scale(1);
-        i.set_memory_displacement64((1 - size) as u64);
-        i.set_memory_displ_size(1);
-        i.set_segment_prefix(Register::None);
+        self.at_operand(&mut i);
         if !self.native(&i) {
             return false;
         }
@@ -177,16 +166,13 @@ impl Emit<'_> {
 
     /// Has the handler load a control word that unmasks an exception or has a reserved precision.
     fn check_control(&mut self) -> [usize; 2] {
-        // movzx ecx, word ptr [r10 + r11 - 1]
-        debug_assert!((TEST, FIRST, SECOND) == (R::RCX, R::R10, R::R11));
-        let load = [0x43, 0x0f, 0xb7, 0x4c, 0x1a, 0xff];
-        self.asm.bytes(&load);
+        self.asm.flagless_load_part(true, TEST, self.operand);
         self.asm.flagless_not(TEST);
         self.asm.flagless_extract(TEST, TEST, field!(x87.exceptions));
         let masked = self.asm.flagless_if_zero();
         let unmasked = self.otherwise();
         self.asm.land(masked);
-        self.asm.bytes(&load);
+        self.asm.flagless_load_part(true, TEST, self.operand);
         self.asm.flagless_extract(TEST, TEST, field!(x87.precision));
         self.asm.flagless_lea(TEST, M::at(TEST, -i32::from(RESERVED_PRECISION >> 8)));
         let reserved = self.asm.flagless_if_zero();
