@@ -274,7 +274,9 @@ impl Run {
             if scenario.nmis & 1 << number != 0 {
                 self.cpu.attend(attention::NMI);
             }
-            if let Some((at, value)) = scenario.changes.get(number as usize) {
+            // A device has no way to hidden memory either.
+            let change = scenario.changes.get(number as usize).filter(|(at, _)| !self.cpu.ram.is_hidden(*at));
+            if let Some((at, value)) = change {
                 self.cpu.ram.write(*at, *value);
             }
             let deadline = slice * (number + 1);

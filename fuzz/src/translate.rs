@@ -42,6 +42,7 @@ pub fn run(data: &[u8]) {
         flags: u64::from(header[10]) & 0xd5 | u64::from(header[11] & 4) << 7 | u64::from(header[8] & 4) << 16,
         bases: [DATA, DATA + 0x800],
         pointers: header[8] & 16 != 0,
+        recorded: header[8] & 0x80 == 0,
         seed,
         tier: if header[8] & 8 == 0 { Tier::Translator } else { Tier::Auto },
         threshold: 1 + u16::from(header[11] >> 4),

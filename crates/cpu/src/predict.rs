@@ -31,7 +31,7 @@ pub struct Target {
 pub struct Predictor {
     targets: Box<[Target]>,
     /// Kept for its entries; all access is through `top`.
-    stack: Box<[Return]>,
+    _stack: Box<[Return]>,
     top: *mut Return,
     /// What [`Return::code`] is where it is not known.
     nowhere: u64,
@@ -55,7 +55,7 @@ impl Predictor {
         }
         Self {
             targets: vec![Target::default(); targets].into_boxed_slice(),
-            stack,
+            _stack: stack,
             top: first,
             nowhere: 0,
             code_cache: u64::MAX,
@@ -88,11 +88,6 @@ impl Predictor {
     #[inline]
     pub(crate) fn slot(from: u64, slots: usize) -> usize {
         (from ^ (from >> 13)) as usize & (slots - 1)
-    }
-
-    /// Calls whose returns it can know at once.
-    pub(crate) fn calls(&self) -> usize {
-        self.stack.len()
     }
 
     /// Slots of the target cache.

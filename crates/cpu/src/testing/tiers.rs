@@ -10,7 +10,7 @@ use crate::state::{F80, Segment, TableRegister, attention, bits::*, rights, seg}
 use crate::{Cpu, Exit, Model, Tier};
 use iced_x86::code_asm::*;
 use ledger::profile::Profile;
-use ledger::{Amount, Geometry, Kind, Origin, Recorder, Sets, Shape, Ticks};
+use ledger::{Amount, Costs, Geometry, Kind, Origin, Recorder, Sets, Shape, Ticks};
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::rc::Rc;
@@ -120,6 +120,8 @@ pub struct Start {
     pub bases: [u64; 2],
     /// Each x87 instruction notes its operand's address and its selectors, as on older processors.
     pub pointers: bool,
+    /// What is charged is recorded, and predictors are modelled.
+    pub recorded: bool,
     /// What data, stacks, vector and x87 registers are filled with.
     pub seed: u64,
     /// What the second machine runs by.
@@ -130,7 +132,8 @@ pub struct Start {
 
 /// The two machines.
 pub struct Tiers {
-    model: Arc<Model>,
+    /// By whether charges are recorded.
+    models: [Arc<Model>; 2],
     /// The interpreting one, then the other.
     machines: [Machine; 2],
     boards: [Rc<RefCell<Board>>; 2],
@@ -157,14 +160,15 @@ impl Tiers {
             return_stack: 4,
             ..profile.geometry()
         };
-        let model = Arc::new(Model::of(&profile, profile.costs(), geometry, &profile.cpuid()));
+        let model = |costs| Model::of(&profile, costs, geometry, &profile.cpuid());
+        let models = [Model { recorded: false, ..model(Costs::free()) }, model(profile.costs())].map(Arc::new);
         let machine = || Machine::long64(0);
         let pages = SYSTEM
             .step_by(PAGE as usize)
             .chain((CODE..).step_by(PAGE as usize).take(CODE_PAGES as usize))
             .chain([LOW, LOW + PAGE, DATA, DATA + PAGE, READ_ONLY, OTHER, RECOVERY, STACK - PAGE, STACK])
             .collect();
-        Self { model, machines: [machine(), machine()], boards: Default::default(), pages }
+        Self { models, machines: [machine(), machine()], boards: Default::default(), pages }
     }
 
     /// The machine that interprets.
@@ -183,7 +187,7 @@ impl Tiers {
             machine.cache.tier = tier;
             machine.cache.threshold = start.threshold;
             let recorder = Rc::new(RefCell::new(Recorder::default()));
-            machine.cpu = Cpu::new(0, self.model.clone(), ram, bus.clone(), recorder);
+            machine.cpu = Cpu::new(0, self.models[usize::from(start.recorded)].clone(), ram, bus.clone(), recorder);
             fill(machine, &self.pages, start.seed);
             assert!(start.code.len() as u64 <= CODE_PAGES * PAGE);
             machine.poke(CODE, &start.code);

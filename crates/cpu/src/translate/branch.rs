@@ -194,19 +194,10 @@ impl Emit<'_> {
         true
     }
 
-    /// CALL to where its trace goes on. If its handler runs it, the trace is left.
+    /// CALL to where its trace goes on. If its handler runs it, the trace is left. The call is noted if the trace is left before it returns.
     pub fn call_within(&mut self) {
         self.probe_push();
-        self.push_within();
-    }
-
-    /// Pushes the return address of a call within the trace.
-    fn push_within(&mut self) {
-        let next = self.op().next;
-        self.push_return(next);
-        if self.source.recorded {
-            self.note_call(next, self.number_of_part());
-        }
+        self.push_return(self.op().next);
     }
 
     /// Has the address where the target in `target` is translated instead; jumps to the handler if that is not known. Uses
@@ -245,7 +236,7 @@ impl Emit<'_> {
         true
     }
 
-    /// RET to after a call in its trace, which is the newest one in the modelled return stack. If its handler runs it, the trace is left.
+    /// RET to after a call in its trace. If its handler runs it, the trace is left.
     pub fn return_within(&mut self) {
         let word = self.word();
         // It releases at most 64 KiB.
@@ -254,11 +245,6 @@ impl Emit<'_> {
         self.load_slot(FIRST);
         self.compare_to(self.following());
         self.or_unpredicted(release);
-        if self.source.recorded {
-            self.asm.flagless_load(SECOND, field!(returns));
-            self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, previous) as i32));
-            self.asm.flagless_store(field!(returns), SECOND);
-        }
         self.add_to(STACK, STACK, release);
         self.let_go();
     }
@@ -315,19 +301,15 @@ impl Emit<'_> {
     /// Indirect JMP or CALL to where its trace goes on, or elsewhere. If its handler runs it, the trace is left.
     pub fn indirect_within(&mut self, call: bool) {
         let op: Op = *self.op();
-        let Some(slot) = self.target(&op) else { return self.handler() };
+        if self.target(&op).is_none() {
+            return self.handler();
+        }
         self.compare_to(self.following());
         self.or_elsewhere(call);
         if call {
             self.probe_push();
-            self.push_within();
+            self.push_return(op.next);
         }
-        if self.source.recorded {
-            self.asm.flagless_constant(TEST, self.following());
-            self.asm.flagless_store(field!(wanted), TEST);
-            self.predict(slot, op.rip());
-        }
-        self.let_go();
     }
 
     /// Has the target of the indirect branch at hand in `FIRST`. Returns its slot in the modelled target cache.

@@ -1,5 +1,5 @@
-//! Which blocks are translated as one: the block that is asked for, and those that most likely come after it, in functions that are
-//! called and after they return too.
+//! Which blocks are translated as one: the block that is asked for, and those that most likely come after it; where nothing is recorded, in
+//! functions that are called and after they return too.
 //!
 //! A trace is entered at its first block only. Where the guest goes another way it is left, and what was executed of it is
 //! counted at once, under a number that stands for its blocks so far ([`BlockCache::prefix`]). Nothing is due between its
@@ -62,10 +62,9 @@ impl Part {
         self.plans.last_mut().into_iter().for_each(|plan| *plan = Plan::Handler);
     }
 
-    /// What it charges, but for repetitions of string instructions.
+    /// What it charges, but for repetitions of string instructions and mispredictions, of which there are none within a trace.
     pub fn time(&self) -> Ticks {
-        let events: Ticks = self.events.iter().flatten().map(|event| u64::from(event.ticks)).sum();
-        self.block.cost + events + self.miss.map_or(0, |miss| miss.ticks as u64)
+        self.block.cost + self.events.iter().flatten().map(|event| u64::from(event.ticks)).sum::<Ticks>()
     }
 
     /// The linear address of its page.
@@ -235,15 +234,11 @@ impl Cpu {
         let last = part.ops.last()?;
         let plan = part.plans.last()?;
         let turns = matches!(plan, Plan::Call | Plan::Return | Plan::Indirect { .. });
-        // Outside 64-bit mode functions are left alone. A misprediction that cannot be charged is for the handler.
-        if turns && (key.narrow || *plan != Plan::Call && self.model.recorded && part.miss.is_none()) {
+        // Where executions are counted, there would be more to count than is worth it.
+        if turns && (key.narrow || self.model.recorded) {
             return None;
         }
         if let Plan::Call | Plan::Indirect { call: true } = plan {
-            // The modelled return stack must remember all of them.
-            if calls.len() == self.predictor.calls() {
-                return None;
-            }
             calls.push(Call { part: number, next: last.next });
         }
         match plan {

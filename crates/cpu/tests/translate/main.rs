@@ -134,6 +134,7 @@ fn compare_loop(assemble: fn(&mut CodeAssembler) -> Result<(), IcedError>) {
         flags: 0,
         bases: [DATA; 2],
         pointers: false,
+        recorded: true,
         seed: 1,
         tier: Tier::Auto,
         threshold: 4,

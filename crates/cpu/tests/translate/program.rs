@@ -823,7 +823,7 @@ pub fn of(seed: u64) -> (Random, Start) {
     let mut random = Random::new(seed);
     // Those of even seeds are what they always were.
     let start = start(&mut random, seed % 2 == 1);
-    (random, start)
+    (random, Start { recorded: seed % 4 != 3, ..start })
 }
 
 /// Makes a program.
@@ -905,6 +905,7 @@ fn start(random: &mut Random, walks: bool) -> Start {
         flags: random.next() & 0xad5 | if random.one_in(3) { 1 << 18 } else { 0 },
         bases,
         pointers: random.one_in(4),
+        recorded: true,
         seed: random.next(),
         tier: if random.one_in(2) { Tier::Auto } else { Tier::Translator },
         threshold: 1 + random.below(8) as u16,

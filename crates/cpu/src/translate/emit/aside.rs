@@ -310,12 +310,8 @@ impl Emit<'_> {
         calls
     }
 
-    /// Notes the calls that have not returned before a part, where the trace is left in a function that it called: within it, they
-    /// are only noted where the return stack is modelled.
+    /// Notes the calls that have not returned before a part, where the trace is left in a function that it called.
     fn note_calls(&mut self, part: usize) {
-        if self.source.recorded {
-            return;
-        }
         for call in self.calls_before(part) {
             let next = self.source.parts[call].ops.last().map_or(0, |op| op.next);
             self.note_call(next, call);
