@@ -2,12 +2,13 @@
 //!
 //! With `UPDATE_GOLDEN=1` in the environment the files are written anew.
 
-use cpu::Tier;
 use cpu::testing::{CODE, DATA, Machine, assemble};
+use cpu::{Model, Tier};
 use iced_x86::code_asm::*;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, IcedError};
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 type Assemble = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 
@@ -197,17 +198,40 @@ const BLOCKS: &[(&str, Assemble)] = &[
     }),
 ];
 
-/// The translation of a block as text.
-/// Loops of user code, of several blocks.
-const TRACES: &[(&str, Assemble)] = &[
-    ("trace-loop", |a| {
+/// Where a loop runs.
+#[derive(Clone, Copy)]
+enum As {
+    /// At CPL 3.
+    User,
+    /// At CPL 0.
+    Kernel,
+    /// In compatibility mode.
+    Narrow,
+    /// At CPL 3, and nothing is recorded.
+    Unrecorded,
+}
+
+/// Loops of several blocks.
+const TRACES: &[(As, &str, Assemble)] = &[
+    (As::User, "trace-loop", |a| {
         let mut top = a.create_label();
         a.set_label(&mut top)?;
         a.add(rax, qword_ptr(rdi))?;
         a.dec(rdx)?;
         a.jne(top)
     }),
-    ("trace-call", |a| {
+    (As::Narrow, "trace-32-bit", |a| {
+        let mut top = a.create_label();
+        a.set_label(&mut top)?;
+        a.mov(eax, dword_ptr(edi))?;
+        a.push(eax)?;
+        a.add(edi, 4)?;
+        a.add(ecx, dword_ptr(edi + 8))?;
+        a.pop(ebx)?;
+        a.dec(edx)?;
+        a.jne(top)
+    }),
+    (As::Unrecorded, "trace-call", |a| {
         let (mut top, mut function) = (a.create_label(), a.create_label());
         a.set_label(&mut top)?;
         a.call(function)?;
@@ -219,7 +243,17 @@ const TRACES: &[(&str, Assemble)] = &[
         a.pop(rbx)?;
         a.ret()
     }),
-    ("trace-fields", |a| {
+    (As::Kernel, "trace-enable-interrupts", |a| {
+        let mut top = a.create_label();
+        a.set_label(&mut top)?;
+        a.cli()?;
+        a.add(rax, rbx)?;
+        a.sti()?;
+        a.nop()?;
+        a.dec(rdx)?;
+        a.jne(top)
+    }),
+    (As::User, "trace-fields", |a| {
         let mut top = a.create_label();
         a.set_label(&mut top)?;
         a.mov(rax, qword_ptr(rdi))?;
@@ -229,7 +263,7 @@ const TRACES: &[(&str, Assemble)] = &[
         a.dec(rdx)?;
         a.jne(top)
     }),
-    ("trace-of-blocks", |a| {
+    (As::User, "trace-of-blocks", |a| {
         let (mut top, mut other) = (a.create_label(), a.create_label());
         a.set_label(&mut top)?;
         a.mov(rax, qword_ptr(rdi))?;
@@ -243,17 +277,26 @@ const TRACES: &[(&str, Assemble)] = &[
 ];
 
 /// The translation of a loop of which most has been run before.
-fn trace(assemble_loop: Assemble) -> String {
-    let mut machine = Machine::long64(3);
+fn trace(kind: As, assemble_loop: Assemble) -> String {
+    let mut machine = match kind {
+        As::User | As::Unrecorded => Machine::long64(3),
+        As::Kernel => Machine::long64(0),
+        As::Narrow => Machine::compatibility32(3),
+    };
+    if let As::Unrecorded = kind {
+        machine.cpu.model = Arc::new(Model { recorded: false, ..(*machine.cpu.model).clone() });
+    }
+    let bits = if let As::Narrow = kind { 32 } else { 64 };
     machine.cache.tier = Tier::Auto;
     machine.cache.threshold = 4;
-    let code = assemble(64, CODE, assemble_loop);
+    let code = assemble(bits, CODE, assemble_loop);
     machine.poke(CODE, &code);
+    machine.cpu.rip = CODE;
     for register in [3, 6, 7] {
         machine.cpu.gpr[register] = DATA;
     }
     machine.run(1_000_000);
-    listing(&machine, &code, CODE)
+    listing(&machine, bits, &code, CODE)
 }
 
 fn golden(cpl: u8, assemble_block: Assemble) -> String {
@@ -273,13 +316,13 @@ fn golden(cpl: u8, assemble_block: Assemble) -> String {
         machine.cpu.gpr[register] = DATA;
     }
     machine.run(1);
-    listing(&machine, &code, at)
+    listing(&machine, 64, &code, at)
 }
 
-fn listing(machine: &Machine, code: &[u8], at: u64) -> String {
+fn listing(machine: &Machine, bits: u32, code: &[u8], at: u64) -> String {
     let mut text = String::from("guest:\n");
     let mut formatter = GasFormatter::new();
-    for i in Decoder::with_ip(64, code, at, DecoderOptions::NONE) {
+    for i in Decoder::with_ip(bits, code, at, DecoderOptions::NONE) {
         let mut line = String::new();
         formatter.format(&i, &mut line);
         let _ = writeln!(text, "       {line}");
@@ -298,7 +341,7 @@ fn translated_code_is_as_in_the_files() {
     let user = BLOCKS.iter().map(|(name, block)| (3, name, block));
     let blocks = user.chain(SYSTEM.iter().map(|(name, block)| (0, name, block)));
     let blocks = blocks.map(|(cpl, name, block)| (name, golden(cpl, *block)));
-    for (name, text) in blocks.chain(TRACES.iter().map(|(name, block)| (name, trace(*block)))) {
+    for (name, text) in blocks.chain(TRACES.iter().map(|(kind, name, block)| (name, trace(*kind, *block)))) {
         let path = directory.join(format!("{name}.txt"));
         if update {
             std::fs::create_dir_all(&directory).unwrap();
