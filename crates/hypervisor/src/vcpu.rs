@@ -220,7 +220,7 @@ impl Context<'_> {
         let length = exit.instruction_length;
         if let Some(event) = crate::events::Event::interrupted(exit.vectoring, exit.vectoring_error, length) {
             self.vcpu.events.next = Some(event);
-            if event.kind() != cpu::vmx::interruption::HARDWARE_EXCEPTION {
+            if !event.is_fault() {
                 // The exit's fault has set RF; the guest never sees it, and the event's handler must not find its RF.
                 self.cpu.flags &= !flags::RF;
             }

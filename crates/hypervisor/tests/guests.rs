@@ -430,3 +430,20 @@ fn from_real_mode_to_protected_mode() {
         });
     });
 }
+
+/// A single step traps onto a page that the hypervisor has not mapped yet: the trap is injected again, and pushes what it would have.
+#[test]
+fn a_trap_whose_delivery_exits_pushes_the_same_flags() {
+    everywhere(Mode::Long, |guest| {
+        guest.code(64, |a| {
+            // The exception's handler halts.
+            a.xor(ebp, ebp)?;
+            a.pushfq()?;
+            a.or(qword_ptr(rsp), 1 << 8)?;
+            a.popfq()?;
+            a.mov(rsp, DATA + 0x100)?;
+            a.nop()?;
+            a.hlt()
+        });
+    });
+}
