@@ -48,6 +48,18 @@ impl Emit<'_> {
         if self.key.narrow { self.asm.flagless_store32(slot, from) } else { self.asm.flagless_store(slot, from) }
     }
 
+    /// Writes a constant to a stack slot. May use `TEST`.
+    fn store_slot_constant(&mut self, value: u64) {
+        match i32::try_from(value as i64) {
+            _ if self.key.narrow => self.asm.flagless_store_constant32(self.operand, value as i32),
+            Ok(value) => self.asm.flagless_store_constant(self.operand, value),
+            Err(_) => {
+                self.asm.flagless_constant(TEST, value);
+                self.store_slot(TEST);
+            }
+        }
+    }
+
     /// `lea to, [from + by]`, of the size of a stack slot.
     fn add_to(&mut self, to: R, from: R, by: i32) {
         let sum = M::at(from, by);
@@ -73,12 +85,8 @@ impl Emit<'_> {
         if self.instruction().op0_kind() == OpKind::Register {
             let value = self.value(self.op().r0, TEST);
             self.store_slot(value);
-        } else if self.key.narrow {
-            let slot = self.operand;
-            self.asm.flagless_store_constant32(slot, self.op().imm as i32);
         } else {
-            let Ok(value) = i32::try_from(self.op().imm as i64) else { return false };
-            self.asm.flagless_store_constant(self.operand, value);
+            self.store_slot_constant(self.op().imm);
         }
         self.move_stack(-self.word());
         self.back_here(stub);
@@ -162,19 +170,14 @@ impl Emit<'_> {
 
     /// Pushes the return address. Nothing may fail afterwards.
     fn push_return(&mut self, next: u64) {
-        match i32::try_from(next as i64) {
-            Ok(next) if !self.key.narrow => self.asm.flagless_store_constant(self.operand, next),
-            _ => {
-                self.asm.flagless_constant(TEST, next);
-                self.store_slot(TEST);
-            }
-        }
+        self.store_slot_constant(next);
         self.move_stack(-self.word());
         self.calls_under_key();
     }
 
     /// Notes the call at the end of a part in the modelled return stack.
-    pub fn note_call(&mut self, next: u64, part: usize) {
+    pub fn note_call(&mut self, part: usize) {
+        let next = self.source.parts[part].ops.last().map_or(0, |op| op.next);
         self.asm.flagless_load(SECOND, field!(returns));
         self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, next) as i32));
         self.asm.flagless_store(field!(returns), SECOND);
@@ -186,10 +189,9 @@ impl Emit<'_> {
 
     /// CALL to a known place.
     pub fn call(&mut self) -> bool {
-        let next = self.op().next;
         self.probe_push();
-        self.push_return(next);
-        self.note_call(next, self.number_of_part());
+        self.push_return(self.op().next);
+        self.note_call(self.number_of_part());
         self.link(true, None);
         true
     }
@@ -230,7 +232,7 @@ impl Emit<'_> {
         self.or_unpredicted(release + word);
         self.asm.flagless_load(TEST, M::at(SECOND, offset_of!(Return, previous) as i32));
         self.asm.flagless_store(field!(returns), TEST);
-        self.add_to(STACK, STACK, release + word);
+        self.move_stack(release + word);
         self.asm.flagless_constant(TEST, self.key.index() as u64);
         self.asm.jump_memory(M::at(SECOND, offset_of!(Return, code) as i32));
         true
@@ -245,7 +247,7 @@ impl Emit<'_> {
         self.load_slot(FIRST);
         self.compare_to(self.following());
         self.or_unpredicted(release);
-        self.add_to(STACK, STACK, release);
+        self.move_stack(release);
         self.let_go();
     }
 
@@ -267,18 +269,20 @@ impl Emit<'_> {
         self.asm.flagless_load(SECOND, field!(returns));
         self.asm.flagless_load(SECOND, M::at(SECOND, offset_of!(Return, previous) as i32));
         self.asm.flagless_store(field!(returns), SECOND);
-        self.add_to(STACK, STACK, release);
+        self.move_stack(release);
         self.asm.jump_register(FIRST);
     }
 
     /// Indirect JMP or CALL. Its target is kept in the area while the stack is probed.
     pub fn indirect(&mut self, call: bool) -> bool {
         let op: Op = *self.op();
-        let Some(slot) = self.target(&op) else { return false };
+        // The slot is the same on every processor.
+        let slot = Predictor::slot(op.rip(), self.source.target_slots) * size_of::<Target>();
+        let Ok(slot) = i32::try_from(slot) else { return false };
+        if !self.target(&op) || self.source.recorded && self.part().miss.is_none() {
+            return false;
+        }
         if self.source.recorded {
-            if self.part().miss.is_none() {
-                return false;
-            }
             self.asm.flagless_store(field!(wanted), FIRST);
         }
         self.find_target(FIRST, SECOND);
@@ -286,7 +290,7 @@ impl Emit<'_> {
             self.asm.flagless_store(field!(target), FIRST);
             self.probe_push();
             self.push_return(op.next);
-            self.note_call(op.next, self.number_of_part());
+            self.note_call(self.number_of_part());
         }
         if self.source.recorded {
             self.predict(slot, op.rip());
@@ -301,7 +305,7 @@ impl Emit<'_> {
     /// Indirect JMP or CALL to where its trace goes on, or elsewhere. If its handler runs it, the trace is left.
     pub fn indirect_within(&mut self, call: bool) {
         let op: Op = *self.op();
-        if self.target(&op).is_none() {
+        if !self.target(&op) {
             return self.handler();
         }
         self.compare_to(self.following());
@@ -312,11 +316,11 @@ impl Emit<'_> {
         }
     }
 
-    /// Has the target of the indirect branch at hand in `FIRST`. Returns its slot in the modelled target cache.
-    fn target(&mut self, op: &Op) -> Option<i32> {
+    /// Has the target of the indirect branch at hand in `FIRST`. `false`: it cannot be had.
+    fn target(&mut self, op: &Op) -> bool {
         if self.instruction().op0_kind() == OpKind::Memory {
             if !super::plan::native_memory(self.instruction(), op, self.key.narrow) || self.probe(false).is_none() {
-                return None;
+                return false;
             }
             self.load_slot(FIRST);
         } else {
@@ -326,9 +330,7 @@ impl Emit<'_> {
             }
         }
         self.let_go();
-        // The slot is the same on every processor.
-        let slot = Predictor::slot(op.rip(), self.source.target_slots) * size_of::<Target>();
-        i32::try_from(slot).ok()
+        true
     }
 
     /// Charges the branch at `from` unless the modelled predictor has its target, which is kept in the area. Nothing may fail

@@ -81,6 +81,8 @@ struct Candidate {
     end: i64,
     write: bool,
     members: u32,
+    /// Its number, if it is a group.
+    number: Option<usize>,
 }
 
 /// The groups of a trace.
@@ -109,24 +111,20 @@ impl Groups {
             }
         }
         let useful = groups.candidates.iter_mut().filter(|group| group.members > 1);
-        useful.skip(MOST_GROUPS).for_each(|group| group.members = 0);
+        useful.take(MOST_GROUPS).enumerate().for_each(|(number, group)| group.number = Some(number));
         groups
     }
 
     /// Whether there are any.
     pub fn any(&self) -> bool {
-        self.candidates.iter().any(|group| group.members > 1)
+        self.candidates.iter().any(|group| group.number.is_some())
     }
 
     /// The group that an operand belongs to.
     pub fn member(&self, part: usize, at: usize, which: Which) -> Option<Member> {
         let &(candidate, address) = self.operands.get(&(part, at, which))?;
-        let Candidate { first, end, write, members, .. } = self.candidates[candidate];
-        if members < 2 {
-            return None;
-        }
-        let number = self.candidates[..candidate].iter().filter(|group| group.members > 1).count();
-        let group = Group { number, len: (end - first) as i32, write };
+        let Candidate { first, end, write, number, .. } = self.candidates[candidate];
+        let group = Group { number: number?, len: (end - first) as i32, write };
         Some(Member { group, offset: (address - first) as i32 })
     }
 
@@ -292,7 +290,7 @@ impl Groups {
             None => {
                 // What is read of the stack now is written later.
                 let write = write || stack;
-                self.candidates.push(Candidate { origin, first: address, end, write, members: 0 });
+                self.candidates.push(Candidate { origin, first: address, end, write, members: 0, number: None });
                 self.candidates.len() - 1
             }
         };

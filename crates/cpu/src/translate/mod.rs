@@ -73,6 +73,9 @@ pub(crate) enum Code {
 
 /// Where a link's number begins in an exit code.
 const LINK: u32 = 24;
+/// Links of a translation at most, as their numbers have six bits: each of its two copies may be left after each part, and twice at its end;
+/// each call has one for what it is returned to.
+const _: () = assert!(2 * (trace::MOST_PARTS + 1) + trace::MOST_PARTS <= 1 << 6);
 
 impl Code {
     pub(crate) fn encode(self) -> u32 {

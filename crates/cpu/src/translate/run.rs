@@ -2,7 +2,7 @@
 
 use super::emit::{Access, Event, Source};
 use super::layout::Running;
-use super::trace::{CHEAPEST, DRAIN, SPAN};
+use super::trace::{CHEAPEST, DRAIN, MOST_PARTS, SPAN};
 use super::vector::NEEDS;
 use super::{Code, Key, entry};
 use crate::cache::{BlockCache, NONE};
@@ -54,6 +54,9 @@ pub struct Place {
     /// Which of its parts it is.
     pub part: usize,
 }
+
+// The number of a part has four bits.
+const _: () = assert!(MOST_PARTS <= 1 << 4);
 
 impl Place {
     /// As translated code has it.

@@ -234,7 +234,7 @@ impl Cpu {
         let last = part.ops.last()?;
         let plan = part.plans.last()?;
         let turns = matches!(plan, Plan::Call | Plan::Return | Plan::Indirect { .. });
-        // Where executions are counted, there would be more to count than is worth it.
+        // Where executions are counted, there would be more to count than is worth it; outside 64-bit mode functions are left alone.
         if turns && (key.narrow || self.model.recorded) {
             return None;
         }

@@ -47,8 +47,8 @@ pub(super) enum From {
     Elsewhere { site: usize, key: Key, part: usize, call: bool },
     /// A jump to where a misprediction is charged, and the modelled target cache, if it is concerned, learns.
     Miss { site: usize, part: usize, learns: Option<(i32, u64)>, hit: usize },
-    /// A jump to where vector registers or the x87 unit are loaded; back if the need is met, else to the handlers of the rest of the block.
-    Load { site: usize, need: Need, part: usize, at: usize },
+    /// A jump to where vector registers or the x87 unit are loaded; back to try again if the need is met, else to the handlers of the rest of the block.
+    Load { site: usize, retry: usize, need: Need, part: usize, at: usize },
 }
 
 /// What is out of line of a check of a page: where else it may be, and what happens if it is not known.
@@ -155,8 +155,8 @@ impl Emit<'_> {
     /// A jump to where the vector registers, or the x87 unit, are loaded.
     pub fn load_and(&mut self, retry: usize, need: Need) {
         let site = self.asm.jump();
-        let from = From::Load { site, need, part: self.part, at: self.at };
-        self.aside(from).back = Some(Back::At(retry));
+        let from = From::Load { site, retry, need, part: self.part, at: self.at };
+        self.aside(from);
     }
 
     /// The place to which a stub comes back, after the instruction at hand: its handler may have changed what was known of groups.
@@ -273,7 +273,7 @@ impl Emit<'_> {
                 let site = self.asm.jump();
                 self.asm.aim(site, hit);
             }
-            From::Load { site, need, part, at } => {
+            From::Load { site, retry, need, part, at } => {
                 self.asm.aim(site, here);
                 self.call_load(need.bit());
                 self.asm.flagless_load(TEST, need.word());
@@ -281,8 +281,7 @@ impl Emit<'_> {
                 refused.push((self.asm.jump(), part, at));
                 self.asm.land(met);
                 let site = self.asm.jump();
-                let back = stub.back.map_or(here, |back| self.back(back));
-                self.asm.aim(site, back);
+                self.asm.aim(site, retry);
             }
         }
     }
@@ -313,8 +312,7 @@ impl Emit<'_> {
     /// Notes the calls that have not returned before a part, where the trace is left in a function that it called.
     fn note_calls(&mut self, part: usize) {
         for call in self.calls_before(part) {
-            let next = self.source.parts[call].ops.last().map_or(0, |op| op.next);
-            self.note_call(next, call);
+            self.note_call(call);
         }
     }
 
