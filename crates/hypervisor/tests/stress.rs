@@ -581,9 +581,10 @@ fn run(author: &Author, config: Option<hypervisor::Config>) -> (Vec<u64>, Vec<u6
     guest.finish();
     let words = |from: u64, to: u64| (from..to).step_by(8).map(|at| guest.word(at)).collect::<Vec<_>>();
     let notes = words(NOTES, NOTES + author.steps.len() as u64 * 32);
-    let memory =
-        words(ARENA, KEPT).into_iter().chain(words(DATA_FRAMES, DATA_FRAMES + 32 * 4096)).chain(words(STACK, RAM));
-    // The stack is not looked at: RFLAGS.RF is set in what an INT pushes whose delivery an exit has interrupted.
+    let memory = words(ARENA, KEPT)
+        .into_iter()
+        .chain(words(DATA_FRAMES, DATA_FRAMES + 32 * 4096))
+        .chain(words(STACK - 0x1000, RAM));
     let memory = memory.collect();
     (notes, memory)
 }
