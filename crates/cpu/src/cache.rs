@@ -194,10 +194,14 @@ impl BlockCache {
     }
 
     /// Adds a block with its operations and marks its bytes as decoded.
-    pub fn insert(&mut self, new: NewBlock, ops: &[Op], ram: &Ram, recorder: &mut Recorder) -> u32 {
+    pub fn insert(&mut self, mut new: NewBlock, ops: &[Op], ram: &Ram, recorder: &mut Recorder) -> u32 {
         let full = self.blocks.len() == MOST_BLOCKS || self.counted.len() == MOST_NUMBERS;
         if full || self.ops.len() + ops.len() > MAX_OPS {
+            let shape = recorder.shapes()[new.shape.0 as usize].clone();
             self.clear(ram, recorder);
+            // No block is left that names a shape: those that never ran need not be kept.
+            recorder.forget_shapes();
+            new.shape = recorder.shape(&shape);
         }
         let NewBlock { physical, rip, second, cost, shape, mode, len } = new;
         let block = Block {

@@ -1,7 +1,7 @@
 //! Flame graphs: where the cycles of a cell went, from the level and the ring to the function and the cause.
 
 use inferno::flamegraph::{self, Options, color::BackgroundColor};
-use ledger::summary::Cause;
+use ledger::summary::{By, Cause, Line, Lines};
 use ledger::{Kind, Ledger, TICKS_PER_CYCLE};
 use std::collections::BTreeMap;
 
@@ -26,26 +26,22 @@ pub fn stacks(ledger: &Ledger, region: Option<&str>) -> Vec<String> {
     let wanted = |at: u32| region.is_none_or(|region| region == at as usize);
     let guests = ledger.origins.iter().any(|origin| origin.level != 0);
     let costs = ledger.shape_costs();
-    let mut places: BTreeMap<(u32, u64, Option<Kind>), u128> = BTreeMap::new();
+    let lines = Lines::new(ledger, By::Symbol);
+    let mut places: BTreeMap<(u32, Line, Option<Kind>), u128> = BTreeMap::new();
     for block in ledger.blocks.iter().filter(|block| wanted(block.region)) {
         let ticks = costs[block.shape as usize].0.saturating_mul(u128::from(block.runs));
-        let sum = places.entry((block.origin, block.rip, None)).or_default();
+        let sum = places.entry((block.origin, lines.of((block.origin, block.rip, block.region)), None)).or_default();
         *sum = sum.saturating_add(ticks);
     }
     for event in ledger.events.iter().filter(|event| wanted(event.region)) {
         let kind = Some(event.kind).filter(|kind| Cause::of(*kind) != Cause::Instructions);
-        let sum = places.entry((event.origin, event.rip, kind)).or_default();
+        let sum = places.entry((event.origin, lines.of((event.origin, event.rip, event.region)), kind)).or_default();
         *sum = sum.saturating_add(u128::from(event.ticks));
     }
     let mut stacks: BTreeMap<String, u128> = BTreeMap::new();
-    for ((origin, rip, kind), ticks) in places {
+    for ((origin, line, kind), ticks) in places {
         let origin = ledger.origins[origin as usize];
-        let function = match ledger.symbol(origin.space, rip) {
-            Some((symbol, _)) if symbol.module.is_empty() => symbol.name.clone(),
-            Some((symbol, _)) => format!("{} [{}]", symbol.name, symbol.module),
-            None if origin.ring == 3 => "[user code]".to_owned(),
-            None => "[kernel, no symbol]".to_owned(),
-        };
+        let function = lines.name(line);
         let cause = match kind {
             None => "instructions".to_owned(),
             Some(kind) => match Cause::of(kind) {

@@ -122,7 +122,7 @@ pub fn results(after: u64) -> (Experiment, ExperimentResult) {
         let exits = [0, 40, after][cell.column];
         let finished =
             Finished { ledger: directory.join(cell.id().replace('/', "-")), output: directory.join("output") };
-        std::fs::write(&finished.ledger, ledger(exits).to_bytes()).unwrap();
+        std::fs::write(&finished.ledger, ledger(exits).to_bytes().unwrap()).unwrap();
         std::fs::write(&finished.output, "some output\n").unwrap();
         let outcome = match cell.id().as_str() {
             "exits/after" => Outcome::Failed(Failure {

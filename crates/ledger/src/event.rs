@@ -260,6 +260,29 @@ impl Kind {
         Self { family: Family::Operation, param: operation as u32 }
     }
 
+    /// The same family for all numbers that a guest can choose at will, such as those of MSRs; other kinds are themselves.
+    pub const fn without_number(self) -> Self {
+        match self.family {
+            Family::SoftwareInterrupt
+            | Family::Interrupt
+            | Family::Cpuid
+            | Family::Rdmsr
+            | Family::Wrmsr
+            | Family::PortIn
+            | Family::PortOut
+            | Family::Undefined => Self { param: Self::FURTHER, ..self },
+            _ => self,
+        }
+    }
+
+    /// Whether the kind stands for many numbers.
+    pub fn is_without_number(self) -> bool {
+        self.param == Self::FURTHER && self == self.without_number()
+    }
+
+    /// The parameter that stands for all.
+    const FURTHER: u32 = u32::MAX;
+
     /// How many sub-leaves of CPUID leaf 0xD are told apart: one per bit of XCR0 and IA32_XSS.
     pub const CPUID_SUBLEAVES: u32 = 64;
 }

@@ -1,18 +1,25 @@
 //! The ledger's file: versioned, compressed, the same bytes for the same run. `docs/ledger-format.md` describes it.
 //!
 //! The reader is handed files by strangers: it allocates no more than what a file of the largest
-//! payload needs, and whatever is wrong is an error.
+//! payload needs, and whatever is wrong is an error. The writer knows the reader's limits, and writes nothing beyond them.
 
-use crate::ledger::{BlockRuns, EventCharge, Header, Ledger, SavedSymbol};
+mod entries;
+
+use crate::fold::{Folded, MOST_ENTRIES};
+use crate::ledger::{Header, Ledger, SavedFunctions, SavedSymbol};
+use crate::recorder::coarse::{Coarseness, Range};
 use crate::recorder::{LONGEST_REGION_NAME, MOST_REGIONS, Region};
-use crate::wire::{Reader, fnv1a, put, put_str};
-use crate::{Class, Family, Kind, Operation, Origin};
+use crate::wire::{Reader, fnv1a, put, put_cut};
+use crate::{Class, Family, FoldedPlace, Kind, Operation, Origin};
+use entries::{Blocks, Counts, Events, Place};
 use std::collections::BTreeMap;
 
 /// The first bytes of a ledger. The first is no text, the last two show what text transfer does to a file.
 const MAGIC: [u8; 8] = *b"\x8fLEDGR\r\n";
 /// The version of the layout.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
+/// The version whose entries were as many as a payload has room for, without [`Folded`].
+const BEFORE_FOLDING: u16 = 2;
 /// The version whose events end with [`Family::Undefined`]: it was never written for a guest of a hypervisor. Otherwise the same.
 const BEFORE_HYPERVISORS: u16 = 1;
 /// Uncompressed bytes in a frame, at most.
@@ -26,6 +33,9 @@ const LONGEST_NAME: usize = 4096;
 const LONGEST_METADATA: usize = 1 << 16;
 /// The most virtual CPUs.
 const MOST_CPUS: usize = 4096;
+/// The most facts that describe a run, and the most kinds that have names of their own.
+const MOST_FACTS: usize = 1 << 12;
+const MOST_NAMES: usize = 1 << 18;
 
 /// Why a file is not a usable ledger.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +63,13 @@ pub enum LedgerError {
     /// A frame can't be decompressed.
     #[error("is damaged: a frame can't be decompressed")]
     Frame,
+    /// It is larger than any ledger that is made now.
+    #[error(
+        "is too large: its contents are more than {} MiB. An older version wrote such files and could not read them either; \
+         this version folds what is too much, so run the guest again",
+        LARGEST_PAYLOAD >> 20
+    )]
+    TooLarge,
     /// What it says makes no sense.
     #[error("is malformed: {section}: {reason}")]
     Malformed {
@@ -63,23 +80,27 @@ pub enum LedgerError {
     },
 }
 
+/// A ledger that no reader would take.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the ledger is too large: {bytes} bytes, {entries} entries and {symbols} functions, where {LARGEST_PAYLOAD} bytes and \
+     {MOST_ENTRIES} of each are the most. A shorter run (--limit) or fewer --symbols make it smaller"
+)]
+pub struct TooLarge {
+    bytes: usize,
+    entries: usize,
+    symbols: usize,
+}
+
 impl Ledger {
     /// The file's bytes.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut frames = Vec::new();
-        for part in self.payload().chunks(FRAME) {
-            let packed = lz4_flex::block::compress(part);
-            frames.extend_from_slice(&(part.len() as u32).to_le_bytes());
-            frames.extend_from_slice(&(packed.len() as u32).to_le_bytes());
-            frames.extend_from_slice(&packed);
+    pub fn to_bytes(&self) -> Result<Vec<u8>, TooLarge> {
+        let entries = self.blocks.len() + self.events.len();
+        let payload = self.payload(VERSION);
+        if payload.len() > LARGEST_PAYLOAD || entries > MOST_ENTRIES || self.symbols.len() > MOST_ENTRIES {
+            return Err(TooLarge { bytes: payload.len(), entries, symbols: self.symbols.len() });
         }
-        let mut out = Vec::with_capacity(PREAMBLE + frames.len());
-        out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&(frames.len() as u64).to_le_bytes());
-        out.extend_from_slice(&fnv1a(&frames).to_le_bytes());
-        out.extend_from_slice(&frames);
-        out
+        Ok(framed(&payload, VERSION))
     }
 
     /// The ledger in a file's bytes.
@@ -100,14 +121,15 @@ impl Ledger {
         if number(18) != fnv1a(frames) {
             return Err(LedgerError::Checksum);
         }
-        let families = if version == BEFORE_HYPERVISORS { Family::VmExit as u64 } else { Family::ALL.len() as u64 };
-        parse(&unpack(frames)?, families)
+        let payload = unpack(frames)?;
+        parse(Reader::new(&payload), version)
     }
 
-    fn payload(&self) -> Vec<u8> {
+    /// The payload of a version, without what older ones don't have.
+    fn payload(&self, version: u16) -> Vec<u8> {
         let mut out = Vec::new();
         let header = &self.header;
-        put_str(&mut out, &header.profile);
+        put_cut(&mut out, &header.profile, LONGEST_NAME);
         put(&mut out, header.tsc_hz);
         put(&mut out, header.class_ticks.len() as u64);
         header.class_ticks.iter().for_each(|ticks| put(&mut out, u64::from(*ticks)));
@@ -115,17 +137,17 @@ impl Ledger {
         header.clocks.iter().for_each(|clock| put(&mut out, *clock));
         put(&mut out, header.metadata.len() as u64);
         for (key, value) in &header.metadata {
-            put_str(&mut out, key);
-            put_str(&mut out, value);
+            put_cut(&mut out, key, LONGEST_NAME);
+            put_cut(&mut out, value, LONGEST_METADATA);
         }
         put(&mut out, header.names.len() as u64);
         for (kind, name) in &header.names {
             put_kind(&mut out, *kind);
-            put_str(&mut out, name);
+            put_cut(&mut out, name, LONGEST_NAME);
         }
         put(&mut out, self.regions.len() as u64);
         for region in &self.regions {
-            put_str(&mut out, &region.name);
+            put_cut(&mut out, &region.name, LONGEST_REGION_NAME * 4);
             put(&mut out, region.begun);
         }
         put(&mut out, self.origins.len() as u64);
@@ -147,8 +169,8 @@ impl Ledger {
             put(&mut out, symbol.space);
             put(&mut out, symbol.start);
             put(&mut out, symbol.size);
-            put_str(&mut out, &symbol.name);
-            put_str(&mut out, &symbol.module);
+            put_cut(&mut out, &symbol.name, LONGEST_NAME);
+            put_cut(&mut out, &symbol.module, LONGEST_NAME);
         }
         put(&mut out, self.blocks.len() as u64);
         let mut before = Place::default();
@@ -165,48 +187,38 @@ impl Ledger {
             put(&mut out, event.count);
             put(&mut out, event.ticks);
         }
+        if version <= BEFORE_FOLDING {
+            return out;
+        }
+        put(&mut out, u64::from(self.folded.recorded.index()));
+        put(&mut out, self.folded.addresses);
+        put(&mut out, self.folded.places.len() as u64);
+        let mut before = Place::default();
+        for &FoldedPlace { region, origin, rip, range } in &self.folded.places {
+            before.put(&mut out, Place { region, origin, rip });
+            put(&mut out, rip.wrapping_sub(range.start));
+            put(&mut out, range.len);
+        }
         out
     }
 }
 
-/// Where an entry is charged, written as the difference from the entry before.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Place {
-    region: u32,
-    origin: u32,
-    rip: u64,
-}
-
-impl Place {
-    fn put(&mut self, out: &mut Vec<u8>, next: Place) {
-        if next.region != self.region {
-            *self = Place { region: self.region, ..Place::default() };
-        }
-        put(out, u64::from(next.region.wrapping_sub(self.region)));
-        if next.origin != self.origin {
-            self.rip = 0;
-        }
-        put(out, u64::from(next.origin.wrapping_sub(self.origin)));
-        put(out, next.rip.wrapping_sub(self.rip));
-        *self = next;
+/// A file of a payload.
+fn framed(payload: &[u8], version: u16) -> Vec<u8> {
+    let mut out = vec![0; PREAMBLE];
+    for part in payload.chunks(FRAME) {
+        let packed = lz4_flex::block::compress(part);
+        out.extend_from_slice(&(part.len() as u32).to_le_bytes());
+        out.extend_from_slice(&(packed.len() as u32).to_le_bytes());
+        out.extend_from_slice(&packed);
     }
-
-    fn get(&mut self, reader: &mut Reader) -> Result<Place, LedgerError> {
-        let region = self.region.checked_add(reader.up_to(u64::from(u32::MAX))? as u32);
-        let region = region.ok_or_else(|| reader.malformed("a region is out of range"))?;
-        if region != self.region {
-            *self = Place { region, ..Place::default() };
-        }
-        let origin = self.origin.checked_add(reader.up_to(u64::from(u32::MAX))? as u32);
-        let origin = origin.ok_or_else(|| reader.malformed("an origin is out of range"))?;
-        if origin != self.origin {
-            self.rip = 0;
-        }
-        let rip =
-            self.rip.checked_add(reader.number()?).ok_or_else(|| reader.malformed("an address is out of range"))?;
-        *self = Place { region, origin, rip };
-        Ok(*self)
-    }
+    let frames = &out[PREAMBLE..];
+    let (length, hash) = (frames.len() as u64, fnv1a(frames));
+    out[..8].copy_from_slice(&MAGIC);
+    out[8..10].copy_from_slice(&version.to_le_bytes());
+    out[10..18].copy_from_slice(&length.to_le_bytes());
+    out[18..26].copy_from_slice(&hash.to_le_bytes());
+    out
 }
 
 fn put_kind(out: &mut Vec<u8>, kind: Kind) {
@@ -245,7 +257,7 @@ fn unpack(mut frames: &[u8]) -> Result<Vec<u8>, LedgerError> {
             return Err(LedgerError::Frame);
         }
         if payload.len() + size > LARGEST_PAYLOAD {
-            return Err(LedgerError::Frame);
+            return Err(LedgerError::TooLarge);
         }
         payload.extend_from_slice(&part);
         frames = rest;
@@ -253,27 +265,29 @@ fn unpack(mut frames: &[u8]) -> Result<Vec<u8>, LedgerError> {
     Ok(payload)
 }
 
-fn parse(payload: &[u8], families: u64) -> Result<Ledger, LedgerError> {
-    let r = &mut Reader::new(payload);
+fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
+    let families = if version == BEFORE_HYPERVISORS { Family::VmExit as u64 } else { Family::ALL.len() as u64 };
+    let r = &mut reader;
     let header = header(r, families)?;
     r.section("regions");
-    let regions = list(r, 2, |r| Ok(Region { name: r.string(LONGEST_REGION_NAME * 4)?, begun: r.number()? }))?;
-    if regions.len() > MOST_REGIONS || regions.first().is_none_or(|first| !first.name.is_empty()) {
-        return Err(r.malformed("the first has a name, or there are too many"));
+    let regions =
+        list(r, 2, MOST_REGIONS, |r| Ok(Region { name: r.string(LONGEST_REGION_NAME * 4)?, begun: r.number()? }))?;
+    if regions.first().is_none_or(|first| !first.name.is_empty()) {
+        return Err(r.malformed("the first has a name"));
     }
     r.section("origins");
-    let origins = list(r, 3, |r| Ok(Origin { level: r.up_to(2)? as u8, ring: r.up_to(3)? as u8, space: r.number()? }))?;
-    in_order(r, &origins)?;
+    let origins = sorted_list(r, 3, MOST_ENTRIES, |r| {
+        Ok(Origin { level: r.up_to(2)? as u8, ring: r.up_to(3)? as u8, space: r.number()? })
+    })?;
     r.section("shapes");
-    let shapes = list(r, 1, |r| {
-        list(r, 2, |r| {
+    let shapes = sorted_list(r, 1, MOST_ENTRIES, |r| {
+        list(r, 2, Class::COUNT, |r| {
             let class = Class::from_index(r.up_to(255)? as usize);
             Ok((class.ok_or_else(|| r.malformed("there is no such class"))?, r.up_to(u64::from(u32::MAX))? as u32))
         })
     })?;
-    in_order(r, &shapes)?;
     r.section("symbols");
-    let symbols = list(r, 5, |r| {
+    let symbols = sorted_list(r, 5, MOST_ENTRIES, |r| {
         Ok(SavedSymbol {
             space: r.number()?,
             start: r.number()?,
@@ -282,27 +296,53 @@ fn parse(payload: &[u8], families: u64) -> Result<Ledger, LedgerError> {
             module: r.string(LONGEST_NAME)?,
         })
     })?;
-    in_order(r, &symbols)?;
+    let counts = Counts { regions: regions.len(), origins: origins.len(), shapes: shapes.len(), families };
     r.section("blocks");
-    let mut place = Place::default();
-    let blocks = list(r, 5, |r| {
-        let Place { region, origin, rip } = checked(r, &mut place, regions.len(), origins.len())?;
-        let shape = r.up_to(u64::from(u32::MAX))? as u32;
-        if shape as usize >= shapes.len() {
-            return Err(r.malformed("there is no such shape"));
-        }
-        Ok(BlockRuns { region, origin, rip, shape, runs: r.number()? })
-    })?;
-    in_order(r, &blocks)?;
+    let blocks = Blocks::new(r, counts)?;
     r.section("events");
+    let events = Events::new(r, counts)?;
+    let mut ledger = Ledger {
+        header,
+        regions,
+        origins,
+        shapes,
+        symbols,
+        blocks: Vec::new(),
+        events: Vec::new(),
+        folded: Folded::default(),
+    };
+    if blocks.len() + events.len() <= MOST_ENTRIES {
+        ledger.blocks = blocks.collect();
+        ledger.events = events.collect();
+    } else if version <= BEFORE_FOLDING {
+        let symbols = std::mem::take(&mut ledger.symbols);
+        let functions = SavedFunctions::new(&symbols);
+        if !ledger.fold(&functions, MOST_ENTRIES, || blocks.clone(), || events.clone()) {
+            return Err(LedgerError::TooLarge);
+        }
+        ledger.symbols = symbols;
+        ledger.drop_unused();
+    } else {
+        return Err(r.malformed("there are too many blocks and events"));
+    }
+    if version > BEFORE_FOLDING {
+        r.section("folded");
+        ledger.folded = folded(r, counts)?;
+    }
+    reader.finish()?;
+    Ok(ledger)
+}
+
+fn folded(r: &mut Reader, counts: Counts) -> Result<Folded, LedgerError> {
+    let recorded = Coarseness::from_index(r.number()?).ok_or_else(|| r.malformed("there is no such coarseness"))?;
+    let addresses = r.number()?;
     let mut place = Place::default();
-    let events = list(r, 7, |r| {
-        let Place { region, origin, rip } = checked(r, &mut place, regions.len(), origins.len())?;
-        Ok(EventCharge { region, origin, rip, kind: kind(r, families)?, count: r.number()?, ticks: r.number()? })
+    let places = sorted_list(r, 5, MOST_ENTRIES, |r| {
+        let Place { region, origin, rip } = place.checked(r, counts)?;
+        let start = rip.checked_sub(r.number()?).ok_or_else(|| r.malformed("a range is out of range"))?;
+        Ok(FoldedPlace { region, origin, rip, range: Range { start, len: r.number()? } })
     })?;
-    in_order(r, &events)?;
-    std::mem::replace(r, Reader::new(&[])).finish()?;
-    Ok(Ledger { header, regions, origins, shapes, symbols, blocks, events })
+    Ok(Folded { recorded, addresses, places })
 }
 
 fn header(r: &mut Reader, families: u64) -> Result<Header, LedgerError> {
@@ -311,26 +351,27 @@ fn header(r: &mut Reader, families: u64) -> Result<Header, LedgerError> {
     if tsc_hz == 0 {
         return Err(r.malformed("the clock does not run"));
     }
-    let prices = list(r, 1, |r| Ok(r.up_to(u64::from(u32::MAX))? as u32))?;
+    let prices = list(r, 1, Class::COUNT, |r| Ok(r.up_to(u64::from(u32::MAX))? as u32))?;
     let class_ticks = prices.try_into().map_err(|_| r.malformed("there is not one price for each class"))?;
-    let clocks = list(r, 1, |r| r.number())?;
-    if clocks.len() > MOST_CPUS {
-        return Err(r.malformed("there are too many virtual CPUs"));
-    }
+    let clocks = list(r, 1, MOST_CPUS, |r| r.number())?;
     r.section("metadata");
-    let metadata = map(r, 2, |r| Ok((r.string(LONGEST_NAME)?, r.string(LONGEST_METADATA)?)))?;
+    let metadata = map(r, 2, MOST_FACTS, |r| Ok((r.string(LONGEST_NAME)?, r.string(LONGEST_METADATA)?)))?;
     r.section("names");
-    let names = map(r, 3, |r| Ok((kind(r, families)?, r.string(LONGEST_NAME)?)))?;
+    let names = map(r, 3, MOST_NAMES, |r| Ok((kind(r, families)?, r.string(LONGEST_NAME)?)))?;
     Ok(Header { profile, tsc_hz, class_ticks, clocks, metadata, names })
 }
 
-/// A list of items of at least `bytes` bytes each.
+/// A list of at most `most` items of at least `bytes` bytes each.
 fn list<T>(
     r: &mut Reader,
     bytes: usize,
+    most: usize,
     mut item: impl FnMut(&mut Reader) -> Result<T, LedgerError>,
 ) -> Result<Vec<T>, LedgerError> {
     let count = r.count(bytes)?;
+    if count > most {
+        return Err(r.malformed("there are too many"));
+    }
     let mut items = Vec::with_capacity(count.min(1 << 16));
     for _ in 0..count {
         items.push(item(r)?);
@@ -338,164 +379,29 @@ fn list<T>(
     Ok(items)
 }
 
+/// The same of items that are in order.
+fn sorted_list<T: Ord>(
+    r: &mut Reader,
+    bytes: usize,
+    most: usize,
+    item: impl FnMut(&mut Reader) -> Result<T, LedgerError>,
+) -> Result<Vec<T>, LedgerError> {
+    let items = list(r, bytes, most, item)?;
+    if items.is_sorted_by(|a, b| a < b) { Ok(items) } else { Err(r.malformed("is out of order")) }
+}
+
 fn map<K: Ord, V>(
     r: &mut Reader,
     bytes: usize,
+    most: usize,
     item: impl FnMut(&mut Reader) -> Result<(K, V), LedgerError>,
 ) -> Result<BTreeMap<K, V>, LedgerError> {
-    let items = list(r, bytes, item)?;
+    let items = list(r, bytes, most, item)?;
     match items.is_sorted_by(|a, b| a.0 < b.0) {
         true => Ok(items.into_iter().collect()),
         false => Err(r.malformed("is out of order")),
     }
 }
 
-fn checked(r: &mut Reader, place: &mut Place, regions: usize, origins: usize) -> Result<Place, LedgerError> {
-    let place = place.get(r)?;
-    if place.region as usize >= regions {
-        return Err(r.malformed("there is no such region"));
-    }
-    if place.origin as usize >= origins {
-        return Err(r.malformed("there is no such origin"));
-    }
-    Ok(place)
-}
-
-fn in_order<T: Ord>(r: &Reader, items: &[T]) -> Result<(), LedgerError> {
-    if items.is_sorted_by(|a, b| a < b) { Ok(()) } else { Err(r.malformed("is out of order")) }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ledger::tests::sample;
-    use proptest::prelude::*;
-
-    #[test]
-    fn what_is_written_is_read_again() {
-        let ledger = sample();
-        assert_eq!(Ledger::read(&ledger.to_bytes()), Ok(ledger));
-    }
-
-    #[test]
-    fn the_same_run_gives_the_same_bytes() {
-        assert_eq!(sample().to_bytes(), sample().to_bytes());
-    }
-
-    #[test]
-    fn a_file_of_several_frames_is_read_again() {
-        let mut ledger = sample();
-        ledger.blocks = (0..300_000u64)
-            .map(|i| BlockRuns {
-                region: 0,
-                origin: (i / 150_000) as u32,
-                rip: i * i,
-                shape: 0,
-                runs: i.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-            })
-            .collect();
-        assert!(ledger.payload().len() > 2 * FRAME);
-        assert_eq!(Ledger::read(&ledger.to_bytes()), Ok(ledger));
-    }
-
-    #[test]
-    fn damage_is_recognized() {
-        let bytes = sample().to_bytes();
-        assert_eq!(Ledger::read(b"\xff\xd8\xff\xe0JFIF and more"), Err(LedgerError::NotALedger));
-        assert_eq!(Ledger::read(&[]), Err(LedgerError::NotALedger));
-        assert_eq!(
-            Ledger::read(&bytes[..bytes.len() - 1]),
-            Err(LedgerError::Length { expected: bytes.len() as u64, found: bytes.len() as u64 - 1 })
-        );
-        let mut flipped = bytes.clone();
-        flipped[PREAMBLE + 20] ^= 4;
-        assert_eq!(Ledger::read(&flipped), Err(LedgerError::Checksum));
-        let mut newer = bytes;
-        newer[8] = 3;
-        assert_eq!(Ledger::read(&newer), Err(LedgerError::Version { found: 3 }));
-    }
-
-    #[test]
-    fn files_from_before_there_were_hypervisors_are_read() {
-        let as_version_1 = |ledger: &Ledger| {
-            let mut bytes = ledger.to_bytes();
-            bytes[8] = 1;
-            Ledger::read(&bytes)
-        };
-        let mut ledger = sample();
-        assert_eq!(as_version_1(&ledger), Ok(ledger.clone()));
-        ledger.events.last_mut().unwrap().kind = Kind::new(Family::VmExit, 10);
-        assert_eq!(Ledger::read(&ledger.to_bytes()), Ok(ledger.clone()));
-        assert!(matches!(as_version_1(&ledger), Err(LedgerError::Malformed { section: "events", .. })));
-    }
-
-    /// A file around a payload, with the right lengths and checksum.
-    fn around(payload: &[u8]) -> Vec<u8> {
-        let mut frames = Vec::new();
-        for part in payload.chunks(FRAME) {
-            let packed = lz4_flex::block::compress(part);
-            frames.extend_from_slice(&(part.len() as u32).to_le_bytes());
-            frames.extend_from_slice(&(packed.len() as u32).to_le_bytes());
-            frames.extend_from_slice(&packed);
-        }
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&(frames.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(&fnv1a(&frames).to_le_bytes());
-        bytes.extend_from_slice(&frames);
-        bytes
-    }
-
-    #[test]
-    fn a_frame_that_claims_to_be_huge_is_refused() {
-        let mut frames = Vec::new();
-        frames.extend_from_slice(&u32::MAX.to_le_bytes());
-        frames.extend_from_slice(&1u32.to_le_bytes());
-        frames.push(0);
-        assert_eq!(unpack(&frames), Err(LedgerError::Frame));
-    }
-
-    #[test]
-    fn entries_that_point_nowhere_are_refused() {
-        for break_it in [
-            |l: &mut Ledger| l.blocks.last_mut().unwrap().shape = 99,
-            |l: &mut Ledger| l.blocks.last_mut().unwrap().origin = 99,
-            |l: &mut Ledger| l.events.last_mut().unwrap().region = 99,
-            |l: &mut Ledger| l.events.last_mut().unwrap().kind = Kind::new(Family::Instruction, 99),
-            |l: &mut Ledger| l.events.last_mut().unwrap().kind = Kind::new(Family::Operation, 99),
-            |l: &mut Ledger| l.events.swap(0, 1),
-            |l: &mut Ledger| l.origins.swap(0, 1),
-            |l: &mut Ledger| l.origins[0].ring = 4,
-            |l: &mut Ledger| l.regions.clear(),
-            |l: &mut Ledger| l.header.tsc_hz = 0,
-        ] {
-            let mut ledger = sample();
-            break_it(&mut ledger);
-            assert!(matches!(Ledger::read(&ledger.to_bytes()), Err(LedgerError::Malformed { .. })));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-            let _ = Ledger::read(&bytes);
-            let _ = Ledger::read(&around(&bytes));
-        }
-
-        #[test]
-        fn no_change_of_a_payload_makes_the_reader_panic(
-            changes in prop::collection::vec((0usize..4000, any::<u8>()), 1..8), cut in 0usize..4000,
-        ) {
-            let mut payload = sample().payload();
-            for (at, byte) in changes {
-                let at = at % payload.len();
-                payload[at] = byte;
-            }
-            payload.truncate(payload.len() - cut % 16);
-            if let Ok(ledger) = Ledger::read(&around(&payload)) {
-                let _ = ledger.verify();
-                let _ = ledger.symbol(0, u64::MAX);
-            }
-        }
-    }
-}
+mod tests;

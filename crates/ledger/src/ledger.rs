@@ -1,8 +1,11 @@
 //! A ledger: what a run was charged, by whom and for what, ready to be saved, compared and reported.
 
-use crate::recorder::{Amount, Recorder, Region, Shape};
+use crate::fold::{self, Context, Fitting, Folded, Functions, MOST_ENTRIES};
+use crate::recorder::coarse::{Coarseness, Range};
+use crate::recorder::{Recorder, Region, Shape};
 use crate::symbols::Symbols;
 use crate::{Class, Costs, Family, Kind, Origin, Profile, Ticks};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
 /// What a run was, apart from its charges.
@@ -105,6 +108,8 @@ pub struct Ledger {
     pub blocks: Vec<BlockRuns>,
     /// Events, sorted.
     pub events: Vec<EventCharge>,
+    /// What is not told apart, since it would be too much.
+    pub folded: Folded,
 }
 
 /// A ledger's sums, when they are consistent.
@@ -151,14 +156,18 @@ pub enum VerifyError {
 }
 
 impl Ledger {
-    /// The ledger of a run. Resolves the addresses that were charged with `symbols`.
+    /// The ledger of a run. Resolves the addresses that were charged with `symbols`, and folds those that were charged least if
+    /// there are too many.
     pub fn new(header: Header, recorder: &Recorder, symbols: &Symbols) -> Self {
+        Self::fitting(header, recorder, symbols, MOST_ENTRIES)
+    }
+
+    pub(crate) fn fitting(header: Header, recorder: &Recorder, symbols: &Symbols, most: usize) -> Self {
         let (origins, origin_at) = sorted(recorder.origins());
         let (shapes, shape_at) = sorted(recorder.shapes());
         // A run has millions of blocks: their list is made in one piece, without the copies that growing it would take.
-        let executed = || recorder.blocks().filter(|entry| entry.4 != 0);
-        let mut blocks = Vec::with_capacity(executed().count());
-        blocks.extend(executed().map(|(region, origin, rip, shape, runs)| BlockRuns {
+        let mut blocks = Vec::with_capacity(recorder.blocks().count());
+        blocks.extend(recorder.blocks().map(|(region, origin, rip, shape, runs)| BlockRuns {
             region: region as u32,
             origin: origin_at[origin.0 as usize],
             rip,
@@ -166,23 +175,69 @@ impl Ledger {
             runs,
         }));
         blocks.sort_unstable();
-        let mut events: Vec<EventCharge> = recorder
-            .events()
-            .filter(|entry| entry.4 != Amount::default())
-            .map(|(region, origin, rip, kind, amount)| EventCharge {
-                region: region as u32,
-                origin: origin_at[origin.0 as usize],
-                rip,
-                kind,
-                count: amount.count,
-                ticks: amount.ticks,
-            })
-            .collect();
-        events.sort_unstable();
+        let events = events(&header, recorder, &origin_at);
         let regions = recorder.regions().to_vec();
-        let mut ledger = Self { header, regions, origins, shapes, symbols: Vec::new(), blocks, events };
+        let folded = Folded { recorded: recorder.coarseness(), ..Folded::default() };
+        let mut ledger = Self { header, regions, origins, shapes, symbols: Vec::new(), blocks, events, folded };
+        ledger.fit(symbols, most);
+        ledger.drop_unused();
         ledger.resolve(symbols);
         ledger
+    }
+
+    /// Folds what is too much.
+    fn fit(&mut self, functions: &dyn Functions, most: usize) {
+        let (blocks, events) = (std::mem::take(&mut self.blocks), std::mem::take(&mut self.events));
+        let walks = (|| blocks.iter().copied(), || events.iter().copied());
+        if blocks.len() + events.len() > most && self.fold(functions, most, walks.0, walks.1) {
+            return;
+        }
+        let recorded = self.folded.recorded;
+        if recorded != Coarseness::default() {
+            self.folded.places = fold::recorded(&self.origins, recorded, walks.0(), walks.1());
+        }
+        (self.blocks, self.events) = (blocks, events);
+    }
+
+    /// Takes blocks and events, which are more than `most`, folded. Returns whether that was possible.
+    pub(crate) fn fold<B, E>(
+        &mut self,
+        functions: &dyn Functions,
+        most: usize,
+        blocks: impl Fn() -> B,
+        events: impl Fn() -> E,
+    ) -> bool
+    where
+        B: Iterator<Item = BlockRuns>,
+        E: Iterator<Item = EventCharge>,
+    {
+        let (class_ticks, recorded) = (&self.header.class_ticks, self.folded.recorded);
+        let context = Context { origins: &self.origins, shapes: &self.shapes, class_ticks, functions, recorded };
+        let Some(fitting) = fold::fold(&context, most, blocks, events) else { return false };
+        let Fitting { origins, blocks, events, folded } = fitting;
+        (self.origins, self.blocks, self.events, self.folded) = (origins, blocks, events, folded);
+        true
+    }
+
+    /// Drops shapes that no block has and origins that nothing is charged to: folding leaves many.
+    pub(crate) fn drop_unused(&mut self) {
+        let mut used = vec![false; self.shapes.len()];
+        self.blocks.iter().for_each(|block| used[block.shape as usize] = true);
+        let at = keep(&mut self.shapes, &used);
+        self.blocks.iter_mut().for_each(|block| block.shape = at[block.shape as usize]);
+        let mut used = vec![false; self.origins.len()];
+        self.blocks.iter().for_each(|block| used[block.origin as usize] = true);
+        self.events.iter().for_each(|event| used[event.origin as usize] = true);
+        let at = keep(&mut self.origins, &used);
+        self.blocks.iter_mut().for_each(|block| block.origin = at[block.origin as usize]);
+        self.events.iter_mut().for_each(|event| event.origin = at[event.origin as usize]);
+        self.folded.places.iter_mut().for_each(|place| place.origin = at[place.origin as usize]);
+    }
+
+    /// Gives names to the kinds of the ledger's events whose parameter is a number of the board's or the decoder's.
+    pub fn name_kinds(&mut self, name: impl Fn(Kind) -> Option<String>) {
+        let kinds: FxHashSet<Kind> = self.events.iter().map(|event| event.kind).collect();
+        self.header.names = kinds.into_iter().filter_map(|kind| Some((kind, name(kind)?))).collect();
     }
 
     /// Names the addresses that were charged. What was resolved before is forgotten.
@@ -195,11 +250,13 @@ impl Ledger {
 
     /// The symbol that `rip` is in, seen from `space`, and the offset within.
     pub fn symbol(&self, space: u64, rip: u64) -> Option<(&SavedSymbol, u64)> {
-        [space, 0].into_iter().find_map(|space| {
-            let after = self.symbols.partition_point(|s| (s.space, s.start) <= (space, rip));
-            let symbol = self.symbols[..after].last()?;
-            (symbol.space == space && rip - symbol.start < symbol.size).then(|| (symbol, rip - symbol.start))
-        })
+        let symbol = &self.symbols[self.symbol_at(space, rip)?];
+        Some((symbol, rip - symbol.start))
+    }
+
+    /// The number of the symbol that `rip` is in, seen from `space`.
+    pub(crate) fn symbol_at(&self, space: u64, rip: u64) -> Option<usize> {
+        symbol_at(&self.symbols, space, rip)
     }
 
     /// What one execution of each shape costs: ticks, instructions.
@@ -250,6 +307,93 @@ impl Ledger {
             instruction_ticks: narrow(instruction_ticks)?,
             instructions: narrow(instructions)?,
         })
+    }
+}
+
+/// The events of a run, sorted. Instructions of blocks whose addresses were not kept are events too.
+fn events(header: &Header, recorder: &Recorder, origin_at: &[u32]) -> Vec<EventCharge> {
+    let mut events: Vec<EventCharge> = Vec::with_capacity(recorder.events().count() + recorder.classes().count());
+    events.extend(recorder.events().map(|(region, origin, rip, kind, amount)| EventCharge {
+        region: region as u32,
+        origin: origin_at[origin.0 as usize],
+        rip,
+        kind,
+        count: amount.count,
+        ticks: amount.ticks,
+    }));
+    events.extend(recorder.classes().map(|(region, origin, rip, class, count)| EventCharge {
+        region: region as u32,
+        origin: origin_at[origin.0 as usize],
+        rip,
+        kind: Kind::new(Family::Instruction, class as u32),
+        count,
+        ticks: count.saturating_mul(u64::from(header.class_ticks[class as usize])),
+    }));
+    events.sort_unstable();
+    // Single instructions of a class may have been charged to an address that blocks fold into.
+    events.dedup_by(|next, event| {
+        let key = |event: &EventCharge| (event.region, event.origin, event.rip, event.kind);
+        let same = key(next) == key(event);
+        if same {
+            event.count = event.count.saturating_add(next.count);
+            event.ticks = event.ticks.saturating_add(next.ticks);
+        }
+        same
+    });
+    events
+}
+
+/// Keeps the items that are used, and returns the new position of each.
+fn keep<T>(items: &mut Vec<T>, used: &[bool]) -> Vec<u32> {
+    let mut count = 0;
+    let at = used.iter().map(|used| {
+        count += u32::from(*used);
+        count.saturating_sub(1)
+    });
+    let at = at.collect();
+    let mut used = used.iter();
+    items.retain(|_| used.next() == Some(&true));
+    at
+}
+
+/// The number of the symbol that `rip` is in, seen from `space`, among sorted symbols.
+fn symbol_at(symbols: &[SavedSymbol], space: u64, rip: u64) -> Option<usize> {
+    [space, 0].into_iter().find_map(|space| {
+        let at = symbols.partition_point(|s| (s.space, s.start) <= (space, rip)).checked_sub(1)?;
+        let symbol = &symbols[at];
+        (symbol.space == space && rip - symbol.start < symbol.size).then_some(at)
+    })
+}
+
+impl Functions for Symbols {
+    fn function(&self, space: u64, rip: u64) -> Option<(Range, u32)> {
+        let ((start, len), image) = self.range(space, rip)?;
+        Some((Range { start, len }, image))
+    }
+}
+
+/// The functions that a file names.
+pub(crate) struct SavedFunctions<'a> {
+    symbols: &'a [SavedSymbol],
+    images: FxHashMap<&'a str, u32>,
+}
+
+impl<'a> SavedFunctions<'a> {
+    pub(crate) fn new(symbols: &'a [SavedSymbol]) -> Self {
+        let mut images = FxHashMap::default();
+        for symbol in symbols {
+            let next = images.len() as u32;
+            images.entry(symbol.module.as_str()).or_insert(next);
+        }
+        Self { symbols, images }
+    }
+}
+
+impl Functions for SavedFunctions<'_> {
+    fn function(&self, space: u64, rip: u64) -> Option<(Range, u32)> {
+        let symbol = &self.symbols[symbol_at(self.symbols, space, rip)?];
+        let image = self.images.get(symbol.module.as_str()).copied()?;
+        Some((Range { start: symbol.start, len: symbol.size }, image))
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod costs;
 pub mod event;
 mod file;
+mod fold;
 mod ledger;
 pub mod names;
 pub mod operation;
@@ -18,9 +19,11 @@ mod wire;
 pub use costs::{Costs, Geometry, Sets};
 pub use event::{Class, Family, Kind};
 pub use file::{LedgerError, VERSION};
+pub use fold::{Folded, FoldedPlace, MOST_ENTRIES};
 pub use ledger::{BlockRuns, EventCharge, Header, Ledger, SavedSymbol, Totals, VerifyError};
 pub use operation::Operation;
 pub use profile::Profile;
+pub use recorder::coarse::{Coarseness, Range};
 pub use recorder::{Amount, Origin, OriginId, Recorder, Region, Shape, ShapeId};
 pub use symbols::{Symbol, Symbols};
 

@@ -191,6 +191,9 @@ impl Kind {
             Some(name) => format!("{prefix} {name}"),
             None => format!("{prefix} {p:#x}"),
         };
+        if self.is_without_number() {
+            return format!("{} (further)", self.family.name());
+        }
         match self.family {
             Family::Instruction => match Class::from_index(p as usize) {
                 Some(class) => format!("instructions: {}", class.name()),

@@ -6,11 +6,19 @@
 //! Charges go to the current *region of interest*, a stretch of the run that the guest gave a name. Each region has tables
 //! of its own that are swapped when the region changes, so that a charge costs the same with and without regions. Whoever
 //! drives the processors must hand over the executions they still hold back before changing the region.
+//!
+//! A guest decides how many addresses it executes. Beyond [`MOST_RECORDED`] entries they are told apart less and less, in
+//! the steps of [`coarse`]; what was charged in all stays exact.
 
-use crate::{Class, Family, Kind, Ticks};
+pub mod coarse;
+mod tables;
+
+use crate::{Class, Kind, Ticks};
+use coarse::Coarseness;
 use hashbrown::HashTable;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::hash::BuildHasher;
+use tables::Tables;
 
 /// Who is charged, apart from the instruction's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,178 +71,15 @@ const DEEPEST_REGION: usize = 64;
 /// The most address spaces told apart; further ones are charged as space 0. A guest decides how many it has.
 const MOST_SPACES: usize = 1 << 20;
 
+/// The most blocks and events by address that a run keeps in memory: so many fill a table of a power of two.
+pub const MOST_RECORDED: usize = 7 << 20;
+/// The most shapes of blocks that a run keeps.
+pub const MOST_SHAPES: usize = 1 << 20;
+/// Shapes that no block has any longer are dropped when there are more of them than this.
+const IDLE_SHAPES: usize = 1 << 16;
+
 /// Origins found without a look into the table of all.
 const RECENT_ORIGINS: usize = 64;
-
-/// Executions of one block: 20 bytes, because a run has millions of them.
-#[derive(Clone, Copy)]
-struct Run {
-    rip: [u32; 2],
-    origin: OriginId,
-    shape: ShapeId,
-    /// Low half of the executions; the high half is in [`Runs::high`].
-    low: u32,
-}
-
-impl Run {
-    fn is(&self, origin: OriginId, rip: [u32; 2], shape: ShapeId) -> bool {
-        self.rip == rip && self.origin == origin && self.shape == shape
-    }
-}
-
-/// Blocks that were executed: dense storage in chunks, which never moves, and an index of four bytes per block.
-#[derive(Default)]
-struct Runs {
-    chunks: Vec<Vec<Run>>,
-    index: HashTable<u32>,
-    high: FxHashMap<u32, u32>,
-}
-
-const CHUNK: usize = 1 << 14;
-
-#[inline]
-fn hash(origin: OriginId, rip: [u32; 2], shape: ShapeId) -> u64 {
-    FxBuildHasher
-        .hash_one((u64::from(rip[0]) | u64::from(rip[1]) << 32, u64::from(origin.0) << 32 | u64::from(shape.0)))
-}
-
-impl Runs {
-    #[inline]
-    fn add(&mut self, origin: OriginId, rip: u64, shape: ShapeId, runs: u64) {
-        let rip = [rip as u32, (rip >> 32) as u32];
-        let hash = hash(origin, rip, shape);
-        let chunks = &mut self.chunks;
-        let found =
-            self.index.find(hash, |&at| chunks[at as usize / CHUNK][at as usize % CHUNK].is(origin, rip, shape));
-        let (at, before) = match found {
-            Some(&at) => (at, chunks[at as usize / CHUNK][at as usize % CHUNK].low),
-            None => (self.insert(hash, Run { rip, origin, shape, low: 0 }), 0),
-        };
-        let sum = u64::from(before).saturating_add(runs);
-        self.chunks[at as usize / CHUNK][at as usize % CHUNK].low = sum as u32;
-        if sum >> 32 != 0 {
-            let high = self.high.entry(at).or_default();
-            *high = high.saturating_add((sum >> 32) as u32);
-        }
-    }
-
-    #[cold]
-    fn insert(&mut self, hash_of_run: u64, run: Run) -> u32 {
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
-        }
-        let chunks = &mut self.chunks;
-        let last = chunks.len() - 1;
-        let at = (last * CHUNK + chunks[last].len()) as u32;
-        chunks[last].push(run);
-        self.index.insert_unique(hash_of_run, at, |&at| {
-            let run = &chunks[at as usize / CHUNK][at as usize % CHUNK];
-            hash(run.origin, run.rip, run.shape)
-        });
-        at
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (OriginId, u64, ShapeId, u64)> + '_ {
-        self.chunks.iter().flatten().zip(0u32..).map(|(run, at)| {
-            let high = self.high.get(&at).copied().unwrap_or(0);
-            let rip = u64::from(run.rip[0]) | u64::from(run.rip[1]) << 32;
-            (run.origin, rip, run.shape, u64::from(run.low) | u64::from(high) << 32)
-        })
-    }
-}
-
-/// Events of one kind at one address, in half a cache line.
-#[repr(align(32))]
-struct Charge {
-    rip: u64,
-    /// The origin's number and the family.
-    who: u32,
-    param: u32,
-    amount: Amount,
-}
-
-/// Origin and family in one number. There are far fewer than 2^24 origins: see [`MOST_SPACES`].
-#[inline]
-fn who(origin: OriginId, family: Family) -> u32 {
-    origin.0 << 8 | family as u32
-}
-
-impl Charge {
-    #[inline]
-    fn is(&self, rip: u64, who: u32, param: u32) -> bool {
-        self.rip == rip && self.who == who && self.param == param
-    }
-}
-
-/// What was charged by event: dense storage, an index of it, and what was charged last by few bits of the hash, where most
-/// charges find theirs.
-#[derive(Default)]
-struct Charges {
-    all: Vec<Charge>,
-    index: HashTable<u32>,
-    recent: Vec<u32>,
-}
-
-const RECENT: usize = 1 << 14;
-
-#[inline]
-fn hash_of_charge(rip: u64, who: u32, param: u32) -> u64 {
-    FxBuildHasher.hash_one((rip, u64::from(who) << 32 | u64::from(param)))
-}
-
-impl Charges {
-    #[inline]
-    fn add(&mut self, origin: OriginId, rip: u64, kind: Kind, amount: Amount) {
-        let (who, param) = (who(origin, kind.family), kind.param);
-        let hash = hash_of_charge(rip, who, param);
-        let slot = hash as usize % RECENT;
-        let guess = self.recent.get(slot).copied().unwrap_or(u32::MAX);
-        let at = match self.all.get(guess as usize) {
-            Some(charge) if charge.is(rip, who, param) => guess as usize,
-            _ => self.find(hash, rip, who, param),
-        };
-        let sum = &mut self.all[at].amount;
-        sum.count += amount.count;
-        sum.ticks += amount.ticks;
-    }
-
-    /// The place of the charge, a new one if there is none, which is a recent one now.
-    #[inline(never)]
-    fn find(&mut self, hash: u64, rip: u64, who: u32, param: u32) -> usize {
-        if self.recent.is_empty() {
-            self.recent = vec![u32::MAX; RECENT];
-        }
-        let all = &mut self.all;
-        let at = match self.index.find(hash, |&at| all[at as usize].is(rip, who, param)) {
-            Some(&at) => at,
-            None => {
-                let at = all.len() as u32;
-                all.push(Charge { rip, who, param, amount: Amount::default() });
-                self.index.insert_unique(hash, at, |&at| {
-                    let charge = &all[at as usize];
-                    hash_of_charge(charge.rip, charge.who, charge.param)
-                });
-                at
-            }
-        };
-        self.recent[hash as usize % RECENT] = at;
-        at as usize
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (OriginId, u64, Kind, Amount)> + '_ {
-        self.all.iter().map(|charge| {
-            let family = Family::ALL[(charge.who & 0xff) as usize];
-            (OriginId(charge.who >> 8), charge.rip, Kind::new(family, charge.param), charge.amount)
-        })
-    }
-}
-
-/// What was charged in one region.
-#[derive(Default)]
-struct Tables {
-    blocks: Runs,
-    events: Charges,
-}
 
 /// Collects charges of one run.
 pub struct Recorder {
@@ -243,7 +88,15 @@ pub struct Recorder {
     /// Origins that were asked for last, by few bits of their space.
     recent_origins: [Option<(Origin, OriginId)>; RECENT_ORIGINS],
     shapes: Vec<Shape>,
-    shape_ids: FxHashMap<Shape, ShapeId>,
+    shape_ids: HashTable<u32>,
+    /// Which shapes executed blocks have, and how many these are.
+    used: Vec<bool>,
+    shapes_used: usize,
+    coarseness: Coarseness,
+    most_recorded: usize,
+    most_shapes: usize,
+    /// Entries of the regions that are not current.
+    elsewhere: usize,
     /// Tables of the current region.
     now: Tables,
     /// Tables of the other regions; those of the current one are empty here.
@@ -260,7 +113,13 @@ impl Default for Recorder {
             origin_ids: FxHashMap::default(),
             recent_origins: [None; RECENT_ORIGINS],
             shapes: Vec::new(),
-            shape_ids: FxHashMap::default(),
+            shape_ids: HashTable::new(),
+            used: Vec::new(),
+            shapes_used: 0,
+            coarseness: Coarseness::default(),
+            most_recorded: MOST_RECORDED,
+            most_shapes: MOST_SHAPES,
+            elsewhere: 0,
             now: Tables::default(),
             others: vec![Tables::default()],
             regions: vec![Region::default()],
@@ -271,6 +130,11 @@ impl Default for Recorder {
 }
 
 impl Recorder {
+    #[cfg(test)]
+    pub(crate) fn with_room(most_recorded: usize) -> Self {
+        Self { most_recorded, ..Self::default() }
+    }
+
     /// The number of `origin`, the same for equal origins.
     #[inline]
     pub fn origin(&mut self, origin: Origin) -> OriginId {
@@ -302,23 +166,153 @@ impl Recorder {
 
     /// The number of `shape`, the same for equal shapes.
     pub fn shape(&mut self, shape: &Shape) -> ShapeId {
-        if let Some(id) = self.shape_ids.get(shape) {
-            return *id;
+        let hash = |shape: &Shape| FxBuildHasher.hash_one(shape);
+        let shapes = &self.shapes;
+        if let Some(&id) = self.shape_ids.find(hash(shape), |&at| shapes[at as usize] == *shape) {
+            return ShapeId(id);
         }
-        let id = ShapeId(self.shapes.len() as u32);
+        let id = self.shapes.len() as u32;
         self.shapes.push(shape.clone());
-        self.shape_ids.insert(shape.clone(), id);
-        id
+        let shapes = &self.shapes;
+        self.shape_ids.insert_unique(hash(shape), id, |&at| hash(&shapes[at as usize]));
+        ShapeId(id)
+    }
+
+    /// Forgets the shapes that no executed block has, if they are many. No number of a shape from before may be used again.
+    pub fn forget_shapes(&mut self) {
+        if self.shapes.len() <= self.shapes_used + IDLE_SHAPES {
+            return;
+        }
+        let shapes = std::mem::take(&mut self.shapes);
+        let used = std::mem::take(&mut self.used);
+        self.shape_ids.clear();
+        self.shapes_used = 0;
+        let mut renumbered = vec![ShapeId(0); shapes.len()];
+        for (at, shape) in shapes.into_iter().enumerate().filter(|(at, _)| used.get(*at) == Some(&true)) {
+            renumbered[at] = self.shape(&shape);
+        }
+        let renumber = |recorder: &mut Self, tables: &mut Tables| {
+            for (origin, rip, shape, runs) in std::mem::take(&mut tables.blocks).drain() {
+                let shape = renumbered[shape.0 as usize];
+                recorder.use_shape(shape);
+                tables.blocks.add(origin, rip, shape, runs);
+            }
+        };
+        self.each_table(renumber);
+    }
+
+    fn use_shape(&mut self, shape: ShapeId) {
+        if self.used.len() <= shape.0 as usize {
+            self.used.resize(shape.0 as usize + 1, false);
+        }
+        self.shapes_used += usize::from(!std::mem::replace(&mut self.used[shape.0 as usize], true));
+    }
+
+    /// Lends each region's tables.
+    fn each_table(&mut self, mut each: impl FnMut(&mut Self, &mut Tables)) {
+        for id in 0..self.others.len() {
+            let mut tables = std::mem::take(if id == self.current { &mut self.now } else { &mut self.others[id] });
+            each(self, &mut tables);
+            *(if id == self.current { &mut self.now } else { &mut self.others[id] }) = tables;
+        }
     }
 
     /// Adds `runs` executions of the block at `rip`.
     pub fn add_block(&mut self, origin: OriginId, rip: u64, shape: ShapeId, runs: u64) {
-        self.now.blocks.add(origin, rip, shape, runs);
+        if runs == 0 {
+            return;
+        }
+        if self.coarseness != Coarseness::default() {
+            let mut now = std::mem::take(&mut self.now);
+            let new = self.put_block(&mut now, origin, rip, shape, runs);
+            self.now = now;
+            if new {
+                self.fit();
+            }
+        } else if self.now.blocks.add(origin, rip, shape, runs) {
+            self.use_shape(shape);
+            self.fit();
+        }
     }
 
     /// Adds an event, with what it cost.
     pub fn add(&mut self, origin: OriginId, rip: u64, kind: Kind, count: u64, ticks: Ticks) {
-        self.now.events.add(origin, rip, kind, Amount { count, ticks });
+        let amount = Amount { count, ticks };
+        if amount == Amount::default() {
+            return;
+        }
+        let (origin, rip, kind) = match self.coarseness == Coarseness::default() {
+            true => (origin, rip, kind),
+            false => self.coarse(origin, rip, kind),
+        };
+        if self.now.events.add(origin, rip, kind, amount) {
+            self.fit();
+        }
+    }
+
+    /// What an event is charged as.
+    fn coarse(&mut self, id: OriginId, rip: u64, kind: Kind) -> (OriginId, u64, Kind) {
+        let origin = self.origins[id.0 as usize];
+        let start = self.coarseness.range(origin, rip).map_or(rip, |range| range.start);
+        (self.coarse_origin(id, rip), start, self.coarseness.kind(kind))
+    }
+
+    fn coarse_origin(&mut self, id: OriginId, rip: u64) -> OriginId {
+        let origin = self.origins[id.0 as usize];
+        let coarse = self.coarseness.origin(origin, rip);
+        if coarse == origin { id } else { self.origin(coarse) }
+    }
+
+    /// Adds executions of a block as they are told apart now. Returns whether there is something new; the shape is in use
+    /// only where the address is kept.
+    fn put_block(&mut self, tables: &mut Tables, id: OriginId, rip: u64, shape: ShapeId, runs: u64) -> bool {
+        let coarse = self.coarse_origin(id, rip);
+        let Some(range) = self.coarseness.range(self.origins[id.0 as usize], rip) else {
+            let new = tables.blocks.add(coarse, rip, shape, runs);
+            if new {
+                self.use_shape(shape);
+            }
+            return new;
+        };
+        let before = tables.classes.len();
+        for &(class, count) in &self.shapes[shape.0 as usize] {
+            let sum = tables.classes.entry((range.start, coarse, class)).or_default();
+            *sum = sum.saturating_add(u64::from(count).saturating_mul(runs));
+        }
+        tables.classes.len() != before
+    }
+
+    /// Tells less apart until everything fits.
+    fn fit(&mut self) {
+        while self.now.len() + self.elsewhere > self.most_recorded || self.shapes_used > self.most_shapes {
+            let Some(next) = self.coarseness.next() else { return };
+            self.coarsen(next);
+        }
+    }
+
+    #[cold]
+    fn coarsen(&mut self, to: Coarseness) {
+        self.coarseness = to;
+        self.used.clear();
+        self.shapes_used = 0;
+        self.each_table(|recorder, tables| {
+            let Tables { blocks, events, classes } = std::mem::take(tables);
+            for (origin, rip, shape, runs) in blocks.drain() {
+                recorder.put_block(tables, origin, rip, shape, runs);
+            }
+            for (origin, rip, kind, amount) in events.iter() {
+                let (origin, rip, kind) = recorder.coarse(origin, rip, kind);
+                tables.events.add(origin, rip, kind, amount);
+            }
+            for ((rip, origin, class), count) in classes {
+                let kind = Kind::new(crate::Family::Instruction, 0);
+                let (origin, rip, _) = recorder.coarse(origin, rip, kind);
+                let sum = tables.classes.entry((rip, origin, class)).or_default();
+                *sum = sum.saturating_add(count);
+            }
+        });
+        let current = self.current;
+        self.elsewhere = self.others.iter().enumerate().filter(|(id, _)| *id != current).map(|(_, t)| t.len()).sum();
     }
 
     /// Begins a region of interest: until it ends, or another begins, it is charged. Characters that can't be printed are
@@ -358,8 +352,10 @@ impl Recorder {
     }
 
     fn switch(&mut self, to: usize) {
+        self.elsewhere += self.now.len();
         std::mem::swap(&mut self.now, &mut self.others[self.current]);
         std::mem::swap(&mut self.now, &mut self.others[to]);
+        self.elsewhere -= self.now.len();
         self.current = to;
     }
 
@@ -376,6 +372,11 @@ impl Recorder {
     /// The regions by number; the first is what was in none.
     pub fn regions(&self) -> &[Region] {
         &self.regions
+    }
+
+    /// How coarsely addresses were told apart.
+    pub fn coarseness(&self) -> Coarseness {
+        self.coarseness
     }
 
     fn tables(&self) -> impl Iterator<Item = (usize, &Tables)> {
@@ -396,6 +397,14 @@ impl Recorder {
             tables.events.iter().map(move |(origin, rip, kind, amount)| (region, origin, rip, kind, amount))
         })
     }
+
+    /// Instructions of blocks whose addresses were not kept, in no particular order: (region, origin, first address of the
+    /// range, class, how many).
+    pub fn classes(&self) -> impl Iterator<Item = (usize, OriginId, u64, Class, u64)> + '_ {
+        self.tables().flat_map(|(region, tables)| {
+            tables.classes.iter().map(move |((rip, origin, class), count)| (region, *origin, *rip, *class, *count))
+        })
+    }
 }
 
 fn region_name(name: &str) -> String {
@@ -403,97 +412,4 @@ fn region_name(name: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeMap;
-
-    fn origin(recorder: &mut Recorder, space: u64) -> OriginId {
-        recorder.origin(Origin { level: 0, ring: 0, space })
-    }
-
-    #[test]
-    fn equal_origins_and_shapes_have_one_number() {
-        let mut r = Recorder::default();
-        let a = origin(&mut r, 1);
-        assert_ne!(a, origin(&mut r, 2));
-        assert_eq!(a, origin(&mut r, 1));
-        let shape = r.shape(&vec![(Class::Alu, 3)]);
-        assert_eq!(shape, r.shape(&vec![(Class::Alu, 3)]));
-        assert_ne!(shape, r.shape(&vec![(Class::Alu, 4)]));
-    }
-
-    #[test]
-    fn runs_add_up_beyond_32_bits() {
-        let mut r = Recorder::default();
-        let (o, s) = (origin(&mut r, 1), r.shape(&vec![(Class::Alu, 1)]));
-        for _ in 0..5 {
-            r.add_block(o, 0xffff_ffff_8100_0000, s, u64::from(u32::MAX));
-        }
-        let all: Vec<_> = r.blocks().collect();
-        assert_eq!(all, [(0, o, 0xffff_ffff_8100_0000, s, 5 * u64::from(u32::MAX))]);
-    }
-
-    #[test]
-    fn many_blocks_are_all_kept_apart() {
-        let mut r = Recorder::default();
-        let (o, p, s) = (origin(&mut r, 1), origin(&mut r, 2), r.shape(&vec![]));
-        let n = 3 * CHUNK as u64 + 5;
-        for round in 1..=2 {
-            for i in 0..n {
-                r.add_block(if i % 2 == 0 { o } else { p }, i * 7, s, round * i);
-            }
-        }
-        let runs: BTreeMap<_, _> = r.blocks().map(|(_, origin, rip, _, runs)| ((origin, rip), runs)).collect();
-        assert_eq!(runs.len() as u64, n);
-        assert!(runs.iter().all(|((_, rip), runs)| *runs == rip / 7 * 3));
-    }
-
-    #[test]
-    fn charges_go_to_the_innermost_region() {
-        let mut r = Recorder::default();
-        let (o, kind) = (origin(&mut r, 0), Kind::new(Family::Iret, 0));
-        let charge = |r: &mut Recorder| r.add(o, 1, kind, 1, 10);
-        charge(&mut r);
-        r.begin_region("outer");
-        charge(&mut r);
-        r.begin_region("inner\n");
-        charge(&mut r);
-        charge(&mut r);
-        assert!(r.end_region("inner"));
-        charge(&mut r);
-        assert!(r.end_region(""));
-        assert!(!r.end_region("outer"), "it has ended");
-        charge(&mut r);
-        r.begin_region("inner");
-        charge(&mut r);
-        let mut counts: Vec<_> = r.events().map(|(region, _, _, _, amount)| (region, amount.count)).collect();
-        counts.sort_unstable();
-        assert_eq!(counts, [(0, 2), (1, 2), (2, 3)]);
-        let regions: Vec<_> = r.regions().iter().map(|region| (region.name.as_str(), region.begun)).collect();
-        assert_eq!(regions, [("", 0), ("outer", 1), ("inner", 2)]);
-    }
-
-    #[test]
-    fn overlapping_regions_end_in_any_order() {
-        let mut r = Recorder::default();
-        r.begin_region("a");
-        r.begin_region("b");
-        assert!(r.end_region("a"));
-        assert_eq!(r.current, 2);
-        assert!(r.end_region("b"));
-        assert_eq!(r.current, 0);
-    }
-
-    #[test]
-    fn a_guest_cannot_make_endless_regions() {
-        let mut r = Recorder::default();
-        for i in 0..10_000 {
-            r.begin_region(&i.to_string());
-            if i % 2 == 0 {
-                r.end_region("");
-            }
-        }
-        assert!(r.regions().len() <= MOST_REGIONS);
-        assert!(r.begun.len() <= DEEPEST_REGION);
-    }
-}
+mod tests;

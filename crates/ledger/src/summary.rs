@@ -2,10 +2,14 @@
 //!
 //! Sums saturate: a ledger that passes [`Ledger::verify`] never reaches that.
 
+mod lines;
+
 use crate::ledger::{BlockRuns, Ledger};
 use crate::recorder::Amount;
 use crate::{Class, Family, Kind};
-use std::collections::BTreeMap;
+pub use lines::{Line, Lines};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What something was charged for, coarsely enough for a line of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,8 +46,8 @@ pub struct Row {
     pub ticks: u64,
     /// Instructions executed.
     pub instructions: u64,
-    /// Ticks and counts by cause.
-    pub causes: BTreeMap<Cause, Amount>,
+    /// Ticks and counts by cause, sorted: few, so that a list takes less memory than a map.
+    pub causes: Vec<(Cause, Amount)>,
 }
 
 impl Row {
@@ -52,7 +56,18 @@ impl Row {
         if cause == Cause::Instructions {
             self.instructions = self.instructions.saturating_add(amount.count);
         }
-        add(self.causes.entry(cause).or_default(), amount);
+        let at = match self.causes.binary_search_by_key(&cause, |(cause, _)| *cause) {
+            Ok(at) => at,
+            Err(at) => {
+                if self.causes.is_empty() {
+                    // Most lines of a long list have one cause.
+                    self.causes.reserve_exact(1);
+                }
+                self.causes.insert(at, (cause, Amount::default()));
+                at
+            }
+        };
+        add(&mut self.causes[at].1, amount);
     }
 
     /// Ticks except those spent halted.
@@ -62,7 +77,8 @@ impl Row {
 
     /// What was charged for one cause.
     pub fn of(&self, cause: Cause) -> Amount {
-        self.causes.get(&cause).copied().unwrap_or_default()
+        let at = self.causes.binary_search_by_key(&cause, |(cause, _)| *cause);
+        at.map_or(Amount::default(), |at| self.causes[at].1)
     }
 
     /// What was charged for crossings of all kinds.
@@ -239,6 +255,7 @@ impl<'a> Selection<'a> {
             }
             let name = match self.ledger.name_of(kind) {
                 Some(name) => name.to_owned(),
+                None if kind.is_without_number() => "(further ports)".to_owned(),
                 None if port => format!("port {:#x}", kind.param),
                 None => format!("device {}", kind.param),
             };
@@ -251,67 +268,76 @@ impl<'a> Selection<'a> {
 
     /// Lines by what `by` says, in the order of their names.
     pub fn rows(self, by: By) -> BTreeMap<String, Row> {
-        // Names are made once for each place that differs, not for each charge.
-        let mut places: BTreeMap<(u64, u64), Row> = BTreeMap::new();
-        let origins = &self.ledger.origins;
-        self.charges(|(origin, rip, region), cause, _, amount| {
-            let place = match by {
-                By::Symbol | By::Address => (u64::from(origin), rip),
-                By::Space => (origins[origin as usize].space, 0),
-                By::Ring => (u64::from(origins[origin as usize].level), u64::from(origins[origin as usize].ring)),
-                By::Level => (u64::from(origins[origin as usize].level), 0),
-                By::Region => (u64::from(region), 0),
-            };
-            places.entry(place).or_default().add(cause, amount);
-        });
+        let lines = Lines::new(self.ledger, by);
+        // Names are made once for each line, not for each charge.
+        let mut places: FxHashMap<Line, Row> = FxHashMap::default();
+        self.charges(|place, cause, _, amount| places.entry(lines.of(place)).or_default().add(cause, amount));
         let mut rows: BTreeMap<String, Row> = BTreeMap::new();
-        for (place, row) in places {
-            let total = rows.entry(self.place_name(by, place)).or_default();
-            for (cause, amount) in row.causes {
-                total.add(cause, amount);
-            }
+        for (line, row) in places {
+            let total = rows.entry(lines.name(line)).or_default();
+            row.causes.into_iter().for_each(|(cause, amount)| total.add(cause, amount));
         }
         rows
     }
 
-    fn place_name(self, by: By, (first, second): (u64, u64)) -> String {
-        match by {
-            By::Symbol | By::Address => {
-                let origin = self.ledger.origins[first as usize];
-                let symbol = self.ledger.symbol(origin.space, second);
-                match (by, symbol) {
-                    (By::Symbol, Some((symbol, _))) if symbol.module.is_empty() => symbol.name.clone(),
-                    (By::Symbol, Some((symbol, _))) => format!("{} [{}]", symbol.name, symbol.module),
-                    (By::Symbol, None) if origin.ring == 3 => "[user code]".to_owned(),
-                    (By::Symbol, None) if second >> 63 == 0 => "[kernel, low addresses]".to_owned(),
-                    (By::Symbol, None) => "[kernel, no symbol]".to_owned(),
-                    (_, Some((symbol, offset))) => format!("{second:#x} {}+{offset:#x}", symbol.name),
-                    (_, None) => format!("{second:#x}"),
-                }
-            }
-            By::Space if first == 0 => "no paging".to_owned(),
-            By::Space => format!("{first:#x}"),
-            By::Ring if !self.ledger.has_guest() => format!("ring {second}"),
-            By::Ring if first == 0 => format!("hypervisor, for ring {second}"),
-            By::Ring => format!("{}, ring {second}", level_name(first)),
-            By::Level if first == 0 && !self.ledger.has_guest() => "the machine itself".to_owned(),
-            By::Level => level_name(first),
-            By::Region => match self.ledger.regions[first as usize].name.as_str() {
-                "" => "(outside)".to_owned(),
-                name => name.to_owned(),
-            },
+    /// Instructions, and ticks but for halting, of the lines that [`Selection::rows`] has.
+    pub fn busy(self, by: By) -> BTreeMap<String, Amount> {
+        let lines = Lines::new(self.ledger, by);
+        let mut places: FxHashMap<Line, Amount> = FxHashMap::default();
+        self.charges(|place, cause, _, amount| {
+            let count = if cause == Cause::Instructions { amount.count } else { 0 };
+            let ticks = if cause == Cause::Halted { 0 } else { amount.ticks };
+            add(places.entry(lines.of(place)).or_default(), Amount { count, ticks });
+        });
+        let mut rows = BTreeMap::new();
+        for (line, amount) in places {
+            add(rows.entry(lines.name(line)).or_default(), amount);
         }
+        rows
+    }
+
+    /// The `most` lines that took most time but for halting, those first; of equal ones the first by name. Unlike
+    /// [`Selection::rows`] it takes little memory beside that of the lines it returns.
+    pub fn top(self, by: By, most: usize) -> Top {
+        let lines = Lines::new(self.ledger, by);
+        let mut times: FxHashMap<Line, u64> = FxHashMap::default();
+        self.charges(|place, cause, _, amount| {
+            let time = times.entry(lines.of(place)).or_default();
+            *time = time.saturating_add(if cause == Cause::Halted { 0 } else { amount.ticks });
+        });
+        times.retain(|_, time| *time != 0);
+        let of = times.len();
+        let mut chosen: BTreeSet<(std::cmp::Reverse<u64>, String, Line)> = BTreeSet::new();
+        for (line, time) in times {
+            let time = std::cmp::Reverse(time);
+            let full = chosen.len() >= most;
+            // A name is made where it may matter only.
+            if full && chosen.last().is_none_or(|last| time > last.0) {
+                continue;
+            }
+            chosen.insert((time, lines.name(line), line));
+            if full {
+                chosen.pop_last();
+            }
+        }
+        let at: FxHashMap<Line, usize> = chosen.iter().enumerate().map(|(at, chosen)| (chosen.2, at)).collect();
+        let mut rows: Vec<(String, Row)> = chosen.into_iter().map(|(_, name, _)| (name, Row::default())).collect();
+        self.charges(|place, cause, _, amount| {
+            if let Some(&at) = at.get(&lines.of(place)) {
+                rows[at].1.add(cause, amount);
+            }
+        });
+        Top { rows, of }
     }
 }
 
-/// What a level is called where there is a guest.
-fn level_name(level: u64) -> String {
-    match level {
-        0 => "hypervisor".to_owned(),
-        1 => "guest".to_owned(),
-        2 => "nested guest".to_owned(),
-        _ => format!("level {level}"),
-    }
+/// The lines of a table that matter most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Top {
+    /// Names and sums.
+    pub rows: Vec<(String, Row)>,
+    /// How many lines there are.
+    pub of: usize,
 }
 
 #[cfg(test)]

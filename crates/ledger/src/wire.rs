@@ -20,12 +20,19 @@ pub(crate) fn put_str(out: &mut Vec<u8>, s: &str) {
     out.extend_from_slice(s.as_bytes());
 }
 
+/// Appends a string, or as much of it as a reader takes.
+pub(crate) fn put_cut(out: &mut Vec<u8>, s: &str, longest: usize) {
+    let end = (0..=longest.min(s.len())).rev().find(|&end| s.is_char_boundary(end)).unwrap_or(0);
+    put_str(out, &s[..end]);
+}
+
 /// The 64-bit FNV-1a hash.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// Reads what [`put`] and [`put_str`] wrote.
+#[derive(Clone)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
     /// What is being read, for errors.

@@ -49,9 +49,9 @@ impl Machine {
             facts.push(("mmu check", self.check().err().unwrap_or_else(|| "clean".to_owned())));
         }
         header.metadata = facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        let kinds = recorder.events().map(|(_, _, _, kind, _)| kind);
-        header.names = kinds.filter_map(|kind| Some((kind, name(kind)?))).collect();
-        Ledger::new(header, &recorder, symbols)
+        let mut ledger = Ledger::new(header, &recorder, symbols);
+        ledger.name_kinds(name);
+        ledger
     }
 }
 

@@ -38,7 +38,7 @@ pub struct Config {
     pub profile: Profile,
     /// The kernel image.
     pub kernel: Vec<u8>,
-    /// Its name, for messages and multiboot.
+    /// Its name, for [`Machine::description`]: the guest and the ledger are not told what a file is called here.
     pub kernel_name: String,
     /// Initial RAM disk or multiboot module.
     pub initrd: Option<Vec<u8>>,
@@ -101,6 +101,10 @@ pub enum Outcome {
     Stopped,
 }
 
+/// What images are called where a guest asks for it (multiboot, PVH). The host's names of files would make runs differ.
+const KERNEL_NAME: &str = "kernel";
+const INITRD_NAME: &str = "initrd";
+
 /// A machine.
 pub struct Machine {
     /// The processors.
@@ -120,6 +124,8 @@ pub struct Machine {
     pub platform: Platform,
     /// What describes the run, for its ledger.
     pub(crate) description: Vec<(&'static str, String)>,
+    /// What files are called on this host, which no ledger may depend on.
+    names: Vec<(&'static str, String)>,
     /// The image, if it is an ELF file that may have symbols.
     pub(crate) elf: Option<Vec<u8>>,
 }
@@ -167,10 +173,10 @@ impl Machine {
         let apic_ids = (0..config.cpus as u32).collect();
         let rsdp = acpi::install(&ram, &acpi::Config { apic_ids, io_apic_id: Board::IO_APIC_ID })?;
         let options = Options {
-            name: &config.kernel_name,
+            name: KERNEL_NAME,
             cmdline: &config.cmdline,
             initrd: config.initrd.as_deref(),
-            initrd_name: &config.initrd_name,
+            initrd_name: INITRD_NAME,
             rsdp: Some(rsdp),
         };
         let entry = loader::load(&ram, &config.kernel, &options)?;
@@ -196,13 +202,12 @@ impl Machine {
         // Loading went through the devices' view of memory; no code is decoded yet.
         drop(ram.take_written());
         let mut description = vec![
-            ("kernel", config.kernel_name),
-            ("initrd", config.initrd_name),
             ("command line", config.cmdline),
             ("memory", format!("{} MiB", config.memory >> 20)),
             ("tollgate", env!("CARGO_PKG_VERSION").to_owned()),
         ];
         description.extend(config.platform.describe());
+        let names = vec![("kernel", config.kernel_name), ("initrd", config.initrd_name)];
         let elf = config.kernel.starts_with(b"\x7fELF").then_some(config.kernel);
         Ok(Self {
             vcpus,
@@ -215,6 +220,7 @@ impl Machine {
             profile: config.profile,
             platform: config.platform,
             description,
+            names,
             elf,
         })
     }
@@ -328,7 +334,8 @@ impl Machine {
 
     /// What the machine is, as names and values.
     pub fn description(&self) -> Vec<(&'static str, String)> {
-        let mut facts = self.description.clone();
+        let mut facts = self.names.clone();
+        facts.extend(self.description.iter().cloned());
         facts.insert(0, ("processors", format!("{} x {}", self.vcpus.all.len(), self.profile.title)));
         facts.push(("entry", format!("{:#x}", self.vcpus.all[0].cpu.rip)));
         facts.extend(

@@ -1,6 +1,6 @@
 //! `tollgate compare`: two runs side by side, what changed most first.
 
-use crate::report::{cause_name, header_document, limit, select};
+use crate::report::{cause_name, fact, header_document, limit, select};
 use crate::table::{
     Align::{Left, Right},
     change, emit, gigahertz, number, read_ledger, seconds, signed, table, whole_cycles,
@@ -121,8 +121,7 @@ fn kinds((ledger, selection): (&Ledger, Selection)) -> BTreeMap<String, Amount> 
 
 /// By symbol: instructions and cycles, without halting.
 fn symbols((_, selection): (&Ledger, Selection)) -> BTreeMap<String, Amount> {
-    let amount = |row: &ledger::summary::Row| Amount { count: row.instructions, ticks: row.busy() };
-    selection.rows(By::Symbol).iter().map(|(name, row)| (name.clone(), amount(row))).collect()
+    selection.busy(By::Symbol)
 }
 
 fn text(two: Two, top: usize) -> String {
@@ -141,7 +140,7 @@ fn text(two: Two, top: usize) -> String {
     let keys: std::collections::BTreeSet<&String> = headers.iter().flat_map(|h| h.metadata.keys()).collect();
     let mut same = Vec::new();
     for key in keys {
-        let values = headers.map(|h| h.metadata.get(key).cloned().unwrap_or_else(|| "-".to_owned()));
+        let values = headers.map(|h| h.metadata.get(key).map_or_else(|| "-".to_owned(), |value| fact(value)));
         if values[0] == values[1] {
             same.push(format!("{key:<14}{}\n", values[0]));
         } else if values.iter().any(|value| value.chars().count() > 32) {

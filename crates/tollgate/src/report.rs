@@ -2,11 +2,11 @@
 
 use crate::table::{
     Align::{Left, Right},
-    cycles, emit, gigahertz, number, read_ledger, seconds, share, table, whole_cycles,
+    Print, cycles, emit, emit_parts, gigahertz, number, read_ledger, seconds, share, table, whole_cycles,
 };
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use ledger::summary::{By, Cause, Row, Selection};
+use ledger::summary::{By, Cause, Row, Selection, Top};
 use ledger::{Amount, Class, Family, Kind, Ledger};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let selection = select(&ledger, args.region.as_deref())?;
     let selection = args.level.map_or(selection, |level| selection.at_level(level));
     if args.json {
-        emit(&format!("{:#}\n", document(&ledger, selection, args.region.as_deref())))?;
+        emit_parts(|print| document(&ledger, selection, args.region.as_deref(), print))?;
     } else {
         emit(&text(&ledger, selection, args.region.as_deref(), args.by, args.top))?;
     }
@@ -119,22 +119,22 @@ fn text(ledger: &Ledger, selection: Selection, region: Option<&str>, by: Option<
         classes(&mut out, selection, busy, top);
     }
     if by == Some(Table::Space) {
-        rows(&mut out, "Address spaces", "space", ledger, selection.rows(By::Space), busy, top);
+        rows(&mut out, ["Address spaces", "space"], ledger, selection.top(By::Space, limit(top)), busy);
     }
     if all && ledger.has_guest() || by == Some(Table::Level) {
-        rows(&mut out, "Levels", "level", ledger, selection.rows(By::Level), busy, top);
+        rows(&mut out, ["Levels", "level"], ledger, selection.top(By::Level, limit(top)), busy);
     }
     if all || by == Some(Table::Ring) {
-        rows(&mut out, "Rings", "ring", ledger, selection.rows(By::Ring), busy, top);
+        rows(&mut out, ["Rings", "ring"], ledger, selection.top(By::Ring, limit(top)), busy);
     }
     if by == Some(Table::Region) || all && region.is_none() && ledger.regions.len() > 1 {
-        rows(&mut out, "Regions of interest", "region", ledger, selection.rows(By::Region), busy, top);
+        rows(&mut out, ["Regions of interest", "region"], ledger, selection.top(By::Region, limit(top)), busy);
     }
     if all || by == Some(Table::Symbol) {
-        rows(&mut out, "Top offenders", "symbol", ledger, selection.rows(By::Symbol), busy, top);
+        rows(&mut out, ["Top offenders", "symbol"], ledger, selection.top(By::Symbol, limit(top)), busy);
     }
     if by == Some(Table::Address) {
-        rows(&mut out, "Addresses", "address", ledger, selection.rows(By::Address), busy, top);
+        rows(&mut out, ["Addresses", "address"], ledger, selection.top(By::Address, limit(top)), busy);
     }
     out
 }
@@ -145,7 +145,10 @@ fn head(out: &mut String, ledger: &Ledger, total: &Row, region: Option<&str>) {
     let mut line = |name: &str, value: String| out.push_str(&format!("{name:<13} {value}\n"));
     line("processor", format!("{}, {}", header.profile, gigahertz(header.tsc_hz)));
     for (key, value) in &header.metadata {
-        line(key, value.clone());
+        line(key, fact(value));
+    }
+    if let Some(folded) = ledger.folded.describe() {
+        line("folded", folded);
     }
     line("virtual CPUs", number(header.clocks.len() as u64));
     let clock = header.clocks.iter().copied().max().unwrap_or(0);
@@ -169,6 +172,19 @@ fn head(out: &mut String, ledger: &Ledger, total: &Row, region: Option<&str>) {
     match ledger.verify() {
         Ok(_) => line("balance", "the entries add up to the clock".to_owned()),
         Err(error) => line("balance", format!("WRONG: {error}")),
+    }
+}
+
+/// The digits of a hash that are shown: as many as tell files apart for people.
+const HASH_DIGITS: usize = 16;
+
+/// What describes a run, for people: of a hash the first digits.
+pub fn fact(value: &str) -> String {
+    match value.strip_prefix("sha256 ").and_then(|rest| rest.split_once(' ')) {
+        Some((hash, rest)) if hash.len() > HASH_DIGITS && hash.is_ascii() => {
+            format!("sha256 {}.. {rest}", &hash[..HASH_DIGITS])
+        }
+        _ => value.to_owned(),
     }
 }
 
@@ -248,26 +264,16 @@ fn classes(out: &mut String, selection: Selection, busy: u64, top: usize) {
     table(out, &[("share", Right), ("cycles", Right), ("count", Right), ("class", Left)], &shown);
 }
 
-fn rows(
-    out: &mut String,
-    heading: &str,
-    what: &str,
-    ledger: &Ledger,
-    rows: BTreeMap<String, Row>,
-    busy: u64,
-    top: usize,
-) {
-    let mut rows: Vec<(String, Row)> = rows.into_iter().filter(|(_, row)| row.busy() != 0).collect();
-    rows.sort_by(|a, b| b.1.busy().cmp(&a.1.busy()).then_with(|| a.0.cmp(&b.0)));
-    let shown: Vec<Vec<String>> = rows
+fn rows(out: &mut String, [heading, what]: [&str; 2], ledger: &Ledger, top: Top, busy: u64) {
+    let shown: Vec<Vec<String>> = top
+        .rows
         .iter()
-        .take(limit(top))
         .map(|(name, row)| {
             let (part, spent) = (share(row.busy(), busy), cycles(row.busy()));
             vec![part, spent, number(row.instructions), shortened(name), dominant(ledger, row)]
         })
         .collect();
-    title(out, heading, shown.len(), rows.len());
+    title(out, heading, shown.len(), top.of);
     let headings = [("share", Right), ("cycles", Right), ("instructions", Right), (what, Left), ("for what", Left)];
     table(out, &headings, &shown);
 }
@@ -285,8 +291,8 @@ fn shortened(name: &str) -> String {
 
 /// What most of a row's busy time went to: at most three causes, none below five percent.
 fn dominant(ledger: &Ledger, row: &Row) -> String {
-    let mut causes: Vec<(&Cause, &Amount)> = row.causes.iter().filter(|(cause, _)| **cause != Cause::Halted).collect();
-    causes.sort_by(|a, b| b.1.ticks.cmp(&a.1.ticks).then(a.0.cmp(b.0)));
+    let mut causes: Vec<&(Cause, Amount)> = row.causes.iter().filter(|(cause, _)| *cause != Cause::Halted).collect();
+    causes.sort_by(|a, b| b.1.ticks.cmp(&a.1.ticks).then(a.0.cmp(&b.0)));
     let parts = causes.into_iter().take(3).filter(|(_, amount)| amount.ticks.saturating_mul(20) >= row.busy().max(1));
     let parts: Vec<String> = parts
         .map(|(cause, amount)| {
@@ -315,6 +321,7 @@ pub fn header_document(ledger: &Ledger) -> Value {
         "tsc_hz": header.tsc_hz,
         "metadata": header.metadata,
         "clocks": header.clocks,
+        "folded": ledger.folded.describe(),
         "consistent": ledger.verify().is_ok(),
     })
 }
@@ -323,28 +330,21 @@ fn amount(amount: Amount) -> Value {
     json!({ "count": amount.count, "ticks": amount.ticks, "cycles": whole_cycles(amount.ticks) })
 }
 
-fn document(ledger: &Ledger, selection: Selection, region: Option<&str>) -> Value {
-    let lines = |by| -> Vec<Value> {
-        let mut rows: Vec<(String, Row)> = selection.rows(by).into_iter().collect();
-        rows.sort_by(|a, b| b.1.ticks.cmp(&a.1.ticks).then_with(|| a.0.cmp(&b.0)));
-        rows.into_iter()
-            .map(|(name, row)| {
-                let causes: BTreeMap<String, Value> =
-                    row.causes.iter().map(|(cause, sum)| (cause_name(ledger, *cause), amount(*sum))).collect();
-                json!({ "name": name, "ticks": row.ticks, "instructions": row.instructions, "causes": causes })
-            })
-            .collect()
-    };
-    let kinds: Vec<Value> = selection
-        .kinds()
-        .into_iter()
-        .map(|(kind, sum)| {
-            json!({
-                "family": kind.family.name(), "parameter": kind.param, "name": ledger.describe(kind),
-                "count": sum.count, "ticks": sum.ticks,
-            })
+/// A member of the document: a list is made and printed item by item, since it may be as long as the ledger.
+enum Member {
+    One(Value),
+    Many(Vec<Value>),
+    Lines(By),
+}
+
+/// Members of the document, in their order.
+fn members(ledger: &Ledger, selection: Selection, region: Option<&str>) -> Vec<(&'static str, Member)> {
+    let kinds = selection.kinds().into_iter().map(|(kind, sum)| {
+        json!({
+            "family": kind.family.name(), "parameter": kind.param, "name": ledger.describe(kind),
+            "count": sum.count, "ticks": sum.ticks,
         })
-        .collect();
+    });
     let classes: BTreeMap<&str, Value> =
         Class::ALL.into_iter().zip(selection.classes()).map(|(class, sum)| (class.name(), amount(sum))).collect();
     let devices: BTreeMap<String, Value> = selection
@@ -353,28 +353,68 @@ fn document(ledger: &Ledger, selection: Selection, region: Option<&str>) -> Valu
         .map(|(name, (reads, writes))| (name, json!({ "reads": amount(reads), "writes": amount(writes) })))
         .collect();
     let total = selection.total();
-    json!({
-        "run": header_document(ledger),
-        "region": region,
-        "total": {
-            "ticks": total.ticks,
-            "instructions": amount(total.of(Cause::Instructions)),
-            "crossings": amount(total.crossings()),
-            "vm_exits": amount(total.exits()),
-            "hypervisor": amount(total.operations()),
-            "tlb_misses": amount(total.of(Cause::TlbMisses)),
-            "mispredictions": amount(total.of(Cause::Mispredictions)),
-            "halted": amount(total.of(Cause::Halted)),
-        },
-        "kinds": kinds,
-        "classes": classes,
-        "devices": devices,
-        "symbols": lines(By::Symbol),
-        "rings": lines(By::Ring),
-        "levels": lines(By::Level),
-        "spaces": lines(By::Space),
-        "regions": lines(By::Region),
+    let total = json!({
+        "ticks": total.ticks,
+        "instructions": amount(total.of(Cause::Instructions)),
+        "crossings": amount(total.crossings()),
+        "vm_exits": amount(total.exits()),
+        "hypervisor": amount(total.operations()),
+        "tlb_misses": amount(total.of(Cause::TlbMisses)),
+        "mispredictions": amount(total.of(Cause::Mispredictions)),
+        "halted": amount(total.of(Cause::Halted)),
+    });
+    vec![
+        ("classes", Member::One(json!(classes))),
+        ("devices", Member::One(json!(devices))),
+        ("kinds", Member::Many(kinds.collect())),
+        ("levels", Member::Lines(By::Level)),
+        ("region", Member::One(json!(region))),
+        ("regions", Member::Lines(By::Region)),
+        ("rings", Member::Lines(By::Ring)),
+        ("run", Member::One(header_document(ledger))),
+        ("spaces", Member::Lines(By::Space)),
+        ("symbols", Member::Lines(By::Symbol)),
+        ("total", Member::One(total)),
+    ]
+}
+
+/// Lines by what took most time.
+fn lines<'a>(ledger: &'a Ledger, selection: Selection, by: By) -> impl Iterator<Item = Value> + 'a {
+    let mut rows: Vec<(String, Row)> = selection.rows(by).into_iter().collect();
+    rows.sort_by(|a, b| b.1.ticks.cmp(&a.1.ticks).then_with(|| a.0.cmp(&b.0)));
+    rows.into_iter().map(move |(name, row)| {
+        let causes: BTreeMap<String, Value> =
+            row.causes.iter().map(|(cause, sum)| (cause_name(ledger, *cause), amount(*sum))).collect();
+        json!({ "name": name, "ticks": row.ticks, "instructions": row.instructions, "causes": causes })
     })
+}
+
+/// Prints the report as JSON.
+fn document(ledger: &Ledger, selection: Selection, region: Option<&str>, print: Print) -> Result<()> {
+    let mut before = "{\n";
+    for (name, member) in members(ledger, selection, region) {
+        print(&format!("{before}  \"{name}\": "))?;
+        match member {
+            Member::One(value) => print(&indented(&value, "  "))?,
+            Member::Many(items) => list(&mut items.into_iter(), print)?,
+            Member::Lines(by) => list(&mut lines(ledger, selection, by), print)?,
+        }
+        before = ",\n";
+    }
+    print("\n}\n")
+}
+
+fn indented(value: &Value, by: &str) -> String {
+    format!("{value:#}").replace('\n', &format!("\n{by}"))
+}
+
+fn list(items: &mut dyn Iterator<Item = Value>, print: Print) -> Result<()> {
+    let mut before = "[\n    ";
+    for item in items {
+        print(&format!("{before}{}", indented(&item, "    ")))?;
+        before = ",\n    ";
+    }
+    print(if before.starts_with('[') { "[]" } else { "\n  ]" })
 }
 
 #[cfg(test)]

@@ -128,7 +128,14 @@ fn one_table_of_one_region_reads_well() {
 #[test]
 fn programs_are_told_everything() {
     let ledger = sample(1);
-    let value = document(&ledger, ledger.all(), None);
+    let mut text = String::new();
+    let mut print = |part: &str| {
+        text.push_str(part);
+        Ok(())
+    };
+    document(&ledger, ledger.all(), None, &mut print).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(format!("{value:#}\n"), text, "it is printed as one document would be");
     let ticks = |list: &str| value[list].as_array().unwrap().iter().map(|l| l["ticks"].as_u64().unwrap()).sum::<u64>();
     let clock = ledger.header.clocks[0];
     for list in ["symbols", "rings", "levels", "spaces", "regions"] {

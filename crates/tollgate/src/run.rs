@@ -1,5 +1,6 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
+use crate::identity;
 use crate::memory;
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
@@ -149,11 +150,16 @@ impl Host for Console {
 
 /// A disk as `--disk` names it.
 fn open_disk(argument: &str) -> Result<Disk> {
-    let (path, read_only) = match argument.strip_suffix(",ro") {
-        Some(path) => (path, true),
-        None => (argument, false),
-    };
-    Ok(Disk::open(Path::new(path), read_only)?)
+    let (path, read_only) = disk_path(argument);
+    Ok(Disk::open(path, read_only)?)
+}
+
+/// The file of a disk as `--disk` names it, and whether it is only read.
+fn disk_path(argument: &str) -> (&Path, bool) {
+    match argument.strip_suffix(",ro") {
+        Some(path) => (Path::new(path), true),
+        None => (Path::new(argument), false),
+    }
 }
 
 /// The name and the functions of a file with symbols as `--symbols` names it.
@@ -208,9 +214,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let tsc_hz = profile.tsc_hz.value;
     let symbol_files = args.symbols.iter().map(|s| read_symbols(s)).collect::<Result<Vec<_>>>()?;
     let name = |path: &PathBuf| path.display().to_string();
-    let make = |tier| -> Result<Machine> {
+    let configure = |tier| -> Result<Config> {
         let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
-        let config = Config {
+        Ok(Config {
             memory: args.memory,
             cpus: args.cpus,
             profile: profile.clone(),
@@ -226,9 +232,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             },
             platform: platform.clone(),
             tier,
-        };
-        Machine::new(config).with_context(|| format!("can't boot {}", args.kernel.display()))
+        })
     };
+    let boot = |config| Machine::new(config).with_context(|| format!("can't boot {}", args.kernel.display()));
+    let make = |tier| boot(configure(tier)?);
     if args.dry_run {
         describe(args, &make(tier)?)?;
         return Ok(ExitCode::SUCCESS);
@@ -246,9 +253,16 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         let both = || Ok(Lockstep::new(make(Tier::Interpreter)?, make(tier)?));
         return check(args, both, console()?, symbol_files);
     }
-    let mut machine = make(tier)?;
-    // An unwritable ledger is better known before the run than after it.
-    let ledger = args.ledger.as_deref().map(LedgerFile::create).transpose()?;
+    let config = configure(tier)?;
+    // An unwritable ledger is better known before the run than after it, and what a disk holds may change in it.
+    let ledger = match &args.ledger {
+        Some(path) => {
+            let facts = identity::facts(&config, args.disk.iter().map(|disk| disk_path(disk).0))?;
+            Some(LedgerFile::create(path, facts)?)
+        }
+        None => None,
+    };
+    let mut machine = boot(config)?;
     let mut console = console()?;
     let outcome = machine.run(&mut console);
     let timed_out = console.timed_out;
@@ -290,7 +304,9 @@ fn conclude(
             }
         }
         if let Some(mut file) = ledger {
-            file.write(&machine.ledger(&symbols).to_bytes())?;
+            let mut saved = machine.ledger(&symbols);
+            saved.header.metadata.extend(std::mem::take(&mut file.facts));
+            file.write(&saved.to_bytes().with_context(|| format!("can't write {}", file.path.display()))?)?;
         }
     }
     if args.json {
@@ -378,10 +394,12 @@ struct LedgerFile {
     path: PathBuf,
     temporary: PathBuf,
     file: File,
+    /// What the run was made from.
+    facts: Vec<(String, String)>,
 }
 
 impl LedgerFile {
-    fn create(path: &Path) -> Result<Self> {
+    fn create(path: &Path, facts: Vec<(String, String)>) -> Result<Self> {
         let metadata = std::fs::metadata(path).ok();
         // A device or a pipe is written to directly.
         let temporary = match metadata {
@@ -391,7 +409,7 @@ impl LedgerFile {
         };
         let failed = || format!("can't write the ledger {}", path.display());
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary).with_context(failed)?;
-        let mut ledger = Self { path: path.to_path_buf(), temporary, file };
+        let mut ledger = Self { path: path.to_path_buf(), temporary, file, facts };
         if ledger.temporary != ledger.path {
             ledger.try_room().with_context(failed)?;
         }

@@ -15,9 +15,25 @@ pub fn read_ledger(path: &Path) -> Result<ledger::Ledger> {
 
 /// Prints to standard output. That nobody reads on is no error.
 pub fn emit(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output can't be written"),
-        _ => Ok(()),
+    emit_parts(|print| print(text))
+}
+
+/// What prints a part of an output.
+pub type Print<'a> = &'a mut dyn FnMut(&str) -> Result<()>;
+
+/// Prints to standard output what comes in parts. That nobody reads on ends it, and is no error.
+pub fn emit_parts(parts: impl FnOnce(Print) -> Result<()>) -> Result<()> {
+    const FAILED: &str = "standard output can't be written";
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let done = parts(&mut |part| out.write_all(part.as_bytes()).context(FAILED));
+    let done = done.and_then(|()| out.flush().context(FAILED));
+    let closed = |error: &std::io::Error| error.kind() == ErrorKind::BrokenPipe;
+    match done {
+        Err(error) if error.downcast_ref().is_some_and(closed) => {
+            // What is left in the buffer has no reader.
+            let _ = out.into_parts();
+            Ok(())
+        }
+        done => done,
     }
 }

@@ -90,3 +90,36 @@ fn code_that_was_never_meant_to_be_run() {
     }
     std::fs::remove_dir_all(&directory).expect("the ledgers can be removed");
 }
+
+#[test]
+fn a_run_from_another_directory_under_other_names() {
+    let Some(kernel) = guest("fault.pvh") else { return };
+    let directory = std::env::temp_dir().join(format!("tollgate-determinism-{}-names", std::process::id()));
+    let runs = [("here", "kernel.pvh", "module", "disk.img"), ("there/below", "a-longer-name", "m", "another")];
+    let ledgers = runs.map(|(place, image, module, disk)| {
+        let place = directory.join(place);
+        std::fs::create_dir_all(&place).expect("a directory for the run can be made");
+        std::fs::copy(&kernel, place.join(image)).expect("the kernel can be copied");
+        std::fs::write(place.join(module), b"a module").expect("a module can be written");
+        std::fs::write(place.join(disk), [7; 4096]).expect("a disk can be written");
+        let done = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .current_dir(&place)
+            .args(["run", "--kernel", image, "--initrd", module, "--disk", disk, "--append", "iterations=100"])
+            .args(["--ledger", image.strip_suffix(".pvh").unwrap_or("ledger")])
+            .stdin(Stdio::null())
+            .output()
+            .expect("tollgate can be run");
+        assert_eq!(done.status.code(), Some(1), "{}", String::from_utf8_lossy(&done.stderr));
+        std::fs::read(place.join(image.strip_suffix(".pvh").unwrap_or("ledger"))).expect("the run left a ledger")
+    });
+    // What a disk holds is another thing than what it is called.
+    std::fs::write(directory.join("here/disk.img"), [8; 4096]).expect("a disk can be written");
+    let other = run(
+        &directory.join("here/kernel.pvh"),
+        &directory.join("other"),
+        &["--disk", directory.join("here/disk.img").to_str().expect("is text"), "--append", "iterations=100"],
+    );
+    std::fs::remove_dir_all(&directory).expect("the directory can be removed");
+    assert!(ledgers[0] == ledgers[1], "the ledgers differ");
+    assert!(ledgers[0] != other.ledger, "another disk is another run");
+}

@@ -84,6 +84,13 @@ impl Symbols {
         })
     }
 
+    /// Start and length of the symbol that `rip` is in, and the number of the table that it is in.
+    pub(crate) fn range(&self, space: u64, rip: u64) -> Option<((u64, u64), u32)> {
+        let (number, at) = self.place(space, rip)?;
+        let symbol = &self.tables[number].symbols[at];
+        Some(((symbol.start, symbol.size), number as u32))
+    }
+
     fn saved(&self, (number, at): (usize, usize)) -> SavedSymbol {
         let table = &self.tables[number];
         let Symbol { start, size, name } = table.symbols[at].clone();

@@ -1,0 +1,182 @@
+use super::*;
+use crate::ledger::BlockRuns;
+use crate::ledger::tests::sample;
+use proptest::prelude::*;
+
+#[test]
+fn what_is_written_is_read_again() {
+    let ledger = sample();
+    assert_eq!(Ledger::read(&ledger.to_bytes().unwrap()), Ok(ledger));
+}
+
+#[test]
+fn the_same_run_gives_the_same_bytes() {
+    assert_eq!(sample().to_bytes().unwrap(), sample().to_bytes().unwrap());
+}
+
+#[test]
+fn a_file_of_several_frames_is_read_again() {
+    let mut ledger = sample();
+    ledger.blocks = (0..300_000u64)
+        .map(|i| BlockRuns {
+            region: 0,
+            origin: (i / 150_000) as u32,
+            rip: i * i,
+            shape: 0,
+            runs: i.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        })
+        .collect();
+    assert!(ledger.payload(VERSION).len() > 2 * FRAME);
+    assert_eq!(Ledger::read(&ledger.to_bytes().unwrap()), Ok(ledger));
+}
+
+#[test]
+fn damage_is_recognized() {
+    let bytes = sample().to_bytes().unwrap();
+    assert_eq!(Ledger::read(b"\xff\xd8\xff\xe0JFIF and more"), Err(LedgerError::NotALedger));
+    assert_eq!(Ledger::read(&[]), Err(LedgerError::NotALedger));
+    assert_eq!(
+        Ledger::read(&bytes[..bytes.len() - 1]),
+        Err(LedgerError::Length { expected: bytes.len() as u64, found: bytes.len() as u64 - 1 })
+    );
+    let mut flipped = bytes.clone();
+    flipped[PREAMBLE + 20] ^= 4;
+    assert_eq!(Ledger::read(&flipped), Err(LedgerError::Checksum));
+    let mut newer = bytes;
+    newer[8] = 4;
+    assert_eq!(Ledger::read(&newer), Err(LedgerError::Version { found: 4 }));
+}
+
+#[test]
+fn files_from_before_there_were_hypervisors_are_read() {
+    let as_version_1 = |ledger: &Ledger| Ledger::read(&framed(&ledger.payload(1), 1));
+    let mut ledger = sample();
+    assert_eq!(as_version_1(&ledger), Ok(ledger.clone()));
+    ledger.events.last_mut().unwrap().kind = Kind::new(Family::VmExit, 10);
+    assert_eq!(Ledger::read(&ledger.to_bytes().unwrap()), Ok(ledger.clone()));
+    assert!(matches!(as_version_1(&ledger), Err(LedgerError::Malformed { section: "events", .. })));
+}
+
+/// A file around a payload, with the right lengths and checksum.
+fn around(payload: &[u8]) -> Vec<u8> {
+    framed(payload, VERSION)
+}
+
+#[test]
+fn a_frame_that_claims_to_be_huge_is_refused() {
+    let mut frames = Vec::new();
+    frames.extend_from_slice(&u32::MAX.to_le_bytes());
+    frames.extend_from_slice(&1u32.to_le_bytes());
+    frames.push(0);
+    assert_eq!(unpack(&frames), Err(LedgerError::Frame));
+}
+
+#[test]
+fn entries_that_point_nowhere_are_refused() {
+    for break_it in [
+        |l: &mut Ledger| l.blocks.last_mut().unwrap().shape = 99,
+        |l: &mut Ledger| l.blocks.last_mut().unwrap().origin = 99,
+        |l: &mut Ledger| l.events.last_mut().unwrap().region = 99,
+        |l: &mut Ledger| l.events.last_mut().unwrap().kind = Kind::new(Family::Instruction, 99),
+        |l: &mut Ledger| l.events.last_mut().unwrap().kind = Kind::new(Family::Operation, 99),
+        |l: &mut Ledger| l.events.swap(0, 1),
+        |l: &mut Ledger| l.origins.swap(0, 1),
+        |l: &mut Ledger| l.origins[0].ring = 4,
+        |l: &mut Ledger| l.regions.clear(),
+        |l: &mut Ledger| l.header.tsc_hz = 0,
+    ] {
+        let mut ledger = sample();
+        break_it(&mut ledger);
+        assert!(matches!(Ledger::read(&ledger.to_bytes().unwrap()), Err(LedgerError::Malformed { .. })));
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = Ledger::read(&bytes);
+        let _ = Ledger::read(&around(&bytes));
+    }
+
+    #[test]
+    fn no_change_of_a_payload_makes_the_reader_panic(
+        changes in prop::collection::vec((0usize..4000, any::<u8>()), 1..8), cut in 0usize..4000,
+    ) {
+        let mut payload = sample().payload(VERSION);
+        for (at, byte) in changes {
+            let at = at % payload.len();
+            payload[at] = byte;
+        }
+        payload.truncate(payload.len() - cut % 16);
+        if let Ok(ledger) = Ledger::read(&around(&payload)) {
+            let _ = ledger.verify();
+            let _ = ledger.symbol(0, u64::MAX);
+        }
+    }
+}
+
+/// More blocks than a ledger has now, of one function.
+fn many() -> Ledger {
+    let mut ledger = sample();
+    let more = (0..MOST_ENTRIES as u64 + 10).map(|i| BlockRuns { region: 0, origin: 1, rip: i, shape: 0, runs: 1 });
+    ledger.blocks = more.collect();
+    ledger
+}
+
+#[test]
+fn older_files_with_more_entries_are_folded_as_they_are_read() {
+    let ledger = many();
+    let read = Ledger::read(&framed(&ledger.payload(2), 2)).expect("is readable");
+    assert!(read.blocks.len() + read.events.len() <= MOST_ENTRIES);
+    assert_eq!(read.all().total().instructions, ledger.all().total().instructions);
+    assert_eq!(read.all().total().ticks, ledger.all().total().ticks);
+    assert!(read.folded.addresses > MOST_ENTRIES as u64 / 2);
+    let now = Ledger::read(&framed(&ledger.payload(VERSION), VERSION));
+    assert!(matches!(now, Err(LedgerError::Malformed { section: "events", .. })), "none is written now");
+}
+
+#[test]
+fn nothing_is_written_that_cannot_be_read() {
+    let error = many().to_bytes().expect_err("is too large").to_string();
+    assert!(error.contains("the ledger is too large") && error.contains("--limit"), "{error}");
+    let mut ledger = sample();
+    let text = "\u{e9}".repeat(LONGEST_METADATA);
+    ledger.header.metadata.insert("command line".into(), text.clone());
+    ledger.symbols[0].name = text.clone();
+    let read = Ledger::read(&ledger.to_bytes().unwrap()).expect("is readable");
+    assert_eq!(read.header.metadata["command line"], text[..LONGEST_METADATA]);
+    assert_eq!(read.symbols[0].name, text[..LONGEST_NAME]);
+    ledger.symbols = (0..LARGEST_PAYLOAD / LONGEST_NAME + 1)
+        .map(|i| SavedSymbol { start: i as u64, name: text[..LONGEST_NAME].to_owned(), ..ledger.symbols[0].clone() })
+        .collect();
+    assert!(ledger.to_bytes().expect_err("is too large").to_string().contains("--symbols"));
+}
+
+#[test]
+fn a_payload_beyond_the_limit_is_called_too_large() {
+    let bytes = framed(&vec![0; LARGEST_PAYLOAD + 1], 2);
+    assert!(bytes.len() < 1 << 20, "little is enough to ask for much");
+    assert_eq!(Ledger::read(&bytes), Err(LedgerError::TooLarge));
+    assert!(LedgerError::TooLarge.to_string().contains("run the guest again"));
+}
+
+#[test]
+fn folded_places_are_read_again_and_checked() {
+    let mut ledger = sample();
+    ledger.folded.addresses = 3;
+    ledger.folded.recorded = Coarseness::from_index(2).unwrap();
+    let range = Range { start: 0x40_1000, len: 0x1000 };
+    ledger.folded.places.push(FoldedPlace { region: 1, origin: 2, rip: 0x40_1010, range });
+    assert_eq!(Ledger::read(&ledger.to_bytes().unwrap()), Ok(ledger.clone()));
+    for break_it in [
+        |l: &mut Ledger| l.folded.places[0].region = 9,
+        |l: &mut Ledger| l.folded.places[0].origin = 9,
+        |l: &mut Ledger| l.folded.places[0].range.start = 0x40_1011,
+        |l: &mut Ledger| l.folded.places.push(l.folded.places[0]),
+    ] {
+        let mut broken = ledger.clone();
+        break_it(&mut broken);
+        let read = Ledger::read(&broken.to_bytes().unwrap());
+        assert!(matches!(read, Err(LedgerError::Malformed { section: "folded", .. })), "{read:?}");
+    }
+}

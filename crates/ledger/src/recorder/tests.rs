@@ -1,0 +1,249 @@
+use super::*;
+use crate::Family;
+use crate::recorder::tables::CHUNK;
+use std::collections::BTreeMap;
+
+fn origin(recorder: &mut Recorder, space: u64) -> OriginId {
+    recorder.origin(Origin { level: 0, ring: 0, space })
+}
+
+#[test]
+fn equal_origins_and_shapes_have_one_number() {
+    let mut r = Recorder::default();
+    let a = origin(&mut r, 1);
+    assert_ne!(a, origin(&mut r, 2));
+    assert_eq!(a, origin(&mut r, 1));
+    let shape = r.shape(&vec![(Class::Alu, 3)]);
+    assert_eq!(shape, r.shape(&vec![(Class::Alu, 3)]));
+    assert_ne!(shape, r.shape(&vec![(Class::Alu, 4)]));
+}
+
+#[test]
+fn runs_add_up_beyond_32_bits() {
+    let mut r = Recorder::default();
+    let (o, s) = (origin(&mut r, 1), r.shape(&vec![(Class::Alu, 1)]));
+    for _ in 0..5 {
+        r.add_block(o, 0xffff_ffff_8100_0000, s, u64::from(u32::MAX));
+    }
+    let all: Vec<_> = r.blocks().collect();
+    assert_eq!(all, [(0, o, 0xffff_ffff_8100_0000, s, 5 * u64::from(u32::MAX))]);
+}
+
+#[test]
+fn many_blocks_are_all_kept_apart() {
+    let mut r = Recorder::default();
+    let (o, p, s) = (origin(&mut r, 1), origin(&mut r, 2), r.shape(&vec![]));
+    let n = 3 * CHUNK as u64 + 5;
+    for round in 1..=2 {
+        for i in 0..n {
+            r.add_block(if i % 2 == 0 { o } else { p }, i * 7, s, round * (i + 1));
+        }
+    }
+    let runs: BTreeMap<_, _> = r.blocks().map(|(_, origin, rip, _, runs)| ((origin, rip), runs)).collect();
+    assert_eq!(runs.len() as u64, n);
+    assert!(runs.iter().all(|((_, rip), runs)| *runs == (rip / 7 + 1) * 3));
+}
+
+#[test]
+fn charges_go_to_the_innermost_region() {
+    let mut r = Recorder::default();
+    let (o, kind) = (origin(&mut r, 0), Kind::new(Family::Iret, 0));
+    let charge = |r: &mut Recorder| r.add(o, 1, kind, 1, 10);
+    charge(&mut r);
+    r.begin_region("outer");
+    charge(&mut r);
+    r.begin_region("inner\n");
+    charge(&mut r);
+    charge(&mut r);
+    assert!(r.end_region("inner"));
+    charge(&mut r);
+    assert!(r.end_region(""));
+    assert!(!r.end_region("outer"), "it has ended");
+    charge(&mut r);
+    r.begin_region("inner");
+    charge(&mut r);
+    let mut counts: Vec<_> = r.events().map(|(region, _, _, _, amount)| (region, amount.count)).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [(0, 2), (1, 2), (2, 3)]);
+    let regions: Vec<_> = r.regions().iter().map(|region| (region.name.as_str(), region.begun)).collect();
+    assert_eq!(regions, [("", 0), ("outer", 1), ("inner", 2)]);
+}
+
+#[test]
+fn overlapping_regions_end_in_any_order() {
+    let mut r = Recorder::default();
+    r.begin_region("a");
+    r.begin_region("b");
+    assert!(r.end_region("a"));
+    assert_eq!(r.current, 2);
+    assert!(r.end_region("b"));
+    assert_eq!(r.current, 0);
+}
+
+#[test]
+fn a_guest_cannot_make_endless_regions() {
+    let mut r = Recorder::default();
+    for i in 0..10_000 {
+        r.begin_region(&i.to_string());
+        if i % 2 == 0 {
+            r.end_region("");
+        }
+    }
+    assert!(r.regions().len() <= MOST_REGIONS);
+    assert!(r.begun.len() <= DEEPEST_REGION);
+}
+
+/// A recorder that has room for little.
+fn small(most_recorded: usize, most_shapes: usize) -> Recorder {
+    Recorder { most_recorded, most_shapes, ..Recorder::default() }
+}
+
+fn entries(recorder: &Recorder) -> usize {
+    recorder.blocks().count() + recorder.events().count() + recorder.classes().count()
+}
+
+/// Charges of code in the kernel and of two users, in two regions, with as many kinds and shapes.
+fn charges() -> Vec<impl Fn(&mut Recorder)> {
+    let mut charges = Vec::new();
+    for i in 0..6000u64 {
+        let origin = Origin { level: (i % 2) as u8, ring: if i % 3 == 0 { 3 } else { 0 }, space: 0x1000 * (i % 5) };
+        let base = if i % 3 == 1 { 0xffff_ffff_8100_0000 } else { 0x40_0000 };
+        let rip = base + i * 37 % 100_000;
+        charges.push(move |recorder: &mut Recorder| {
+            let id = recorder.origin(origin);
+            if i % 7 == 0 {
+                recorder.begin_region("work");
+            }
+            match i % 4 {
+                0 => recorder.add(id, rip, Kind::new(Family::Rdmsr, i as u32), 1, 10),
+                1 => recorder.add(id, rip, Kind::new(Family::Syscall, 0), i, 100 * i),
+                _ => {
+                    let shape = recorder.shape(&vec![(Class::Alu, 1 + i as u32 % 90), (Class::Jump, 1)]);
+                    recorder.add_block(id, rip, shape, 1 + i % 4);
+                }
+            }
+            recorder.end_region("work");
+        });
+    }
+    charges
+}
+
+/// Everything a recorder holds, by contents instead of numbers.
+fn contents(recorder: &Recorder) -> Vec<String> {
+    let origin = |id: OriginId| recorder.origins()[id.0 as usize];
+    let shape = |id: ShapeId| &recorder.shapes()[id.0 as usize];
+    let blocks =
+        recorder.blocks().map(|(r, o, rip, s, runs)| format!("{r} {:?} {rip:#x} {:?} {runs}", origin(o), shape(s)));
+    let events =
+        recorder.events().map(|(r, o, rip, kind, sum)| format!("{r} {:?} {rip:#x} {kind:?} {sum:?}", origin(o)));
+    let classes = recorder.classes().map(|(r, o, rip, class, n)| format!("{r} {:?} {rip:#x} {class:?} {n}", origin(o)));
+    let mut all: Vec<String> = blocks.chain(events).chain(classes).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Ticks of events, and instructions.
+fn sums(recorder: &Recorder) -> (u64, u64) {
+    let ticks = recorder.events().map(|event| event.4.ticks).sum();
+    let of = |id: ShapeId| recorder.shapes()[id.0 as usize].iter().map(|part| u64::from(part.1)).sum::<u64>();
+    let blocks: u64 = recorder.blocks().map(|block| of(block.3) * block.4).sum();
+    (ticks, blocks + recorder.classes().map(|class| class.4).sum::<u64>())
+}
+
+#[test]
+fn what_is_folded_depends_on_the_charges_and_not_on_their_order() {
+    let charges = charges();
+    let mut exact = Recorder::default();
+    charges.iter().for_each(|charge| charge(&mut exact));
+    assert_eq!(exact.coarseness(), Coarseness::default());
+    let mut seen = Vec::new();
+    for (most, shapes) in [(5000, 64), (4000, 1000), (3000, 1000), (2000, 1000), (700, 1000), (300, 1000), (60, 1000)] {
+        let mut forwards = small(most, shapes);
+        charges.iter().for_each(|charge| charge(&mut forwards));
+        let mut backwards = small(most, shapes);
+        charges.iter().rev().for_each(|charge| charge(&mut backwards));
+        let mut shuffled = small(most, shapes);
+        (0..charges.len()).for_each(|i| charges[i * 7919 % charges.len()](&mut shuffled));
+        assert!(entries(&forwards) <= most && forwards.shapes_used <= shapes, "{most}: {}", entries(&forwards));
+        for other in [&backwards, &shuffled] {
+            assert_eq!(forwards.coarseness(), other.coarseness(), "{most}");
+            assert_eq!(contents(&forwards), contents(other), "{most}");
+        }
+        assert_eq!(sums(&forwards), sums(&exact), "{most}");
+        seen.push(forwards.coarseness().index());
+    }
+    assert!(seen.is_sorted() && seen[0] > 0, "{seen:?}");
+    assert!(seen.iter().collect::<std::collections::BTreeSet<_>>().len() > 3, "{seen:?}");
+}
+
+#[test]
+fn code_of_the_kernel_stays_exact_longest() {
+    let mut r = small(1000, 1000);
+    let (kernel, user) = (origin(&mut r, 1), r.origin(Origin { level: 0, ring: 3, space: 1 }));
+    let shape = r.shape(&vec![(Class::Alu, 2)]);
+    for i in 0..900 {
+        r.add_block(kernel, 0xffff_ffff_8100_0000 + i, shape, 1);
+    }
+    for i in 0..50_000 {
+        r.add_block(user, 0x40_0000 + i, shape, 3);
+    }
+    assert_eq!(r.coarseness().index(), 1);
+    assert_eq!(r.blocks().count(), 900);
+    let pages: BTreeMap<u64, u64> = r.classes().map(|(_, _, rip, _, n)| (rip, n)).collect();
+    assert_eq!(pages.len(), 50_000usize.div_ceil(4096));
+    assert_eq!(pages[&0x40_0000], 4096 * 6);
+}
+
+#[test]
+fn no_guest_makes_a_recorder_grow_without_end() {
+    let mut r = small(2000, 50);
+    for i in 0..100_000u64 {
+        let mixed = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let id = r.origin(Origin { level: 1, ring: (i % 4) as u8, space: mixed & !0xfff });
+        if i % 1000 == 0 {
+            r.begin_region(&format!("{i}"));
+        }
+        r.add(id, mixed, Kind::new(Family::Wrmsr, i as u32), 1, 1);
+        r.add(id, !mixed, Kind::new(Family::PortIn, mixed as u32), 1, 1);
+        let shape = r.shape(&vec![(Class::Alu, i as u32)]);
+        r.add_block(id, mixed, shape, 1);
+        r.forget_shapes();
+        assert!(entries(&r) <= 2000 || i % 500 != 0);
+    }
+    assert!(entries(&r) <= 2000, "{}", entries(&r));
+    assert!(r.shapes().len() <= IDLE_SHAPES + 51, "{}", r.shapes().len());
+    let (ticks, instructions) = sums(&r);
+    assert_eq!((ticks, instructions), (200_000, (0..100_000).sum()));
+}
+
+#[test]
+fn shapes_that_no_block_has_are_forgotten() {
+    let mut r = Recorder::default();
+    let id = origin(&mut r, 1);
+    for i in 0..IDLE_SHAPES as u32 + 10 {
+        let shape = r.shape(&vec![(Class::Load, i)]);
+        if i % 10_000 == 0 {
+            r.add_block(id, u64::from(i), shape, 5);
+        }
+        if i == 10_000 {
+            r.begin_region("another");
+        }
+    }
+    let before = contents(&r);
+    r.forget_shapes();
+    assert_eq!(r.shapes().len(), 7);
+    assert_eq!(contents(&r), before);
+    let again = r.shape(&vec![(Class::Load, 20_000)]);
+    assert_eq!(r.shapes().len(), 7);
+    r.add_block(id, 20_000, again, 1);
+    assert_eq!(r.blocks().map(|block| block.4).max(), Some(6));
+}
+
+#[test]
+fn nothing_charged_leaves_nothing() {
+    let mut r = Recorder::default();
+    let (id, shape) = (origin(&mut r, 1), r.shape(&vec![(Class::Alu, 1)]));
+    r.add_block(id, 1, shape, 0);
+    r.add(id, 1, Kind::new(Family::Iret, 0), 0, 0);
+    assert_eq!(entries(&r), 0);
+}

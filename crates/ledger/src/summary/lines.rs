@@ -1,0 +1,176 @@
+//! Which line of a table a charge belongs to, and what the line is called.
+
+use super::By;
+use crate::ledger::Ledger;
+use crate::recorder::coarse::{HALF, PAGE, Range};
+use rustc_hash::FxHashMap;
+
+/// A line, by numbers: names are made for those only that are shown. What the numbers are depends on [`By`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Line(u64, u64);
+
+/// The function, or what stands for one where there is none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Function {
+    /// The symbol of that number.
+    Symbol(u32),
+    /// What was folded of the image that has this symbol.
+    Image(u32),
+    /// Code of ring 3 without symbols.
+    User,
+    /// Other code in the lower half of the address space.
+    Low,
+    /// Other code in the upper half.
+    Kernel,
+}
+
+impl Function {
+    fn pack(self) -> u64 {
+        match self {
+            Function::Symbol(number) => u64::from(number),
+            Function::Image(number) => 1 << 32 | u64::from(number),
+            Function::User => 2 << 32,
+            Function::Low => 3 << 32,
+            Function::Kernel => 4 << 32,
+        }
+    }
+
+    fn unpack(packed: u64) -> Self {
+        match packed >> 32 {
+            0 => Function::Symbol(packed as u32),
+            1 => Function::Image(packed as u32),
+            2 => Function::User,
+            3 => Function::Low,
+            _ => Function::Kernel,
+        }
+    }
+}
+
+/// In the second number of a line by address: it stands for many. Above it is a code of the range's length.
+const FOLDED: u64 = 1 << 48;
+
+/// The lines of a table of a ledger.
+pub struct Lines<'a> {
+    ledger: &'a Ledger,
+    by: By,
+    guest: bool,
+    /// For each symbol the first that is called the same.
+    alike: Vec<u32>,
+}
+
+impl<'a> Lines<'a> {
+    /// The lines by what `by` says.
+    pub fn new(ledger: &'a Ledger, by: By) -> Self {
+        let mut alike = Vec::new();
+        if matches!(by, By::Symbol | By::Address) {
+            let mut known: FxHashMap<(&str, &str, u64), u32> = FxHashMap::default();
+            alike.extend(ledger.symbols.iter().zip(0u32..).map(|(symbol, number)| {
+                let key = match by {
+                    By::Address => (symbol.name.as_str(), "", symbol.start),
+                    _ => (symbol.name.as_str(), symbol.module.as_str(), 0),
+                };
+                *known.entry(key).or_insert(number)
+            }));
+        }
+        Self { ledger, by, guest: ledger.has_guest(), alike }
+    }
+
+    /// The line of what is charged to (origin, address, region).
+    pub fn of(&self, (origin, rip, region): (u32, u64, u32)) -> Line {
+        let who = &self.ledger.origins[origin as usize];
+        match self.by {
+            By::Symbol | By::Address => {
+                let folded = self.ledger.folded.range(region, origin, rip);
+                let function = self.function(origin, rip, folded);
+                match (self.by, folded) {
+                    (By::Symbol, _) => Line(function.pack(), 0),
+                    (_, None) => Line(rip, function.pack()),
+                    (_, Some(range)) => {
+                        let long = u64::from(range.len == PAGE) + 2 * u64::from(range.len == HALF);
+                        Line(range.start, FOLDED * (1 + long) | function.pack())
+                    }
+                }
+            }
+            By::Space => Line(who.space, 0),
+            By::Ring => Line(u64::from(who.level), u64::from(who.ring)),
+            By::Level => Line(u64::from(who.level), 0),
+            By::Region => Line(u64::from(region), 0),
+        }
+    }
+
+    fn function(&self, origin: u32, rip: u64, folded: Option<Range>) -> Function {
+        let who = &self.ledger.origins[origin as usize];
+        match self.ledger.symbol_at(who.space, rip) {
+            Some(at) => {
+                let (symbol, number) = (&self.ledger.symbols[at], self.alike[at]);
+                let inside = |range: Range| range.start >= symbol.start && range.len <= symbol.size;
+                if folded.is_none_or(inside) { Function::Symbol(number) } else { Function::Image(number) }
+            }
+            None if who.ring == 3 => Function::User,
+            None if rip & HALF == 0 => Function::Low,
+            None => Function::Kernel,
+        }
+    }
+
+    fn function_name(&self, function: Function) -> String {
+        match function {
+            Function::Symbol(number) => {
+                let symbol = &self.ledger.symbols[number as usize];
+                match symbol.module.is_empty() {
+                    true => symbol.name.clone(),
+                    false => format!("{} [{}]", symbol.name, symbol.module),
+                }
+            }
+            Function::Image(number) => match self.ledger.symbols[number as usize].module.as_str() {
+                "" => "[kernel, folded]".to_owned(),
+                module => format!("[{module}, folded]"),
+            },
+            Function::User => "[user code]".to_owned(),
+            Function::Low => "[kernel, low addresses]".to_owned(),
+            Function::Kernel => "[kernel, no symbol]".to_owned(),
+        }
+    }
+
+    /// What a line is called.
+    pub fn name(&self, Line(first, second): Line) -> String {
+        match self.by {
+            By::Symbol => self.function_name(Function::unpack(first)),
+            By::Address if second < FOLDED => match Function::unpack(second) {
+                Function::Symbol(number) => {
+                    let symbol = &self.ledger.symbols[number as usize];
+                    format!("{first:#x} {}+{:#x}", symbol.name, first - symbol.start)
+                }
+                _ => format!("{first:#x}"),
+            },
+            By::Address => {
+                let name = self.function_name(Function::unpack(second % FOLDED));
+                match second / FOLDED {
+                    1 => format!("{first:#x} {name}, folded"),
+                    2 => format!("{first:#x} page of {name}"),
+                    _ => format!("all of {name}"),
+                }
+            }
+            By::Space if first == 0 => "no paging".to_owned(),
+            By::Space => format!("{first:#x}"),
+            By::Ring if !self.guest => format!("ring {second}"),
+            By::Ring if first == 0 => format!("hypervisor, for ring {second}"),
+            By::Ring => format!("{}, ring {second}", level_name(first)),
+            By::Level if first == 0 && !self.guest => "the machine itself".to_owned(),
+            By::Level => level_name(first),
+            By::Region => match self.ledger.regions[first as usize].name.as_str() {
+                "" => "(outside)".to_owned(),
+                name => name.to_owned(),
+            },
+        }
+    }
+}
+
+/// What a level is called where there is a guest.
+fn level_name(level: u64) -> String {
+    match level {
+        0 => "hypervisor".to_owned(),
+        1 => "guest".to_owned(),
+        2 => "nested guest".to_owned(),
+        _ => format!("level {level}"),
+    }
+}

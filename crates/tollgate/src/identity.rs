@@ -1,0 +1,57 @@
+//! What a run was made from, as its ledger has it: hashes and lengths, so that the same run from other places, under other
+//! names, is the same ledger.
+
+use anyhow::{Context, Result};
+use machine::Config;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Bytes that are hashed at a time.
+const PIECE: usize = 1 << 20;
+
+/// Key and value for each image and disk. A disk is read as a whole: what counts is what it holds before the run.
+pub fn facts<'a>(config: &Config, disks: impl Iterator<Item = &'a Path>) -> Result<Vec<(String, String)>> {
+    let mut facts = vec![("kernel".to_owned(), of(&mut config.kernel.as_slice())?)];
+    if let Some(initrd) = &config.initrd {
+        facts.push(("initrd".to_owned(), of(&mut initrd.as_slice())?));
+    }
+    for (number, path) in disks.enumerate() {
+        let failed = || format!("the disk {} can't be read for its hash, which the ledger has", path.display());
+        let hash = File::open(path).map_err(anyhow::Error::from).and_then(|mut file| of(&mut file));
+        facts.push((format!("disk {number}"), hash.with_context(failed)?));
+    }
+    Ok(facts)
+}
+
+/// Hash and length of everything that can be read.
+fn of(from: &mut dyn Read) -> Result<String> {
+    let mut hasher = Sha256::new();
+    let mut piece = vec![0; PIECE];
+    let mut len = 0;
+    loop {
+        let read = from.read(&mut piece)?;
+        if read == 0 {
+            break;
+        }
+        hasher.update(&piece[..read]);
+        len += read as u64;
+    }
+    let hash: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("sha256 {hash} {len} bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_that_of_sha256sum() {
+        let abc = "sha256 ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad 3 bytes";
+        assert_eq!(of(&mut &b"abc"[..]).unwrap(), abc);
+        let long = vec![b'a'; 1_000_000];
+        let million = "sha256 cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0 1000000 bytes";
+        assert_eq!(of(&mut long.as_slice()).unwrap(), million);
+    }
+}
