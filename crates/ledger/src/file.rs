@@ -317,7 +317,7 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
     } else if version <= BEFORE_FOLDING {
         let symbols = std::mem::take(&mut ledger.symbols);
         let functions = SavedFunctions::new(&symbols);
-        if !ledger.fold(&functions, MOST_ENTRIES, || blocks.clone(), || events.clone()) {
+        if !ledger.fold(&functions, MOST_ENTRIES, &|_, _, _| None, || blocks.clone(), || events.clone()) {
             return Err(LedgerError::TooLarge);
         }
         ledger.symbols = symbols;

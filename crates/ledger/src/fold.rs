@@ -69,7 +69,10 @@ pub(crate) struct Context<'a> {
     pub(crate) shapes: &'a [Shape],
     pub(crate) class_ticks: &'a [u32; Class::COUNT],
     pub(crate) functions: &'a dyn Functions,
+    /// How coarsely the run was recorded.
     pub(crate) recorded: Coarseness,
+    /// The range that an address of a region and an origin stands for.
+    pub(crate) ranges: &'a dyn Fn(u32, u32, u64) -> Option<Range>,
 }
 
 /// Blocks and events that fit, sorted, and the origins that they refer to.
@@ -164,16 +167,14 @@ struct Target {
 
 /// The places of addresses that a run recorded coarsely.
 pub(crate) fn recorded(
-    origins: &[Origin],
-    recorded: Coarseness,
+    ranges: &dyn Fn(u32, u32, u64) -> Option<Range>,
     blocks: impl Iterator<Item = BlockRuns>,
     events: impl Iterator<Item = EventCharge>,
 ) -> Vec<FoldedPlace> {
     let mut places = Vec::new();
     let mut walk = Places::new(blocks, events);
     while let Some((region, origin, rip)) = walk.next() {
-        let range = recorded.range(origins[origin as usize], rip);
-        places.extend(range.map(|range| FoldedPlace { region, origin, rip, range }));
+        places.extend(ranges(region, origin, rip).map(|range| FoldedPlace { region, origin, rip, range }));
     }
     places
 }
@@ -267,7 +268,7 @@ impl<'a> Folding<'a> {
                 group = next;
             }
             let who = context.origins[from as usize];
-            let recorded = context.recorded.range(who, rip);
+            let recorded = (context.ranges)(region, from, rip);
             if self.plan.hot && walk.size(self.costs) >= self.from {
                 self.out.blocks.extend_from_slice(&walk.here.0);
                 self.out.events.extend_from_slice(&walk.here.1);

@@ -2,7 +2,7 @@
 
 use crate::fold::{self, Context, Fitting, Folded, Functions, MOST_ENTRIES};
 use crate::recorder::coarse::{Coarseness, Range};
-use crate::recorder::{Recorder, Region, Shape};
+use crate::recorder::{OriginId, Recorder, Region, Shape};
 use crate::symbols::Symbols;
 use crate::{Class, Costs, Family, Kind, Origin, Profile, Ticks};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -156,7 +156,7 @@ pub enum VerifyError {
 }
 
 impl Ledger {
-    /// The ledger of a run. Resolves the addresses that were charged with `symbols`, and folds those that were charged least if
+    /// The ledger of a run, whose recorder has settled. Resolves the addresses that were charged with `symbols`, and folds those that were charged least if
     /// there are too many.
     pub fn new(header: Header, recorder: &Recorder, symbols: &Symbols) -> Self {
         Self::fitting(header, recorder, symbols, MOST_ENTRIES)
@@ -179,22 +179,23 @@ impl Ledger {
         let regions = recorder.regions().to_vec();
         let folded = Folded { recorded: recorder.coarseness(), ..Folded::default() };
         let mut ledger = Self { header, regions, origins, shapes, symbols: Vec::new(), blocks, events, folded };
-        ledger.fit(symbols, most);
+        let mut ids = vec![OriginId(0); origin_at.len()];
+        origin_at.iter().zip(0..).for_each(|(&at, id)| ids[at as usize] = OriginId(id));
+        ledger.fit(symbols, most, &|region, origin, rip| recorder.range(region as usize, ids[origin as usize], rip));
         ledger.drop_unused();
         ledger.resolve(symbols);
         ledger
     }
 
     /// Folds what is too much.
-    fn fit(&mut self, functions: &dyn Functions, most: usize) {
+    fn fit(&mut self, functions: &dyn Functions, most: usize, ranges: Ranges) {
         let (blocks, events) = (std::mem::take(&mut self.blocks), std::mem::take(&mut self.events));
         let walks = (|| blocks.iter().copied(), || events.iter().copied());
-        if blocks.len() + events.len() > most && self.fold(functions, most, walks.0, walks.1) {
+        if blocks.len() + events.len() > most && self.fold(functions, most, ranges, walks.0, walks.1) {
             return;
         }
-        let recorded = self.folded.recorded;
-        if recorded != Coarseness::default() {
-            self.folded.places = fold::recorded(&self.origins, recorded, walks.0(), walks.1());
+        if self.folded.recorded != Coarseness::default() {
+            self.folded.places = fold::recorded(ranges, walks.0(), walks.1());
         }
         (self.blocks, self.events) = (blocks, events);
     }
@@ -204,6 +205,7 @@ impl Ledger {
         &mut self,
         functions: &dyn Functions,
         most: usize,
+        ranges: Ranges,
         blocks: impl Fn() -> B,
         events: impl Fn() -> E,
     ) -> bool
@@ -212,7 +214,8 @@ impl Ledger {
         E: Iterator<Item = EventCharge>,
     {
         let (class_ticks, recorded) = (&self.header.class_ticks, self.folded.recorded);
-        let context = Context { origins: &self.origins, shapes: &self.shapes, class_ticks, functions, recorded };
+        let context =
+            Context { origins: &self.origins, shapes: &self.shapes, class_ticks, functions, recorded, ranges };
         let Some(fitting) = fold::fold(&context, most, blocks, events) else { return false };
         let Fitting { origins, blocks, events, folded } = fitting;
         (self.origins, self.blocks, self.events, self.folded) = (origins, blocks, events, folded);
@@ -309,6 +312,9 @@ impl Ledger {
         })
     }
 }
+
+/// The range that an address of a region and an origin stands for, if it stands for more than itself.
+type Ranges<'a> = &'a dyn Fn(u32, u32, u64) -> Option<Range>;
 
 /// The events of a run, sorted. Instructions of blocks whose addresses were not kept are events too.
 fn events(header: &Header, recorder: &Recorder, origin_at: &[u32]) -> Vec<EventCharge> {

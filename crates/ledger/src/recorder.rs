@@ -14,7 +14,7 @@ pub mod coarse;
 mod tables;
 
 use crate::{Class, Kind, Ticks};
-use coarse::Coarseness;
+use coarse::{AREA, Coarseness, Range};
 use hashbrown::HashTable;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::hash::BuildHasher;
@@ -89,12 +89,15 @@ pub struct Recorder {
     recent_origins: [Option<(Origin, OriginId)>; RECENT_ORIGINS],
     shapes: Vec<Shape>,
     shape_ids: HashTable<u32>,
-    /// Which shapes executed blocks have, and how many these are.
+    /// Which shapes were executed since addresses are kept, and how many these are.
     used: Vec<bool>,
     shapes_used: usize,
     coarseness: Coarseness,
     most_recorded: usize,
     most_shapes: usize,
+    /// More entries than this make an area dense; and how many areas are.
+    dense_from: usize,
+    dense: usize,
     /// Entries of the regions that are not current.
     elsewhere: usize,
     /// Tables of the current region.
@@ -119,6 +122,8 @@ impl Default for Recorder {
             coarseness: Coarseness::default(),
             most_recorded: MOST_RECORDED,
             most_shapes: MOST_SHAPES,
+            dense_from: coarse::DENSE,
+            dense: 0,
             elsewhere: 0,
             now: Tables::default(),
             others: vec![Tables::default()],
@@ -178,7 +183,7 @@ impl Recorder {
         ShapeId(id)
     }
 
-    /// Forgets the shapes that no executed block has, if they are many. No number of a shape from before may be used again.
+    /// Forgets the shapes that were not executed, if they are many. No number of a shape from before may be used again.
     pub fn forget_shapes(&mut self) {
         if self.shapes.len() <= self.shapes_used + IDLE_SHAPES {
             return;
@@ -190,11 +195,11 @@ impl Recorder {
         let mut renumbered = vec![ShapeId(0); shapes.len()];
         for (at, shape) in shapes.into_iter().enumerate().filter(|(at, _)| used.get(*at) == Some(&true)) {
             renumbered[at] = self.shape(&shape);
+            self.use_shape(renumbered[at]);
         }
-        let renumber = |recorder: &mut Self, tables: &mut Tables| {
+        let renumber = |_: &mut Self, tables: &mut Tables| {
             for (origin, rip, shape, runs) in std::mem::take(&mut tables.blocks).drain() {
                 let shape = renumbered[shape.0 as usize];
-                recorder.use_shape(shape);
                 tables.blocks.add(origin, rip, shape, runs);
             }
         };
@@ -223,10 +228,7 @@ impl Recorder {
             return;
         }
         if self.coarseness != Coarseness::default() {
-            let mut now = std::mem::take(&mut self.now);
-            let new = self.put_block(&mut now, origin, rip, shape, runs);
-            self.now = now;
-            if new {
+            if self.lend_now(|recorder, now| recorder.put_block(now, origin, rip, shape, runs)) {
                 self.fit();
             }
         } else if self.now.blocks.add(origin, rip, shape, runs) {
@@ -241,20 +243,20 @@ impl Recorder {
         if amount == Amount::default() {
             return;
         }
-        let (origin, rip, kind) = match self.coarseness == Coarseness::default() {
-            true => (origin, rip, kind),
-            false => self.coarse(origin, rip, kind),
-        };
-        if self.now.events.add(origin, rip, kind, amount) {
+        if self.coarseness != Coarseness::default() {
+            if self.lend_now(|recorder, now| recorder.put_event(now, origin, rip, kind, amount)) {
+                self.fit();
+            }
+        } else if self.now.events.add(origin, rip, kind, amount) {
             self.fit();
         }
     }
 
-    /// What an event is charged as.
-    fn coarse(&mut self, id: OriginId, rip: u64, kind: Kind) -> (OriginId, u64, Kind) {
-        let origin = self.origins[id.0 as usize];
-        let start = self.coarseness.range(origin, rip).map_or(rip, |range| range.start);
-        (self.coarse_origin(id, rip), start, self.coarseness.kind(kind))
+    fn lend_now(&mut self, put: impl FnOnce(&mut Self, &mut Tables) -> bool) -> bool {
+        let mut now = std::mem::take(&mut self.now);
+        let new = put(self, &mut now);
+        self.now = now;
+        new
     }
 
     fn coarse_origin(&mut self, id: OriginId, rip: u64) -> OriginId {
@@ -263,51 +265,122 @@ impl Recorder {
         if coarse == origin { id } else { self.origin(coarse) }
     }
 
-    /// Adds executions of a block as they are told apart now. Returns whether there is something new; the shape is in use
-    /// only where the address is kept.
+    /// The range that stands for an address, if it is not kept.
+    fn range_in(&self, tables: &Tables, id: OriginId, rip: u64) -> Option<Range> {
+        let range = self.coarseness.range(self.origins[id.0 as usize], rip);
+        let dense = || self.coarseness.folds_dense() && tables.is_dense(id, rip);
+        range.or_else(|| dense().then(|| Range::page(rip)))
+    }
+
+    /// Adds executions of a block as they are told apart now. Returns whether anything about it is new.
     fn put_block(&mut self, tables: &mut Tables, id: OriginId, rip: u64, shape: ShapeId, runs: u64) -> bool {
-        let coarse = self.coarse_origin(id, rip);
-        let Some(range) = self.coarseness.range(self.origins[id.0 as usize], rip) else {
-            let new = tables.blocks.add(coarse, rip, shape, runs);
-            if new {
-                self.use_shape(shape);
+        let id = self.coarse_origin(id, rip);
+        let shapes = self.shapes_used;
+        if self.coarseness.keeps_shapes() {
+            self.use_shape(shape);
+        }
+        let Some(range) = self.range_in(tables, id, rip) else {
+            let new = tables.blocks.add(id, rip, shape, runs);
+            if new && self.coarseness.folds_dense() {
+                tables.count(id, rip);
             }
             return new;
         };
         let before = tables.classes.len();
         for &(class, count) in &self.shapes[shape.0 as usize] {
-            let sum = tables.classes.entry((range.start, coarse, class)).or_default();
+            let sum = tables.classes.entry((range.start, id, class)).or_default();
             *sum = sum.saturating_add(u64::from(count).saturating_mul(runs));
         }
-        tables.classes.len() != before
+        tables.classes.len() != before || self.shapes_used != shapes
+    }
+
+    /// The same for events.
+    fn put_event(&mut self, tables: &mut Tables, id: OriginId, rip: u64, kind: Kind, amount: Amount) -> bool {
+        let (id, kind) = (self.coarse_origin(id, rip), self.coarseness.kind(kind));
+        let range = self.range_in(tables, id, rip);
+        let new = tables.events.add(id, range.map_or(rip, |range| range.start), kind, amount);
+        if new && range.is_none() && self.coarseness.folds_dense() {
+            tables.count(id, rip);
+        }
+        new
+    }
+
+    fn entries(&self) -> usize {
+        self.now.len() + self.elsewhere
     }
 
     /// Tells less apart until everything fits.
     fn fit(&mut self) {
-        while self.now.len() + self.elsewhere > self.most_recorded || self.shapes_used > self.most_shapes {
+        while self.entries() > self.most_recorded || self.too_many_shapes() {
+            if self.folds_enough() {
+                return;
+            }
             let Some(next) = self.coarseness.next() else { return };
-            self.coarsen(next);
+            self.coarseness = next;
+            self.rebuild();
         }
     }
 
+    fn too_many_shapes(&self) -> bool {
+        self.coarseness.keeps_shapes() && self.shapes_used > self.most_shapes
+    }
+
+    /// Folds the areas that have become dense. Returns whether that is enough, and will have been whatever comes in which order.
+    fn folds_enough(&mut self) -> bool {
+        if !self.coarseness.folds_dense() {
+            return false;
+        }
+        let from = self.dense_from;
+        let mut more = false;
+        self.each_table(|_, tables| {
+            for count in tables.areas.values_mut().filter(|count| count.is_some_and(|count| count as usize > from)) {
+                *count = None;
+                more = true;
+            }
+        });
+        if more {
+            self.rebuild();
+        }
+        self.entries() + self.dense * self.dense_from <= self.most_recorded && !self.too_many_shapes()
+    }
+
+    /// Ends the recording: what is told apart is now decided. Every reader of a recorder needs that first.
+    pub fn settle(&mut self) {
+        while self.coarseness.folds_dense() && !self.folds_enough() {
+            let Some(next) = self.coarseness.next() else { return };
+            self.coarseness = next;
+            self.rebuild();
+            self.fit();
+        }
+    }
+
+    /// Sorts everything in anew.
     #[cold]
-    fn coarsen(&mut self, to: Coarseness) {
-        self.coarseness = to;
-        self.used.clear();
-        self.shapes_used = 0;
+    fn rebuild(&mut self) {
+        if !self.coarseness.keeps_shapes() {
+            self.used.clear();
+            self.shapes_used = 0;
+        }
+        self.dense = 0;
         self.each_table(|recorder, tables| {
-            let Tables { blocks, events, classes } = std::mem::take(tables);
+            let Tables { blocks, events, classes, areas } = std::mem::take(tables);
+            for (origin, area) in areas.into_iter().filter(|(_, count)| count.is_none()).map(|(area, _)| area) {
+                let kept = recorder.coarseness.range(recorder.origins[origin.0 as usize], area * AREA).is_none();
+                if kept && recorder.coarseness.folds_dense() {
+                    tables.areas.insert((recorder.coarse_origin(origin, area * AREA), area), None);
+                }
+            }
+            recorder.dense += tables.areas.len();
             for (origin, rip, shape, runs) in blocks.drain() {
                 recorder.put_block(tables, origin, rip, shape, runs);
             }
             for (origin, rip, kind, amount) in events.iter() {
-                let (origin, rip, kind) = recorder.coarse(origin, rip, kind);
-                tables.events.add(origin, rip, kind, amount);
+                recorder.put_event(tables, origin, rip, kind, amount);
             }
             for ((rip, origin, class), count) in classes {
-                let kind = Kind::new(crate::Family::Instruction, 0);
-                let (origin, rip, _) = recorder.coarse(origin, rip, kind);
-                let sum = tables.classes.entry((rip, origin, class)).or_default();
+                let origin = recorder.coarse_origin(origin, rip);
+                let start = recorder.range_in(tables, origin, rip).map_or(rip, |range| range.start);
+                let sum = tables.classes.entry((start, origin, class)).or_default();
                 *sum = sum.saturating_add(count);
             }
         });
@@ -377,6 +450,12 @@ impl Recorder {
     /// How coarsely addresses were told apart.
     pub fn coarseness(&self) -> Coarseness {
         self.coarseness
+    }
+
+    /// The range that an address of a region and an origin stands for, if it stands for more than itself.
+    pub fn range(&self, region: usize, origin: OriginId, rip: u64) -> Option<Range> {
+        let tables = if region == self.current { &self.now } else { self.others.get(region)? };
+        self.range_in(tables, origin, rip)
     }
 
     fn tables(&self) -> impl Iterator<Item = (usize, &Tables)> {

@@ -266,6 +266,7 @@ impl Machine {
             self.taken = self.vcpus.cache.taken();
             // What is left to do needs memory of its own.
             self.vcpus.cache.release(&first.cpu.ram, &mut self.recorder.borrow_mut());
+            self.recorder.borrow_mut().settle();
         }
     }
 

@@ -4,12 +4,20 @@
 //! step maps the keys of the step before, so the outcome depends on what was charged and not on the order in which it
 //! arrived: the last step is the first one at which everything fits. Both tiers hand over their counts in orders of their
 //! own, and still give the same ledger.
+//!
+//! That holds for dense areas too. An area is dense if more than [`DENSE`] entries were charged in it, whenever that was
+//! noticed, and where an area folds, the entries that it had before it was dense still count as if they were there: what has to fit
+//! never shrinks while a guest runs.
 
 use super::Origin;
 use crate::Kind;
 
 /// Bytes in a page, the first range that addresses fold into.
 pub const PAGE: u64 = 4096;
+/// Bytes in an area, within which code is counted to find out whether it is dense.
+pub const AREA: u64 = 1 << 20;
+/// More blocks and events than this make an area dense: twice those of compiled code of which all is executed.
+pub const DENSE: usize = 1 << 15;
 /// Bytes in half of the address space.
 pub const HALF: u64 = 1 << 63;
 
@@ -43,6 +51,8 @@ enum Grain {
 }
 
 struct Step {
+    /// Whether areas of [`AREA`] bytes with much code are kept by pages; those with less are not affected.
+    dense: bool,
     /// Code of ring 3: on Linux it has no symbols, and most of it.
     user: Grain,
     /// All other code.
@@ -56,28 +66,46 @@ struct Step {
     what: &'static str,
 }
 
-const fn step(user: Grain, other: Grain, kept: [bool; 3], what: &'static str) -> Step {
+const fn step(dense: bool, [user, other]: [Grain; 2], kept: [bool; 3], what: &'static str) -> Step {
     let [kernel_spaces, params, spaces] = kept;
-    Step { user, other, kernel_spaces, params, spaces, what }
+    Step { dense, user, other, kernel_spaces, params, spaces, what }
 }
 
+const EXACT: Grain = Grain::Exact;
+
 /// From the finest to the coarsest, which bounds the number of entries whatever the guest does.
-const STEPS: [Step; 8] = [
-    step(Grain::Exact, Grain::Exact, [true, true, true], ""),
-    step(Grain::Page, Grain::Exact, [true, true, true], "user code by pages of 4 KiB"),
-    step(Grain::Half, Grain::Exact, [true, true, true], "user code without addresses"),
+const STEPS: [Step; 9] = [
+    step(false, [EXACT, EXACT], [true, true, true], ""),
+    step(true, [EXACT, EXACT], [true, true, true], "areas with much code by pages of 4 KiB"),
+    step(true, [Grain::Page, EXACT], [true, true, true], "user code and areas with much code by pages of 4 KiB"),
     step(
-        Grain::Half,
-        Grain::Exact,
-        [false, true, true],
-        "user code without addresses, the kernel's without address spaces",
+        true,
+        [Grain::Half, EXACT],
+        [true, true, true],
+        "user code without addresses, areas with much code by pages of 4 KiB",
     ),
-    step(Grain::Half, Grain::Page, [false, true, true], "user code without addresses, other code by pages of 4 KiB"),
-    step(Grain::Half, Grain::Half, [false, true, true], "all code without addresses"),
-    step(Grain::Half, Grain::Half, [false, false, true], "all code without addresses, and events without numbers"),
     step(
-        Grain::Half,
-        Grain::Half,
+        true,
+        [Grain::Half, EXACT],
+        [false, true, true],
+        "user code without addresses, the kernel's without address spaces, areas with much code by pages of 4 KiB",
+    ),
+    step(
+        false,
+        [Grain::Half, Grain::Page],
+        [false, true, true],
+        "user code without addresses, other code by pages of 4 KiB",
+    ),
+    step(false, [Grain::Half, Grain::Half], [false, true, true], "all code without addresses"),
+    step(
+        false,
+        [Grain::Half, Grain::Half],
+        [false, false, true],
+        "all code without addresses, and events without numbers",
+    ),
+    step(
+        false,
+        [Grain::Half, Grain::Half],
         [false, false, false],
         "all code without addresses and address spaces, and events without numbers",
     ),
@@ -112,6 +140,16 @@ impl Coarseness {
         &STEPS[usize::from(self.0)]
     }
 
+    /// Whether dense areas are kept by pages.
+    pub(super) fn folds_dense(self) -> bool {
+        self.step().dense
+    }
+
+    /// Whether there are blocks that are kept exactly, with their shapes.
+    pub(super) fn keeps_shapes(self) -> bool {
+        self.step().other == EXACT
+    }
+
     /// Who is charged for an address in place of `origin`.
     pub fn origin(self, origin: Origin, rip: u64) -> Origin {
         let Step { kernel_spaces, spaces, .. } = *self.step();
@@ -119,11 +157,11 @@ impl Coarseness {
         if spaces && (kernel_spaces || !shared) { origin } else { Origin { space: 0, ..origin } }
     }
 
-    /// The range that stands for an address of `origin`; `None` if the address is kept.
+    /// The range that stands for an address of `origin`; `None` if the address is kept unless it is in a dense area.
     pub fn range(self, origin: Origin, rip: u64) -> Option<Range> {
         let step = self.step();
         match if origin.ring == 3 { step.user } else { step.other } {
-            Grain::Exact => None,
+            EXACT => None,
             Grain::Page => Some(Range::page(rip)),
             Grain::Half => Some(Range::half(rip)),
         }

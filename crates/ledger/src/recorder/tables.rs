@@ -1,5 +1,6 @@
 //! Where charges are kept while a machine runs: blocks by their executions, and events.
 
+use super::coarse::AREA;
 use super::{Amount, OriginId, ShapeId};
 use crate::{Class, Family, Kind};
 use hashbrown::HashTable;
@@ -198,10 +199,23 @@ pub(super) struct Tables {
     pub(super) events: Charges,
     /// Instructions of blocks whose addresses are not kept, by the range's first address.
     pub(super) classes: FxHashMap<(u64, OriginId, Class), u64>,
+    /// Entries by area, where these are counted; `None` for those that are dense.
+    pub(super) areas: FxHashMap<(OriginId, u64), Option<u32>>,
 }
 
 impl Tables {
     pub(super) fn len(&self) -> usize {
         self.blocks.len() + self.events.len() + self.classes.len()
+    }
+
+    pub(super) fn is_dense(&self, origin: OriginId, rip: u64) -> bool {
+        self.areas.get(&(origin, rip / AREA)) == Some(&None)
+    }
+
+    /// Counts a new entry.
+    pub(super) fn count(&mut self, origin: OriginId, rip: u64) {
+        if let Some(count) = self.areas.entry((origin, rip / AREA)).or_insert(Some(0)) {
+            *count = count.saturating_add(1);
+        }
     }
 }
