@@ -62,7 +62,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut recorder = Recorder::default();
     let mut clock = 0;
     for (ring, rip) in [(0, 0xffff_ffff_8100_0000), (3, 0x40_1000)] {
-        let origin = recorder.origin(Origin { level: 0, ring, space: 0x1000_0000 });
+        let origin = recorder.origin(Origin::new(0, ring, 0x1000_0000));
         recorder.begin_region("work");
         for (family, param) in [
             (Family::Syscall, 0),

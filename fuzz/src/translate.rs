@@ -33,6 +33,7 @@ pub fn run(data: &[u8]) {
     bytes.truncate((CODE_PAGES * 4096) as usize);
     let width = [Width::Long, Width::Compatibility, Width::Protected, Width::Long][usize::from(header[8] >> 5 & 3)];
     let start = Start {
+        probes: Vec::new(),
         width,
         cpl,
         smap: cpl == 0 && header[8] & 2 != 0,

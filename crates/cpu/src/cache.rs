@@ -7,12 +7,14 @@
 use crate::counters::{Counters, MOST_BLOCKS, MOST_NUMBERS};
 use crate::decode::MAX_LENGTH;
 use crate::op::Op;
+use crate::probe::Probes;
 use crate::ram::{PAGE, Ram, lines};
 use crate::tier::Tier;
 use crate::translate::Translations;
 use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// Operations kept at most; at the limit everything is dropped and decoded anew.
 pub const MAX_OPS: usize = 400_000;
@@ -49,6 +51,8 @@ pub struct Block {
     links: [u32; 2],
     /// Decoding mode, see [`crate::decode::mode`].
     pub mode: u8,
+    /// The board wants to know of each execution.
+    pub probe: bool,
     /// Bytes it covers.
     pub len: u16,
 }
@@ -67,6 +71,8 @@ pub struct NewBlock {
     pub shape: ShapeId,
     /// See [`Block::mode`].
     pub mode: u8,
+    /// See [`Block::probe`].
+    pub probe: bool,
     /// See [`Block::len`].
     pub len: u16,
 }
@@ -121,6 +127,7 @@ pub struct BlockCache {
     pub(crate) translations: Translations,
     index: FxHashMap<(u64, u64, u8), u32>,
     pages: FxHashMap<u64, Vec<u32>>,
+    pub(crate) probes: Probes,
     jumps: Box<[u32; JUMPS]>,
     stepped: Box<[Option<Stepped>; STEPPED]>,
 }
@@ -151,6 +158,7 @@ impl BlockCache {
             translations: Translations::new(),
             index: FxHashMap::default(),
             pages: FxHashMap::default(),
+            probes: Probes::default(),
             jumps: Box::new([u32::MAX; JUMPS]),
             stepped: Box::new([None; STEPPED]),
         }
@@ -203,7 +211,7 @@ impl BlockCache {
             recorder.forget_shapes();
             new.shape = recorder.shape(&shape);
         }
-        let NewBlock { physical, rip, second, cost, shape, mode, len } = new;
+        let NewBlock { physical, rip, second, cost, shape, mode, probe, len } = new;
         let block = Block {
             physical,
             rip,
@@ -214,6 +222,7 @@ impl BlockCache {
             shape,
             links: [NONE; 2],
             mode,
+            probe,
             len,
         };
         self.ops.extend_from_slice(ops);
@@ -413,11 +422,44 @@ impl BlockCache {
         ram.set_code(page, kept);
     }
 
+    /// Puts a probe at an address: see [`crate::probe`].
+    pub fn add_probe(&mut self, rip: u64, ram: &Ram) {
+        if self.probes.insert(rip) {
+            self.invalidate_code_at(rip, ram);
+        }
+    }
+
+    /// Removes all probes.
+    pub fn remove_probes(&mut self, ram: &Ram) {
+        for rip in self.probes.take() {
+            self.invalidate_code_at(rip, ram);
+        }
+    }
+
+    /// Drops the blocks that an instruction at `rip` is in, wherever that is in memory.
+    fn invalidate_code_at(&mut self, rip: u64, ram: &Ram) {
+        let holds = |block: &&Block| block.physical != DEAD && rip.wrapping_sub(block.rip) < u64::from(block.len);
+        let places: BTreeSet<(u64, u64)> = self
+            .blocks
+            .iter()
+            .filter(holds)
+            .map(|block| {
+                let first = block.physical & (PAGE - 1);
+                let here = u64::from(block.len).min(PAGE - first);
+                (block.physical & !(PAGE - 1), lines(first, here))
+            })
+            .collect();
+        for (page, lines) in places {
+            self.invalidate(page, lines, ram);
+        }
+    }
+
     /// Drops everything and the memory it took.
     pub fn release(&mut self, ram: &Ram, recorder: &mut Recorder) {
         self.clear(ram, recorder);
         let translations = self.translations.renewed();
-        *self = Self { tier: self.tier, threshold: self.threshold, translations, ..Self::new() };
+        let probes = std::mem::take(&mut self.probes);
+        *self = Self { tier: self.tier, threshold: self.threshold, translations, probes, ..Self::new() };
     }
 
     /// Drops everything.

@@ -7,6 +7,7 @@
 pub mod bus;
 pub mod cache;
 pub mod capability;
+pub mod charged;
 pub mod counters;
 pub mod decode;
 pub mod exec;
@@ -20,6 +21,7 @@ pub mod model;
 pub mod native;
 pub mod op;
 pub mod predict;
+pub mod probe;
 pub mod ram;
 pub mod run;
 pub mod state;

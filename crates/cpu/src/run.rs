@@ -34,6 +34,8 @@ pub enum Exit {
     Shutdown,
     /// VM exit: [`Cpu::vm_exit`] says which. The processor is in root mode.
     Vm,
+    /// The next instruction has a probe: [`Cpu::take_probe`] says which. It is executed when the processor runs again.
+    Probe,
 }
 
 impl Cpu {
@@ -60,6 +62,9 @@ impl Cpu {
             }
             match self.next_block(cache, before, led) {
                 Some(index) => {
+                    if cache.blocks[index as usize].probe && self.stops_at_probe() {
+                        return Exit::Probe;
+                    }
                     if self.run_translated(cache, before, index, &mut led) {
                         before = NONE;
                     } else {
@@ -408,7 +413,7 @@ impl Cpu {
             at = self.code_linear();
             second = crosses;
             let page_end = at & !(PAGE - 1) != linear & !(PAGE - 1);
-            if ends || page_end || ops.len() == MAX_BLOCK {
+            if ends || page_end || ops.len() == MAX_BLOCK || cache.probes.contains(self.rip) {
                 break;
             }
         }
@@ -437,6 +442,7 @@ impl Cpu {
             cost,
             shape: recorder.shape(&shape),
             mode,
+            probe: cache.probes.contains(start),
             len: len.min(PAGE) as u16,
         };
         if self.ram.visible_page(physical).is_none() {
@@ -524,6 +530,9 @@ impl Cpu {
             return Some(Exit::Deadline);
         }
         if self.attention & attention::STEP != 0 || shadow != 0 || self.traps_monitored() {
+            if cache.probes.contains(self.rip) && self.stops_at_probe() {
+                return Some(Exit::Probe);
+            }
             self.step_attended(cache, shadow);
             return None;
         }
@@ -536,7 +545,8 @@ impl Cpu {
     /// instruction after STI on its way.
     pub(crate) fn goes_on(&mut self, cache: &mut BlockCache) -> bool {
         let waiting = attention::NMI | attention::INTR;
-        if self.attention & !waiting == attention::STI_SHADOW && !self.vmx.active && self.clock < self.deadline {
+        let plain = self.attention & !waiting == attention::STI_SHADOW && !self.vmx.active;
+        if plain && self.clock < self.deadline && !cache.probes.contains(self.rip) {
             self.ilen = 0;
             self.step_attended(cache, attention::STI_SHADOW);
         }

@@ -2,16 +2,18 @@
 
 use crate::bus::{Bus, Ident};
 use crate::capability::Capabilities;
+use crate::charged::{Charged, Nesting};
 use crate::fault::Cause;
 use crate::features::Features;
 use crate::flags::{self, Int, Lazy};
 use crate::front::{Fetch, Front};
 use crate::model::Model;
 use crate::predict::Predictor;
+use crate::probe::Hit;
 use crate::ram::Ram;
 use crate::tlb::Tlb;
 use crate::vmx::{NonRoot, VmExit};
-use ledger::{Kind, Operation, Origin, OriginId, Recorder, Ticks};
+use ledger::{Kind, Operation, OriginId, Recorder, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -411,6 +413,12 @@ pub struct Cpu {
     /// The address space that is charged where CR3 is not the guest's own, as under shadow paging; set before
     /// [`Cpu::origin_changed`].
     pub charged_space: Option<u64>,
+    /// Who is charged besides; set by [`Cpu::set_charged`].
+    pub charged: Charged,
+    /// The probe that has been reached; see [`crate::probe`].
+    pub probe: Option<Hit>,
+    /// The board has been told of the probe at the next instruction.
+    pub(crate) probe_passed: bool,
     /// Who is charged now; follows level, CPL and CR3.
     pub origin: OriginId,
     /// Who is charged for what a hypervisor does for the code that runs now: the same at level 0.
@@ -430,7 +438,7 @@ impl Cpu {
         bus: Rc<RefCell<dyn Bus>>,
         recorder: Rc<RefCell<Recorder>>,
     ) -> Self {
-        let origin = recorder.borrow_mut().origin(Origin { level: 0, ring: 0, space: 0 });
+        let origin = Self::first_origin(&recorder);
         let geometry = model.geometry;
         let leaf7 = model.static_cpuid(7, 0).ebx;
         let features = Features::of(&model.cpuid);
@@ -499,6 +507,9 @@ impl Cpu {
             index,
             level: 0,
             charged_space: None,
+            charged: Charged::default(),
+            probe: None,
+            probe_passed: false,
             origin,
             host_origin: origin,
             code_write_allowed: false,
@@ -511,6 +522,7 @@ impl Cpu {
     /// RESET, or INIT, which leaves the x87, vector and most model-specific state alone (SDM vol. 3, 9.1).
     pub fn reset(&mut self, init: bool) {
         self.abandon_guest();
+        self.charged.nesting = Nesting::default();
         self.gpr = [0; 32];
         self.gpr[reg::RDX as usize] = 0x600;
         self.rip = 0xfff0;
@@ -634,24 +646,6 @@ impl Cpu {
         self.access_changed();
         self.origin_changed();
         self.stop_at = 0;
-    }
-
-    /// Follows a change of level, CPL or CR3: who is charged from now on.
-    pub fn origin_changed(&mut self) {
-        if self.vmx.emulation.is_some() {
-            return;
-        }
-        if !self.model.recorded {
-            return;
-        }
-        let own = if self.cr0 & CR0_PG != 0 { self.cr3 & 0x000f_ffff_ffff_f000 } else { 0 };
-        let space = self.charged_space.unwrap_or(own);
-        let mut recorder = self.recorder.borrow_mut();
-        self.host_origin = recorder.origin(Origin { level: 0, ring: self.cpl, space });
-        self.origin = match self.level {
-            0 => self.host_origin,
-            level => recorder.origin(Origin { level, ring: self.cpl, space }),
-        };
     }
 
     /// Who asks the board.

@@ -350,18 +350,26 @@ impl Cpu {
     ///
     /// [`NonRoot::visible`]: crate::vmx::NonRoot::visible
     pub fn look_up(&self, linear: u64) -> Option<u64> {
-        let view = self.vmx.visible.unwrap_or_else(|| GuestView::of(self));
-        self.look_up_in(&view, linear)
+        self.look_up_in(&self.visible(), linear)
     }
 
-    /// Like [`Self::look_up`], with another value of CR3 (which PAE paging outside long mode doesn't read).
-    pub fn look_up_from(&self, cr3: u64, linear: u64) -> Option<u64> {
-        let view = self.vmx.visible.unwrap_or_else(|| GuestView::of(self));
-        self.look_up_in(&GuestView { cr3, ..view }, linear)
-    }
-
-    /// Likewise, with these registers.
+    /// Like [`Self::look_up`], with these registers.
     pub fn look_up_in(&self, view: &GuestView, linear: u64) -> Option<u64> {
+        self.look_up_tables(view, linear, self.vmx.ept)
+    }
+
+    /// Like [`Self::look_up`], with another value of CR3 (which PAE paging outside long mode doesn't read), where guest-physical addresses are those of the board's memory: also what a hypervisor has not mapped
+    /// for its guest yet.
+    pub fn look_up_on_board(&self, cr3: u64, linear: u64) -> Option<u64> {
+        self.look_up_tables(&GuestView { cr3, ..self.visible() }, linear, false)
+    }
+
+    /// The registers that say how linear addresses are translated, as the guest of a hypervisor sees them where there is one.
+    pub fn visible(&self) -> GuestView {
+        self.vmx.visible.unwrap_or_else(|| GuestView::of(self))
+    }
+
+    fn look_up_tables(&self, view: &GuestView, linear: u64, ept: bool) -> Option<u64> {
         if view.cr0 & CR0_PG == 0 {
             return Some(linear & 0xffff_ffff);
         }
@@ -378,7 +386,7 @@ impl Cpu {
         loop {
             let index = (linear >> shift) & if wide { 0x1ff } else { 0x3ff };
             let address = table + index * if wide { 8 } else { 4 };
-            let place = if self.vmx.ept { self.look_up_physical(address)? } else { address };
+            let place = if ept { self.look_up_physical(address)? } else { address };
             let value = self.read_table(Some(place), wide);
             if value & P == 0 {
                 return None;

@@ -167,7 +167,7 @@ fn runs_repeat_to_the_tick() {
         let run = || {
             let guest = toggles(config.clone());
             let recorder = guest.recorder.borrow();
-            let events: Vec<_> = recorder.events().map(|e| (e.2, e.3, e.4.count, e.4.ticks)).collect();
+            let events: Vec<_> = recorder.events().map(|e| (e.1, e.2, e.3.count, e.3.ticks)).collect();
             (guest.cpu.clock, events)
         };
         assert_eq!(run(), run(), "under {config:?}");

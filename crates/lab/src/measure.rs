@@ -86,10 +86,16 @@ pub fn selection<'a>(ledger: &'a Ledger, region: Option<&str>) -> Result<Selecti
     })
 }
 
-/// Time in `unit`: virtual processors advance together, so each has its share of what was charged.
-fn time(ticks: u64, ledger: &Ledger, unit: TimeUnit) -> f64 {
-    let each = ticks as f64 / ledger.header.clocks.len().max(1) as f64;
-    each / TICKS_PER_CYCLE as f64 / ledger.header.tsc_hz as f64 * unit.per_second()
+/// How long a region was open, in `unit`: on the clock of the processor that said so. An older ledger does not say it: then each of the
+/// processors, which advance together, has its share of what was charged.
+fn time(entries: &Entries, ledger: &Ledger, region: Option<&str>, unit: TimeUnit) -> f64 {
+    let clocks = &ledger.header.clocks;
+    let found = region.and_then(|name| ledger.regions.iter().find(|region| region.name == name));
+    let ticks = match found.map(|region| region.elapsed) {
+        Some(elapsed) if elapsed != 0 => elapsed as f64,
+        _ => entries.total.ticks as f64 / clocks.len().max(1) as f64,
+    };
+    ticks / TICKS_PER_CYCLE as f64 / ledger.header.tsc_hz as f64 * unit.per_second()
 }
 
 /// The number and unit of the last line `result NAME NUMBER UNIT`.
@@ -129,7 +135,7 @@ fn count(entries: &Entries, name: &str) -> Option<u64> {
 /// The value of a cell.
 pub fn value(metric: &Metric, ledger: &Ledger, entries: &Entries, output: Option<&str>) -> Result<f64, MeasureError> {
     let raw = match &metric.measure {
-        Measure::Region(unit) => time(entries.total.ticks, ledger, *unit),
+        Measure::Region(unit) => time(entries, ledger, metric.region.as_deref(), *unit),
         Measure::Result { name, unit } => {
             let (number, found) =
                 result(output.unwrap_or_default(), name).ok_or_else(|| MeasureError::Result(name.clone()))?;

@@ -58,11 +58,11 @@ to = "after"
 pub fn ledger(exits: u64) -> Ledger {
     let mut recorder = Recorder::default();
     let level = u8::from(exits != 0);
-    let kernel = recorder.origin(Origin { level, ring: 0, space: 0x1000 });
-    let user = recorder.origin(Origin { level, ring: 3, space: 0x1000 });
-    let host = recorder.origin(Origin { level: 0, ring: 0, space: 0x1000 });
+    let region = recorder.region("work");
+    recorder.region_begins(region);
+    let [kernel, user, host] = [(level, 0), (level, 3), (0, 0)]
+        .map(|(level, ring)| recorder.origin(Origin { region, ..Origin::new(level, ring, 0x1000) }));
     let (price, mut clock) = (1000, 0);
-    recorder.begin_region("work");
     let shape = recorder.shape(&vec![(Class::Alu, 3), (Class::Load, 1)]);
     for (origin, rip, runs) in [(kernel, 0xffff_8000_0000_0010, 500), (user, 0x40_0000, 300)] {
         recorder.add_block(origin, rip, shape, runs);
@@ -80,7 +80,7 @@ pub fn ledger(exits: u64) -> Ledger {
     event(host, 0xffff_8000_0000_0110, Kind::new(Family::VmEntry, 0), exits, 600);
     event(host, 0xffff_8000_0000_0110, Kind::operation(Operation::RunLoop), exits, 400);
     event(host, 0xffff_8000_0000_0110, Kind::operation(Operation::TableRead), exits * 8, 5);
-    recorder.end_region("work");
+    recorder.region_ends(region, clock);
     let profile = Profile::named("skx").expect("is built in");
     let mut header = Header::new(&profile, vec![clock]);
     header.class_ticks = [price as u32; Class::COUNT];

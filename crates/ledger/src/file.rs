@@ -9,6 +9,7 @@ use crate::fold::{Folded, MOST_ENTRIES};
 use crate::ledger::{Header, Ledger, SavedFunctions, SavedSymbol};
 use crate::recorder::coarse::{Coarseness, Range};
 use crate::recorder::{LONGEST_REGION_NAME, MOST_REGIONS, Region};
+use crate::task::{Context, LONGEST_COMM, MOST_TASKS, Task, TaskId, TaskKind};
 use crate::wire::{Reader, fnv1a, put, put_cut};
 use crate::{Class, Family, FoldedPlace, Kind, Operation, Origin};
 use entries::{Blocks, Counts, Events, Place};
@@ -149,11 +150,27 @@ impl Ledger {
         for region in &self.regions {
             put_cut(&mut out, &region.name, LONGEST_REGION_NAME * 4);
             put(&mut out, region.begun);
+            if version > BEFORE_FOLDING {
+                put(&mut out, region.elapsed);
+            }
+        }
+        if version > BEFORE_FOLDING {
+            put(&mut out, self.tasks.len() as u64);
+            for task in &self.tasks {
+                put(&mut out, task.kind as u64);
+                put(&mut out, u64::from(task.pid));
+                put(&mut out, u64::from(task.tid));
+                put_cut(&mut out, &task.comm, LONGEST_COMM);
+            }
         }
         put(&mut out, self.origins.len() as u64);
         for origin in &self.origins {
             put(&mut out, u64::from(origin.level));
             put(&mut out, u64::from(origin.ring));
+            if version > BEFORE_FOLDING {
+                put(&mut out, origin.context as u64);
+                put(&mut out, u64::from(origin.task.0));
+            }
             put(&mut out, origin.space);
         }
         put(&mut out, self.shapes.len() as u64);
@@ -270,14 +287,23 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
     let r = &mut reader;
     let header = header(r, families)?;
     r.section("regions");
-    let regions =
-        list(r, 2, MOST_REGIONS, |r| Ok(Region { name: r.string(LONGEST_REGION_NAME * 4)?, begun: r.number()? }))?;
+    let regions = list(r, 2, MOST_REGIONS, |r| {
+        let (name, begun) = (r.string(LONGEST_REGION_NAME * 4)?, r.number()?);
+        Ok(Region { name, begun, elapsed: if version > BEFORE_FOLDING { r.number()? } else { 0 } })
+    })?;
     if regions.first().is_none_or(|first| !first.name.is_empty()) {
         return Err(r.malformed("the first has a name"));
     }
+    let tasks = if version > BEFORE_FOLDING { tasks(r)? } else { vec![Task::default()] };
     r.section("origins");
     let origins = sorted_list(r, 3, MOST_ENTRIES, |r| {
-        Ok(Origin { level: r.up_to(2)? as u8, ring: r.up_to(3)? as u8, space: r.number()? })
+        let (level, ring) = (r.up_to(2)? as u8, r.up_to(3)? as u8);
+        let (context, task) = match version > BEFORE_FOLDING {
+            true => (r.up_to(Context::ALL.len() as u64 - 1)?, r.up_to(tasks.len() as u64 - 1)?),
+            false => (0, 0),
+        };
+        let (context, task) = (Context::ALL[context as usize], TaskId(task as u32));
+        Ok(Origin { context, task, ..Origin::new(level, ring, r.number()?) })
     })?;
     r.section("shapes");
     let shapes = sorted_list(r, 1, MOST_ENTRIES, |r| {
@@ -304,6 +330,7 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
     let mut ledger = Ledger {
         header,
         regions,
+        tasks,
         origins,
         shapes,
         symbols,
@@ -331,6 +358,20 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
     }
     reader.finish()?;
     Ok(ledger)
+}
+
+/// The tasks: first the one that stands for none, then the others in order.
+fn tasks(r: &mut Reader) -> Result<Vec<Task>, LedgerError> {
+    r.section("tasks");
+    let tasks = sorted_list(r, 4, MOST_TASKS + 2, |r| {
+        let kind = TaskKind::ALL[r.up_to(TaskKind::ALL.len() as u64 - 1)? as usize];
+        let number = |r: &mut Reader| Ok(r.up_to(u64::from(u32::MAX))? as u32);
+        Ok(Task { kind, pid: number(r)?, tid: number(r)?, comm: r.string(LONGEST_COMM)? })
+    })?;
+    match tasks.first().is_some_and(|first| *first == Task::default()) {
+        true => Ok(tasks),
+        false => Err(r.malformed("the first is one")),
+    }
 }
 
 fn folded(r: &mut Reader, counts: Counts) -> Result<Folded, LedgerError> {

@@ -251,7 +251,7 @@ impl<'a> Folding<'a> {
         let context = self.context;
         let mut renumbered: Vec<u32> = (0..context.origins.len() as u32).collect();
         if !self.plan.spaces {
-            let plain = |origin: &Origin| Origin { space: 0, ..*origin };
+            let plain = |origin: &Origin| origin.without_place();
             let mut origins: Vec<Origin> = context.origins.iter().map(plain).collect();
             origins.sort_unstable();
             origins.dedup();

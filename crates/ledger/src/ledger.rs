@@ -2,8 +2,9 @@
 
 use crate::fold::{self, Context, Fitting, Folded, Functions, MOST_ENTRIES};
 use crate::recorder::coarse::{Coarseness, Range};
-use crate::recorder::{OriginId, Recorder, Region, Shape};
+use crate::recorder::{OriginId, Recorder, Region, RegionId, Shape};
 use crate::symbols::Symbols;
+use crate::task::{Task, TaskId};
 use crate::{Class, Costs, Family, Kind, Origin, Profile, Ticks};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -98,7 +99,9 @@ pub struct Ledger {
     pub header: Header,
     /// Regions of interest; the first, without a name, is what was in none.
     pub regions: Vec<Region>,
-    /// Who was charged, sorted.
+    /// The guest's tasks that were charged, sorted; the first, without a name, stands for none.
+    pub tasks: Vec<Task>,
+    /// Who was charged, sorted. Their tasks are numbers in the list of tasks; their regions stand beside them in blocks and events, and are 0 here.
     pub origins: Vec<Origin>,
     /// What blocks are made of, sorted.
     pub shapes: Vec<Shape>,
@@ -163,25 +166,31 @@ impl Ledger {
     }
 
     pub(crate) fn fitting(header: Header, recorder: &Recorder, symbols: &Symbols, most: usize) -> Self {
-        let (origins, origin_at) = sorted(recorder.origins());
+        let (tasks, task_at) = tasks(recorder);
+        let plain =
+            |origin: &Origin| Origin { region: RegionId(0), task: TaskId(task_at[origin.task.0 as usize]), ..*origin };
+        let mut origins: Vec<Origin> = recorder.origins().iter().map(plain).collect();
+        origins.sort_unstable();
+        origins.dedup();
+        let at = |origin: &Origin| {
+            let number = origins.binary_search(&plain(origin)).unwrap_or_default();
+            (u32::from(origin.region.0), number as u32)
+        };
+        let origin_at: Vec<(u32, u32)> = recorder.origins().iter().map(at).collect();
         let (shapes, shape_at) = sorted(recorder.shapes());
         // A run has millions of blocks: their list is made in one piece, without the copies that growing it would take.
         let mut blocks = Vec::with_capacity(recorder.blocks().count());
-        blocks.extend(recorder.blocks().map(|(region, origin, rip, shape, runs)| BlockRuns {
-            region: region as u32,
-            origin: origin_at[origin.0 as usize],
-            rip,
-            shape: shape_at[shape.0 as usize],
-            runs,
+        blocks.extend(recorder.blocks().map(|(origin, rip, shape, runs)| {
+            let (region, origin) = origin_at[origin.0 as usize];
+            BlockRuns { region, origin, rip, shape: shape_at[shape.0 as usize], runs }
         }));
         blocks.sort_unstable();
         let events = events(&header, recorder, &origin_at);
         let regions = recorder.regions().to_vec();
         let folded = Folded { recorded: recorder.coarseness(), ..Folded::default() };
-        let mut ledger = Self { header, regions, origins, shapes, symbols: Vec::new(), blocks, events, folded };
-        let mut ids = vec![OriginId(0); origin_at.len()];
-        origin_at.iter().zip(0..).for_each(|(&at, id)| ids[at as usize] = OriginId(id));
-        ledger.fit(symbols, most, &|region, origin, rip| recorder.range(region as usize, ids[origin as usize], rip));
+        let mut ledger = Self { header, regions, tasks, origins, shapes, symbols: Vec::new(), blocks, events, folded };
+        let ids: FxHashMap<(u32, u32), OriginId> = origin_at.iter().copied().zip((0..).map(OriginId)).collect();
+        ledger.fit(symbols, most, &|region, origin, rip| recorder.range(*ids.get(&(region, origin))?, rip));
         ledger.drop_unused();
         ledger.resolve(symbols);
         ledger
@@ -235,6 +244,12 @@ impl Ledger {
         self.blocks.iter_mut().for_each(|block| block.origin = at[block.origin as usize]);
         self.events.iter_mut().for_each(|event| event.origin = at[event.origin as usize]);
         self.folded.places.iter_mut().for_each(|place| place.origin = at[place.origin as usize]);
+        let mut used = vec![false; self.tasks.len()];
+        // That of none is always the first.
+        used.iter_mut().take(1).for_each(|used| *used = true);
+        self.origins.iter().for_each(|origin| used[origin.task.0 as usize] = true);
+        let at = keep(&mut self.tasks, &used);
+        self.origins.iter_mut().for_each(|origin| origin.task = TaskId(at[origin.task.0 as usize]));
     }
 
     /// Gives names to the kinds of the ledger's events whose parameter is a number of the board's or the decoder's.
@@ -317,23 +332,16 @@ impl Ledger {
 type Ranges<'a> = &'a dyn Fn(u32, u32, u64) -> Option<Range>;
 
 /// The events of a run, sorted. Instructions of blocks whose addresses were not kept are events too.
-fn events(header: &Header, recorder: &Recorder, origin_at: &[u32]) -> Vec<EventCharge> {
+fn events(header: &Header, recorder: &Recorder, origin_at: &[(u32, u32)]) -> Vec<EventCharge> {
     let mut events: Vec<EventCharge> = Vec::with_capacity(recorder.events().count() + recorder.classes().count());
-    events.extend(recorder.events().map(|(region, origin, rip, kind, amount)| EventCharge {
-        region: region as u32,
-        origin: origin_at[origin.0 as usize],
-        rip,
-        kind,
-        count: amount.count,
-        ticks: amount.ticks,
+    events.extend(recorder.events().map(|(origin, rip, kind, amount)| {
+        let (region, origin) = origin_at[origin.0 as usize];
+        EventCharge { region, origin, rip, kind, count: amount.count, ticks: amount.ticks }
     }));
-    events.extend(recorder.classes().map(|(region, origin, rip, class, count)| EventCharge {
-        region: region as u32,
-        origin: origin_at[origin.0 as usize],
-        rip,
-        kind: Kind::new(Family::Instruction, class as u32),
-        count,
-        ticks: count.saturating_mul(u64::from(header.class_ticks[class as usize])),
+    events.extend(recorder.classes().map(|(origin, rip, class, count)| {
+        let (region, origin) = origin_at[origin.0 as usize];
+        let ticks = count.saturating_mul(u64::from(header.class_ticks[class as usize]));
+        EventCharge { region, origin, rip, kind: Kind::new(Family::Instruction, class as u32), count, ticks }
     }));
     events.sort_unstable();
     // Single instructions of a class may have been charged to an address that blocks fold into.
@@ -347,6 +355,21 @@ fn events(header: &Header, recorder: &Recorder, origin_at: &[u32]) -> Vec<EventC
         same
     });
     events
+}
+
+/// The tasks that origins name, sorted, and the new position of each; that of none stays the first.
+fn tasks(recorder: &Recorder) -> (Vec<Task>, Vec<u32>) {
+    let all = recorder.tasks();
+    let mut used: Vec<u32> = recorder.origins().iter().map(|origin| origin.task.0).filter(|task| *task != 0).collect();
+    used.sort_unstable_by(|&a, &b| all[a as usize].cmp(&all[b as usize]));
+    used.dedup();
+    let mut at = vec![0; all.len()];
+    let mut tasks = vec![Task::default()];
+    for number in used {
+        at[number as usize] = tasks.len() as u32;
+        tasks.push(all[number as usize].clone());
+    }
+    (tasks, at)
 }
 
 /// Keeps the items that are used, and returns the new position of each.
@@ -422,19 +445,30 @@ pub(crate) mod tests {
 
     /// A small run with everything in it, charged as a processor would: its clock is what it charged.
     pub(crate) fn sample() -> Ledger {
+        charged(true)
+    }
+
+    /// The same, with or without what versions of the file before the third do not say.
+    pub(crate) fn charged(tasks: bool) -> Ledger {
         let profile = Profile::named("skx").expect("is built in");
         let costs = profile.costs();
         let mut recorder = Recorder::default();
         let mut clock = 0;
-        let kernel = recorder.origin(Origin { level: 0, ring: 0, space: 0x1000_0000 });
-        let user = recorder.origin(Origin { level: 0, ring: 3, space: 0x1000_0000 });
-        let early = recorder.origin(Origin { level: 0, ring: 0, space: 0 });
-        for (i, (origin, base)) in
-            [(early, 0x100_0000), (kernel, 0xffff_ffff_8100_0000), (user, 0x40_1000)].iter().enumerate()
-        {
-            if i == 2 {
-                recorder.begin_region("work");
-            }
+        let kernel = recorder.origin(Origin::new(0, 0, 0x1000_0000));
+        let region = recorder.region("work");
+        recorder.region_begins(region);
+        let mut task = |kind, number, comm| match tasks {
+            true => recorder.task(Task::new(kind, number, number, comm)),
+            false => TaskId(0),
+        };
+        let idle = task(crate::TaskKind::Idle, 0, "swapper/0");
+        let task = task(crate::TaskKind::Process, 7, "work");
+        let context = if tasks { crate::Context::Interrupt } else { crate::Context::Task };
+        let user = recorder.origin(Origin { region, task, ..Origin::new(0, 3, 0x1000_0000) });
+        let asleep = recorder.origin(Origin { task: idle, ..Origin::new(0, 0, 0x1000_0000) });
+        let interrupted = recorder.origin(Origin { task, context, ..Origin::new(0, 0, 0x1000_0000) });
+        let early = recorder.origin(Origin::new(0, 0, 0));
+        for (origin, base) in &[(early, 0x100_0000), (kernel, 0xffff_ffff_8100_0000), (user, 0x40_1000)] {
             for n in 0..20u64 {
                 let shape = recorder.shape(&vec![(Class::Alu, 1 + n as u32 % 5), (Class::Load, 2), (Class::Branch, 1)]);
                 let ticks = u64::from(costs.class[Class::Alu as usize]) * (1 + n % 5)
@@ -462,9 +496,10 @@ pub(crate) mod tests {
                 clock += price * count;
             }
         }
-        recorder.end_region("work");
-        recorder.add(kernel, 0xffff_ffff_8100_0100, Kind::new(Family::Halt, 0), 1, 5_000_000_000);
-        clock += 5_000_000_000;
+        recorder.region_ends(region, if tasks { 7_000_000 } else { 0 });
+        recorder.add(asleep, 0xffff_ffff_8100_0100, Kind::new(Family::Halt, 0), 1, 5_000_000_000);
+        recorder.add(interrupted, 0xffff_ffff_8100_0104, Kind::new(Family::Interrupt, 0xec), 2, 1_400_000);
+        clock += 5_001_400_000;
         let mut header = Header::new(&profile, vec![clock - 1000, 1000]);
         header.metadata.insert("kernel".to_owned(), "vmlinuz-6.1.0".to_owned());
         header.metadata.insert("command line".to_owned(), "console=ttyS0".to_owned());
@@ -489,7 +524,7 @@ pub(crate) mod tests {
         let costs = profile.costs();
         let mut recorder = Recorder::default();
         let [host, kernel, user] =
-            [(0, 0), (1, 0), (1, 3)].map(|(level, ring)| recorder.origin(Origin { level, ring, space: 0x1000_0000 }));
+            [(0, 0), (1, 0), (1, 3)].map(|(level, ring)| recorder.origin(Origin::new(level, ring, 0x1000_0000)));
         let mut clock = 0;
         for (origin, rip, kind, count) in [
             (user, 0x40_1000, Kind::new(Family::Syscall, 0), 4),

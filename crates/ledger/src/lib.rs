@@ -14,6 +14,7 @@ pub mod profile;
 pub mod recorder;
 pub mod summary;
 pub mod symbols;
+pub mod task;
 mod wire;
 
 pub use costs::{Costs, Geometry, Sets};
@@ -24,8 +25,9 @@ pub use ledger::{BlockRuns, EventCharge, Header, Ledger, SavedSymbol, Totals, Ve
 pub use operation::Operation;
 pub use profile::Profile;
 pub use recorder::coarse::{Coarseness, Range};
-pub use recorder::{Amount, Origin, OriginId, Recorder, Region, Shape, ShapeId};
+pub use recorder::{Amount, Origin, OriginId, Recorder, Region, RegionId, Shape, ShapeId};
 pub use symbols::{Symbol, Symbols};
+pub use task::{Context, Task, TaskId, TaskKind};
 
 /// Thousandths of a core cycle: the unit of the virtual clock.
 pub type Ticks = u64;

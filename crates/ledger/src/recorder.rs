@@ -3,9 +3,8 @@
 //! Ordinary instructions arrive as runs of blocks: a block has a [`Shape`] (how many instructions of which class), and
 //! only its executions are counted. Everything else arrives as single charges.
 //!
-//! Charges go to the current *region of interest*, a stretch of the run that the guest gave a name. Each region has tables
-//! of its own that are swapped when the region changes, so that a charge costs the same with and without regions. Whoever
-//! drives the processors must hand over the executions they still hold back before changing the region.
+//! Who is charged is an [`Origin`]: privilege, address space, task, and the *region of interest* that the task is in, a part of the run that
+//! the guest gave a name. Origins are interned, so that a charge costs the same however much they say.
 //!
 //! A guest decides how many addresses it executes. Beyond [`MOST_RECORDED`] entries they are told apart less and less, in
 //! the steps of [`coarse`]; what was charged in all stays exact.
@@ -13,6 +12,7 @@
 pub mod coarse;
 mod tables;
 
+use crate::task::{Context, Task, TaskId, Tasks};
 use crate::{Class, Kind, Ticks};
 use coarse::{AREA, Coarseness, Range};
 use hashbrown::HashTable;
@@ -21,14 +21,32 @@ use std::hash::BuildHasher;
 use tables::Tables;
 
 /// Who is charged, apart from the instruction's address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Origin {
+    /// The region of interest that the task is in.
+    pub region: RegionId,
     /// Virtualization level: 0 the machine itself (host), 1 its guest, 2 a nested guest.
     pub level: u8,
     /// Privilege ring, 0 to 3.
     pub ring: u8,
+    /// What the processor does besides its task.
+    pub context: Context,
+    /// The guest's current task.
+    pub task: TaskId,
     /// Address space: the physical address of the root page table (CR3 without its low 12 bits), or 0 without paging.
     pub space: u64,
+}
+
+impl Origin {
+    /// Code of no known task, in no region.
+    pub fn new(level: u8, ring: u8, space: u64) -> Self {
+        Self { level, ring, space, ..Self::default() }
+    }
+
+    /// The same without what a guest has many of: its address space and its task.
+    pub(crate) fn without_place(self) -> Self {
+        Self { space: 0, task: TaskId(0), ..self }
+    }
 }
 
 /// An interned [`Origin`].
@@ -51,14 +69,20 @@ pub struct Amount {
     pub ticks: Ticks,
 }
 
-/// A stretch of the run that the guest gave a name.
+/// A part of the run that the guest gave a name: what a task and its descendants did in a stretch of time, or all that processors did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Region {
     /// Its name; empty for what is in no region.
     pub name: String,
     /// How often it was begun.
     pub begun: u64,
+    /// How long it lasted from beginnings to ends, in ticks of the clock of the processor that said so.
+    pub elapsed: Ticks,
 }
+
+/// A number of a [`Region`]; 0 is what is in none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RegionId(pub u16);
 
 /// The most regions of different names; all further ones are charged as one.
 pub const MOST_REGIONS: usize = 256;
@@ -66,8 +90,6 @@ pub const MOST_REGIONS: usize = 256;
 const FURTHER_REGIONS: &str = "(further regions)";
 /// The longest name of a region, in characters.
 pub const LONGEST_REGION_NAME: usize = 64;
-/// The deepest nesting of regions.
-const DEEPEST_REGION: usize = 64;
 /// The most address spaces told apart; further ones are charged as space 0. A guest decides how many it has.
 const MOST_SPACES: usize = 1 << 20;
 
@@ -85,7 +107,7 @@ const RECENT_ORIGINS: usize = 64;
 pub struct Recorder {
     origins: Vec<Origin>,
     origin_ids: FxHashMap<Origin, OriginId>,
-    /// Origins that were asked for last, by few bits of their space.
+    /// Origins that were asked for last, by few bits of what they differ in.
     recent_origins: [Option<(Origin, OriginId)>; RECENT_ORIGINS],
     shapes: Vec<Shape>,
     shape_ids: HashTable<u32>,
@@ -98,15 +120,9 @@ pub struct Recorder {
     /// More entries than this make an area dense; and how many areas are.
     dense_from: usize,
     dense: usize,
-    /// Entries of the regions that are not current.
-    elsewhere: usize,
-    /// Tables of the current region.
-    now: Tables,
-    /// Tables of the other regions; those of the current one are empty here.
-    others: Vec<Tables>,
+    tables: Tables,
+    tasks: Tasks,
     regions: Vec<Region>,
-    current: usize,
-    begun: Vec<usize>,
 }
 
 impl Default for Recorder {
@@ -124,12 +140,9 @@ impl Default for Recorder {
             most_shapes: MOST_SHAPES,
             dense_from: coarse::DENSE,
             dense: 0,
-            elsewhere: 0,
-            now: Tables::default(),
-            others: vec![Tables::default()],
+            tables: Tables::default(),
+            tasks: Tasks::default(),
             regions: vec![Region::default()],
-            current: 0,
-            begun: Vec::new(),
         }
     }
 }
@@ -143,9 +156,10 @@ impl Recorder {
     /// The number of `origin`, the same for equal origins.
     #[inline]
     pub fn origin(&mut self, origin: Origin) -> OriginId {
-        let Origin { level, ring, space } = origin;
+        let Origin { level, ring, space, task, .. } = origin;
         // The root tables of a program and of the kernel that serves it may be neighbours.
-        let slot = (space >> 12 ^ u64::from(ring) << 4 ^ u64::from(level) << 5) as usize % RECENT_ORIGINS;
+        let bits = space >> 12 ^ u64::from(ring) << 4 ^ u64::from(level) << 5 ^ u64::from(task.0);
+        let slot = bits as usize % RECENT_ORIGINS;
         match self.recent_origins[slot] {
             Some((known, id)) if known == origin => id,
             _ => {
@@ -197,13 +211,9 @@ impl Recorder {
             renumbered[at] = self.shape(&shape);
             self.use_shape(renumbered[at]);
         }
-        let renumber = |_: &mut Self, tables: &mut Tables| {
-            for (origin, rip, shape, runs) in std::mem::take(&mut tables.blocks).drain() {
-                let shape = renumbered[shape.0 as usize];
-                tables.blocks.add(origin, rip, shape, runs);
-            }
-        };
-        self.each_table(renumber);
+        for (origin, rip, shape, runs) in std::mem::take(&mut self.tables.blocks).drain() {
+            self.tables.blocks.add(origin, rip, renumbered[shape.0 as usize], runs);
+        }
     }
 
     fn use_shape(&mut self, shape: ShapeId) {
@@ -213,25 +223,16 @@ impl Recorder {
         self.shapes_used += usize::from(!std::mem::replace(&mut self.used[shape.0 as usize], true));
     }
 
-    /// Lends each region's tables.
-    fn each_table(&mut self, mut each: impl FnMut(&mut Self, &mut Tables)) {
-        for id in 0..self.others.len() {
-            let mut tables = std::mem::take(if id == self.current { &mut self.now } else { &mut self.others[id] });
-            each(self, &mut tables);
-            *(if id == self.current { &mut self.now } else { &mut self.others[id] }) = tables;
-        }
-    }
-
     /// Adds `runs` executions of the block at `rip`.
     pub fn add_block(&mut self, origin: OriginId, rip: u64, shape: ShapeId, runs: u64) {
         if runs == 0 {
             return;
         }
         if self.coarseness != Coarseness::default() {
-            if self.lend_now(|recorder, now| recorder.put_block(now, origin, rip, shape, runs)) {
+            if self.put_block(origin, rip, shape, runs) {
                 self.fit();
             }
-        } else if self.now.blocks.add(origin, rip, shape, runs) {
+        } else if self.tables.blocks.add(origin, rip, shape, runs) {
             self.use_shape(shape);
             self.fit();
         }
@@ -244,19 +245,12 @@ impl Recorder {
             return;
         }
         if self.coarseness != Coarseness::default() {
-            if self.lend_now(|recorder, now| recorder.put_event(now, origin, rip, kind, amount)) {
+            if self.put_event(origin, rip, kind, amount) {
                 self.fit();
             }
-        } else if self.now.events.add(origin, rip, kind, amount) {
+        } else if self.tables.events.add(origin, rip, kind, amount) {
             self.fit();
         }
-    }
-
-    fn lend_now(&mut self, put: impl FnOnce(&mut Self, &mut Tables) -> bool) -> bool {
-        let mut now = std::mem::take(&mut self.now);
-        let new = put(self, &mut now);
-        self.now = now;
-        new
     }
 
     fn coarse_origin(&mut self, id: OriginId, rip: u64) -> OriginId {
@@ -265,53 +259,49 @@ impl Recorder {
         if coarse == origin { id } else { self.origin(coarse) }
     }
 
-    /// The range that stands for an address, if it is not kept.
-    fn range_in(&self, tables: &Tables, id: OriginId, rip: u64) -> Option<Range> {
+    /// The range that an address of an origin stands for, if it stands for more than itself.
+    pub fn range(&self, id: OriginId, rip: u64) -> Option<Range> {
         let range = self.coarseness.range(self.origins[id.0 as usize], rip);
-        let dense = || self.coarseness.folds_dense() && tables.is_dense(id, rip);
+        let dense = || self.coarseness.folds_dense() && self.tables.is_dense(id, rip);
         range.or_else(|| dense().then(|| Range::page(rip)))
     }
 
     /// Adds executions of a block as they are told apart now. Returns whether anything about it is new.
-    fn put_block(&mut self, tables: &mut Tables, id: OriginId, rip: u64, shape: ShapeId, runs: u64) -> bool {
+    fn put_block(&mut self, id: OriginId, rip: u64, shape: ShapeId, runs: u64) -> bool {
         let id = self.coarse_origin(id, rip);
         let shapes = self.shapes_used;
         if self.coarseness.keeps_shapes() {
             self.use_shape(shape);
         }
-        let Some(range) = self.range_in(tables, id, rip) else {
-            let new = tables.blocks.add(id, rip, shape, runs);
+        let Some(range) = self.range(id, rip) else {
+            let new = self.tables.blocks.add(id, rip, shape, runs);
             if new && self.coarseness.folds_dense() {
-                tables.count(id, rip);
+                self.tables.count(id, rip);
             }
             return new;
         };
-        let before = tables.classes.len();
+        let before = self.tables.classes.len();
         for &(class, count) in &self.shapes[shape.0 as usize] {
-            let sum = tables.classes.entry((range.start, id, class)).or_default();
+            let sum = self.tables.classes.entry((range.start, id, class)).or_default();
             *sum = sum.saturating_add(u64::from(count).saturating_mul(runs));
         }
-        tables.classes.len() != before || self.shapes_used != shapes
+        self.tables.classes.len() != before || self.shapes_used != shapes
     }
 
     /// The same for events.
-    fn put_event(&mut self, tables: &mut Tables, id: OriginId, rip: u64, kind: Kind, amount: Amount) -> bool {
+    fn put_event(&mut self, id: OriginId, rip: u64, kind: Kind, amount: Amount) -> bool {
         let (id, kind) = (self.coarse_origin(id, rip), self.coarseness.kind(kind));
-        let range = self.range_in(tables, id, rip);
-        let new = tables.events.add(id, range.map_or(rip, |range| range.start), kind, amount);
+        let range = self.range(id, rip);
+        let new = self.tables.events.add(id, range.map_or(rip, |range| range.start), kind, amount);
         if new && range.is_none() && self.coarseness.folds_dense() {
-            tables.count(id, rip);
+            self.tables.count(id, rip);
         }
         new
     }
 
-    fn entries(&self) -> usize {
-        self.now.len() + self.elsewhere
-    }
-
     /// Tells less apart until everything fits.
     fn fit(&mut self) {
-        while self.entries() > self.most_recorded || self.too_many_shapes() {
+        while self.tables.len() > self.most_recorded || self.too_many_shapes() {
             if self.folds_enough() {
                 return;
             }
@@ -332,16 +322,14 @@ impl Recorder {
         }
         let from = self.dense_from;
         let mut more = false;
-        self.each_table(|_, tables| {
-            for count in tables.areas.values_mut().filter(|count| count.is_some_and(|count| count as usize > from)) {
-                *count = None;
-                more = true;
-            }
-        });
+        for count in self.tables.areas.values_mut().filter(|count| count.is_some_and(|count| count as usize > from)) {
+            *count = None;
+            more = true;
+        }
         if more {
             self.rebuild();
         }
-        self.entries() + self.dense * self.dense_from <= self.most_recorded && !self.too_many_shapes()
+        self.tables.len() + self.dense * self.dense_from <= self.most_recorded && !self.too_many_shapes()
     }
 
     /// Ends the recording: what is told apart is now decided. Every reader of a recorder needs that first.
@@ -361,75 +349,64 @@ impl Recorder {
             self.used.clear();
             self.shapes_used = 0;
         }
-        self.dense = 0;
-        self.each_table(|recorder, tables| {
-            let Tables { blocks, events, classes, areas } = std::mem::take(tables);
-            for (origin, area) in areas.into_iter().filter(|(_, count)| count.is_none()).map(|(area, _)| area) {
-                let kept = recorder.coarseness.range(recorder.origins[origin.0 as usize], area * AREA).is_none();
-                if kept && recorder.coarseness.folds_dense() {
-                    tables.areas.insert((recorder.coarse_origin(origin, area * AREA), area), None);
-                }
+        let Tables { blocks, events, classes, areas } = std::mem::take(&mut self.tables);
+        for (origin, area) in areas.into_iter().filter(|(_, count)| count.is_none()).map(|(area, _)| area) {
+            let kept = self.coarseness.range(self.origins[origin.0 as usize], area * AREA).is_none();
+            if kept && self.coarseness.folds_dense() {
+                let origin = self.coarse_origin(origin, area * AREA);
+                self.tables.areas.insert((origin, area), None);
             }
-            recorder.dense += tables.areas.len();
-            for (origin, rip, shape, runs) in blocks.drain() {
-                recorder.put_block(tables, origin, rip, shape, runs);
-            }
-            for (origin, rip, kind, amount) in events.iter() {
-                recorder.put_event(tables, origin, rip, kind, amount);
-            }
-            for ((rip, origin, class), count) in classes {
-                let origin = recorder.coarse_origin(origin, rip);
-                let start = recorder.range_in(tables, origin, rip).map_or(rip, |range| range.start);
-                let sum = tables.classes.entry((start, origin, class)).or_default();
-                *sum = sum.saturating_add(count);
-            }
-        });
-        let current = self.current;
-        self.elsewhere = self.others.iter().enumerate().filter(|(id, _)| *id != current).map(|(_, t)| t.len()).sum();
+        }
+        self.dense = self.tables.areas.len();
+        for (origin, rip, shape, runs) in blocks.drain() {
+            self.put_block(origin, rip, shape, runs);
+        }
+        for (origin, rip, kind, amount) in events.iter() {
+            self.put_event(origin, rip, kind, amount);
+        }
+        for ((rip, origin, class), count) in classes {
+            let origin = self.coarse_origin(origin, rip);
+            let start = self.range(origin, rip).map_or(rip, |range| range.start);
+            let sum = self.tables.classes.entry((start, origin, class)).or_default();
+            *sum = sum.saturating_add(count);
+        }
     }
 
-    /// Begins a region of interest: until it ends, or another begins, it is charged. Characters that can't be printed are
-    /// dropped from the name.
-    pub fn begin_region(&mut self, name: &str) {
-        if self.begun.len() == DEEPEST_REGION {
-            return;
-        }
+    /// The number of a task, the same for equal tasks.
+    pub fn task(&mut self, task: Task) -> TaskId {
+        self.tasks.number(task)
+    }
+
+    /// The number of the region of a name. Characters that can't be printed are dropped from the name.
+    pub fn region(&mut self, name: &str) -> RegionId {
         let mut name = region_name(name);
         if self.regions.len() >= MOST_REGIONS - 1 && self.regions.iter().all(|region| region.name != name) {
             name = FURTHER_REGIONS.to_owned();
         }
-        let id = match self.regions.iter().position(|region| region.name == name) {
-            Some(id) => id,
-            None => {
-                self.regions.push(Region { name, begun: 0 });
-                self.others.push(Tables::default());
-                self.regions.len() - 1
-            }
-        };
-        self.regions[id].begun += 1;
-        self.begun.push(id);
-        self.switch(id);
+        let known = self.regions.iter().position(|region| region.name == name);
+        let number = known.unwrap_or_else(|| {
+            self.regions.push(Region { name, ..Region::default() });
+            self.regions.len() - 1
+        });
+        RegionId(number as u16)
     }
 
-    /// Ends the region that began last under that name; an empty name ends the innermost. Returns whether there was one.
-    pub fn end_region(&mut self, name: &str) -> bool {
+    /// The number of the region of a name, if there is one.
+    pub fn known_region(&self, name: &str) -> Option<RegionId> {
         let name = region_name(name);
-        let at = match name.is_empty() {
-            true => self.begun.len().checked_sub(1),
-            false => self.begun.iter().rposition(|&id| self.regions[id].name == name),
-        };
-        let Some(at) = at else { return false };
-        self.begun.remove(at);
-        self.switch(self.begun.last().copied().unwrap_or(0));
-        true
+        let position = |name: &str| self.regions.iter().position(|region| region.name == name);
+        position(&name).or_else(|| position(FURTHER_REGIONS)).map(|number| RegionId(number as u16))
     }
 
-    fn switch(&mut self, to: usize) {
-        self.elsewhere += self.now.len();
-        std::mem::swap(&mut self.now, &mut self.others[self.current]);
-        std::mem::swap(&mut self.now, &mut self.others[to]);
-        self.elsewhere -= self.now.len();
-        self.current = to;
+    /// Counts a beginning of a region.
+    pub fn region_begins(&mut self, region: RegionId) {
+        self.regions[usize::from(region.0)].begun += 1;
+    }
+
+    /// A region that began `elapsed` ticks ago has ended; number 0: it was a while outside all regions.
+    pub fn region_ends(&mut self, region: RegionId, elapsed: Ticks) {
+        let sum = &mut self.regions[usize::from(region.0)].elapsed;
+        *sum = sum.saturating_add(elapsed);
     }
 
     /// The origins by number.
@@ -452,37 +429,25 @@ impl Recorder {
         self.coarseness
     }
 
-    /// The range that an address of a region and an origin stands for, if it stands for more than itself.
-    pub fn range(&self, region: usize, origin: OriginId, rip: u64) -> Option<Range> {
-        let tables = if region == self.current { &self.now } else { self.others.get(region)? };
-        self.range_in(tables, origin, rip)
+    /// The tasks by number; the first stands for none.
+    pub fn tasks(&self) -> &[Task] {
+        self.tasks.all()
     }
 
-    fn tables(&self) -> impl Iterator<Item = (usize, &Tables)> {
-        let current = self.current;
-        self.others.iter().enumerate().map(move |(id, tables)| (id, if id == current { &self.now } else { tables }))
+    /// Executed blocks, in no particular order: (origin, address, shape, executions).
+    pub fn blocks(&self) -> impl Iterator<Item = (OriginId, u64, ShapeId, u64)> + '_ {
+        self.tables.blocks.iter()
     }
 
-    /// Executed blocks, in no particular order: (region, origin, address, shape, executions).
-    pub fn blocks(&self) -> impl Iterator<Item = (usize, OriginId, u64, ShapeId, u64)> + '_ {
-        self.tables().flat_map(|(region, tables)| {
-            tables.blocks.iter().map(move |(origin, rip, shape, runs)| (region, origin, rip, shape, runs))
-        })
+    /// Events, in no particular order: (origin, address, kind, amount).
+    pub fn events(&self) -> impl Iterator<Item = (OriginId, u64, Kind, Amount)> + '_ {
+        self.tables.events.iter()
     }
 
-    /// Events, in no particular order: (region, origin, address, kind, amount).
-    pub fn events(&self) -> impl Iterator<Item = (usize, OriginId, u64, Kind, Amount)> + '_ {
-        self.tables().flat_map(|(region, tables)| {
-            tables.events.iter().map(move |(origin, rip, kind, amount)| (region, origin, rip, kind, amount))
-        })
-    }
-
-    /// Instructions of blocks whose addresses were not kept, in no particular order: (region, origin, first address of the
-    /// range, class, how many).
-    pub fn classes(&self) -> impl Iterator<Item = (usize, OriginId, u64, Class, u64)> + '_ {
-        self.tables().flat_map(|(region, tables)| {
-            tables.classes.iter().map(move |((rip, origin, class), count)| (region, *origin, *rip, *class, *count))
-        })
+    /// Instructions of blocks whose addresses were not kept, in no particular order: (origin, first address of the range, class, how
+    /// many).
+    pub fn classes(&self) -> impl Iterator<Item = (OriginId, u64, Class, u64)> + '_ {
+        self.tables.classes.iter().map(|((rip, origin, class), count)| (*origin, *rip, *class, *count))
     }
 }
 

@@ -129,6 +129,21 @@ pub enum By {
     Level,
     /// Regions of interest.
     Region,
+    /// Tasks of the guest; interrupts and soft interrupts are lines of their own.
+    Task,
+    /// The same by name alone.
+    Comm,
+}
+
+/// Which tasks are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// Those called as the one of this number.
+    Comm(u32),
+    /// The process or thread of this number.
+    Number(u32),
+    /// What is done in this context, on top of any task.
+    Context(crate::Context),
 }
 
 /// A ledger, or a part of it.
@@ -137,18 +152,19 @@ pub struct Selection<'a> {
     ledger: &'a Ledger,
     region: Option<u32>,
     level: Option<u8>,
+    task: Option<Wanted>,
 }
 
 impl Ledger {
     /// All of the ledger.
     pub fn all(&self) -> Selection<'_> {
-        Selection { ledger: self, region: None, level: None }
+        Selection { ledger: self, region: None, level: None, task: None }
     }
 
     /// What was charged in a region of interest; `None` if there is none of that name.
     pub fn region(&self, name: &str) -> Option<Selection<'_>> {
         let region = self.regions.iter().position(|region| region.name == name)?;
-        Some(Selection { ledger: self, region: Some(region as u32), level: None })
+        Some(Selection { region: Some(region as u32), ..self.all() })
     }
 
     /// Whether a guest of a hypervisor was charged anything.
@@ -181,9 +197,37 @@ impl<'a> Selection<'a> {
         Self { level: Some(level), ..self }
     }
 
+    /// Only what was charged to the tasks of a name, or to the process or thread of a number, without what interrupted it; or what interrupted
+    /// others, if that is what [`Selection::rows`] calls a line. `None`: there is none.
+    pub fn of_task(self, task: &str) -> Option<Self> {
+        let tasks = self.ledger.tasks.iter().zip(0u32..);
+        let called =
+            tasks.clone().find(|(known, _)| known.comm == task && !task.is_empty()).map(|(_, at)| Wanted::Comm(at));
+        let number = || {
+            let number: u32 = task.parse().ok()?;
+            let is = |known: &crate::Task| known.pid == number || known.tid == number;
+            tasks.skip(1).any(|(known, _)| is(known)).then_some(Wanted::Number(number))
+        };
+        let context = || crate::Context::ALL.into_iter().find(|context| lines::context_name(*context) == Some(task));
+        let wanted = called.or_else(number).or_else(|| context().map(Wanted::Context))?;
+        Some(Self { task: Some(wanted), ..self })
+    }
+
     fn has(self, region: u32, origin: u32) -> bool {
+        let who = &self.ledger.origins[origin as usize];
         self.region.is_none_or(|wanted| wanted == region)
-            && self.level.is_none_or(|wanted| wanted == self.ledger.origins[origin as usize].level)
+            && self.level.is_none_or(|wanted| wanted == who.level)
+            && self.task.is_none_or(|wanted| self.is_of(wanted, who))
+    }
+
+    fn is_of(self, wanted: Wanted, who: &crate::Origin) -> bool {
+        let task = &self.ledger.tasks[who.task.0 as usize];
+        let own = who.context == crate::Context::Task && who.task.0 != 0;
+        match wanted {
+            Wanted::Comm(as_this) => own && task.comm == self.ledger.tasks[as_this as usize].comm,
+            Wanted::Number(number) => own && (task.pid == number || task.tid == number),
+            Wanted::Context(context) => who.context == context,
+        }
     }
 
     fn blocks(self) -> impl Iterator<Item = &'a BlockRuns> {
@@ -350,7 +394,7 @@ mod tests {
         for ledger in [sample(), guest()] {
             let clock: u64 = ledger.header.clocks.iter().sum();
             assert_eq!(ledger.all().total().ticks, clock);
-            for by in [By::Symbol, By::Address, By::Space, By::Ring, By::Level, By::Region] {
+            for by in [By::Symbol, By::Address, By::Space, By::Ring, By::Level, By::Region, By::Task, By::Comm] {
                 assert_eq!(ledger.all().rows(by).values().map(|row| row.ticks).sum::<u64>(), clock, "{by:?}");
             }
             let levels = [0, 1, 2].map(|level| ledger.all().at_level(level).total().ticks);
@@ -382,6 +426,30 @@ mod tests {
         assert_eq!(ticks("").unwrap() + ticks("work").unwrap(), ledger.all().total().ticks);
         assert_eq!(ticks("play"), None);
         assert_eq!(ledger.region("work").unwrap().rows(By::Ring).keys().collect::<Vec<_>>(), ["ring 3"]);
+    }
+
+    #[test]
+    fn tasks_are_told_apart_from_what_interrupts_them() {
+        let ledger = sample();
+        let names = |by| ledger.all().rows(by).into_keys().collect::<Vec<_>>();
+        assert_eq!(names(By::Task), ["[interrupts]", "[no task]", "swapper/0 [idle]", "work (7)"]);
+        assert_eq!(names(By::Comm), ["[interrupts]", "[no task]", "swapper/0", "work"]);
+        let ticks = |task| ledger.all().of_task(task).map(|selection| selection.total().ticks);
+        assert_eq!(ticks("work"), ticks("7"));
+        assert_eq!(ticks("[interrupts]"), Some(1_400_000));
+        assert_eq!(ticks("swapper/0"), Some(5_000_000_000));
+        let clock: u64 = ledger.header.clocks.iter().sum();
+        let rest = ledger.all().rows(By::Task)["[no task]"].ticks;
+        assert_eq!(ticks("work").unwrap() + 1_400_000 + 5_000_000_000 + rest, clock);
+        for unknown in ["play", "", "8", "[soft interrupt]"] {
+            assert_eq!(ticks(unknown), None, "{unknown}");
+        }
+        assert_eq!(ticks("[soft interrupts]"), Some(0));
+        // What interrupts a region's tasks is in it where they are.
+        assert_eq!(
+            ledger.region("work").unwrap().of_task("work").unwrap().total(),
+            ledger.all().of_task("work").unwrap().total()
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The ledger of a machine's run: its charges with names and symbols.
 
 use crate::board::{MMIO_DEVICES, PORT_DEVICES};
-use crate::linux::Linux;
+use crate::linux;
 use crate::machine::Machine;
 use crate::platform::Platform;
 use ledger::symbols::{self, Symbol, Symbols};
@@ -18,9 +18,11 @@ impl Machine {
         if let Some(found) = self.elf.as_deref().and_then(|bytes| symbols::elf(bytes, 0).ok()) {
             all.add("", 0, found);
         }
-        if let Some(linux) = Linux::find(self) {
-            all.add("", 0, linux.functions);
-            for (name, found) in linux.modules {
+        let kernel = self.vcpus.tasks.kernel().cloned().or_else(|| linux::find(&self.vcpus, &self.ram));
+        if let Some(kernel) = kernel {
+            let modules = linux::modules(&kernel, &self.vcpus);
+            all.add("", 0, kernel.functions);
+            for (name, found) in modules {
                 all.add(&name, 0, found);
             }
         }

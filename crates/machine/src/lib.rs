@@ -14,6 +14,7 @@ pub mod pci;
 pub mod platform;
 pub mod postmortem;
 pub mod tables;
+pub mod tasks;
 pub mod vcpus;
 pub mod virtio;
 

@@ -1,66 +1,80 @@
 //! What a Linux kernel in guest memory knows about itself: its functions and those of its modules.
 
-use crate::machine::Machine;
-use crate::memory::layout;
+use crate::memory::{GuestRam, layout};
+use crate::vcpus::Vcpus;
 use cpu::state::Cpu;
 use ledger::symbols::{self, Kallsyms, Symbol};
 
 const PAGE: u64 = 4096;
-/// Linear addresses of the kernel's image, wherever KASLR puts it.
+/// Linear addresses of the kernel's image, wherever KASLR puts it: at a multiple of [`ALIGNMENT`].
 const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
+const ALIGNMENT: u64 = 2 << 20;
 /// With page-table isolation the root of the user's tables is the page behind that of the kernel's.
 const ISOLATED: u64 = 1 << 12;
 
-/// Symbols of a Linux kernel.
-pub struct Linux {
-    /// Its own functions.
-    pub functions: Vec<Symbol>,
-    /// Those of each module it has loaded.
-    pub modules: Vec<(String, Vec<Symbol>)>,
+/// The kernel that a processor runs, if its symbols can be found where its page tables have it.
+pub fn running(cpu: &Cpu, ram: &GuestRam) -> Option<Kallsyms> {
+    let (start, len) = View::of(cpu).image()?;
+    ram.with_ram(start, len, |image| symbols::kallsyms(image, 0)).ok()
 }
 
-impl Linux {
-    /// Looks for a kernel where the page tables of a processor have it. Only one that has not yet set them up may be anywhere,
-    /// below 4 GiB.
-    pub fn find(machine: &Machine) -> Option<Self> {
-        let cpus = machine.vcpus.all.iter().map(|v| &v.cpu);
-        let views = cpus.flat_map(|cpu| [cpu.cr3, cpu.cr3 & !ISOLATED].map(|root| View { cpu, root }));
-        let mapped = views.into_iter().find_map(|view| {
-            let (start, len) = view.image()?;
-            let kernel = machine.ram.with_ram(start, len, |image| symbols::kallsyms(image, 0)).ok()?;
-            let Kallsyms { functions, landmarks } = kernel;
-            Some(Self { functions, modules: symbols::modules(&landmarks, |linear, out| view.read(linear, out)) })
-        });
-        mapped.or_else(|| {
-            let found = machine.ram.with_ram(0, layout::LOW_RAM_END, |ram| symbols::kallsyms(ram, 0)).ok()?;
-            Some(Self { functions: found.functions, modules: Vec::new() })
-        })
-    }
+/// Likewise, of any of the processors. A kernel that has not yet set its tables up may be anywhere below 4 GiB.
+pub fn find(vcpus: &Vcpus, ram: &GuestRam) -> Option<Kallsyms> {
+    let mapped = views(vcpus).find_map(|view| {
+        let (start, len) = view.image()?;
+        ram.with_ram(start, len, |image| symbols::kallsyms(image, 0)).ok()
+    });
+    mapped.or_else(|| ram.with_ram(0, layout::LOW_RAM_END, |ram| symbols::kallsyms(ram, 0)).ok())
+}
+
+/// Functions of the modules that a kernel has loaded.
+pub fn modules(kernel: &Kallsyms, vcpus: &Vcpus) -> Vec<(String, Vec<Symbol>)> {
+    let of = |view: View| symbols::modules(&kernel.landmarks, |linear, out| view.read(linear, out));
+    views(vcpus).map(of).find(|modules| !modules.is_empty()).unwrap_or_default()
+}
+
+/// Every way to look at a guest's memory after its run: by the tables of a process, and by those of the kernel that serves it.
+fn views(vcpus: &Vcpus) -> impl Iterator<Item = View<'_>> {
+    let cpus = vcpus.all.iter().map(|v| &v.cpu);
+    cpus.flat_map(|cpu| {
+        let own = View::of(cpu);
+        [own.root, own.root & !ISOLATED].map(|root| View { cpu, root })
+    })
 }
 
 /// Linear memory by one root of page tables.
-struct View<'a> {
+pub struct View<'a> {
     cpu: &'a Cpu,
     root: u64,
 }
 
-impl View<'_> {
-    fn look_up(&self, linear: u64) -> Option<u64> {
-        self.cpu.long_mode().then(|| self.cpu.look_up_from(self.root, linear))?
+impl<'a> View<'a> {
+    /// By the tables that a processor uses, or that its guest believes it uses.
+    pub fn of(cpu: &'a Cpu) -> Self {
+        Self { cpu, root: cpu.visible().cr3 }
+    }
+
+    /// Guest-physical address of a linear one.
+    pub fn look_up(&self, linear: u64) -> Option<u64> {
+        self.cpu.look_up_on_board(self.root, linear)
     }
 
     /// Guest-physical start and length of the kernel's image: it is in one piece, though not all of it stays mapped.
     fn image(&self) -> Option<(u64, u64)> {
-        let pages = IMAGE.step_by(PAGE as usize);
-        let mut mapped = pages.filter_map(|linear| Some((linear, self.look_up(linear)?)));
-        let (linear, physical) = mapped.next()?;
+        if !self.cpu.visible().long_mode() {
+            return None;
+        }
+        let mapped = |linear: u64| Some((linear, self.look_up(linear)?));
+        let (linear, physical) = IMAGE.step_by(ALIGNMENT as usize).find_map(mapped)?;
         let distance = |(linear, physical): (u64, u64)| physical.wrapping_sub(linear);
         let first = distance((linear, physical));
-        let last = mapped.filter(|page| distance(*page) == first).last().map_or(linear, |page| page.0);
+        let pages = (linear..IMAGE.end).step_by(PAGE as usize).filter_map(mapped);
+        let last = pages.filter(|page| distance(*page) == first).last().map_or(linear, |page| page.0);
         Some((physical, last - linear + PAGE))
     }
 
-    fn read(&self, mut linear: u64, mut out: &mut [u8]) -> bool {
+    /// Reads linear memory: all of the bytes, or it returns `false`.
+    pub fn read(&self, mut linear: u64, mut out: &mut [u8]) -> bool {
         while !out.is_empty() {
             let n = out.len().min((PAGE - linear % PAGE) as usize);
             let (now, later) = out.split_at_mut(n);

@@ -196,7 +196,7 @@ impl Machine {
             Platform::Hvm(switches) => Some(Hypervisor::new(switches.clone(), &processor_ram, &config.profile)?),
             Platform::Bare | Platform::Emulated => None,
         };
-        let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), hypervisor);
+        let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), hypervisor, ram.clone());
         vcpus.cache.tier = config.tier;
         vcpus.enter(&entry);
         // Loading went through the devices' view of memory; no code is decoded yet.
@@ -261,7 +261,7 @@ impl Machine {
 
     /// Prepares for questions about a run that is over.
     pub(crate) fn finish(&mut self) {
-        self.vcpus.show_guest();
+        self.vcpus.finish();
         if let Some(first) = self.vcpus.all.first() {
             self.taken = self.vcpus.cache.taken();
             // What is left to do needs memory of its own.

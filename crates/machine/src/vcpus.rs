@@ -7,6 +7,8 @@
 use crate::acpi;
 use crate::board::{Board, Ending};
 use crate::loader::Entry;
+use crate::memory::GuestRam;
+use crate::tasks::Tasks;
 use cpu::cache::BlockCache;
 use cpu::state::{Segment, TableRegister, attention, reg, seg};
 use cpu::{Cpu, Exit};
@@ -128,6 +130,8 @@ pub struct Vcpus {
     pub hypervisor: Option<Hypervisor>,
     /// Why it could not go on.
     pub failure: Option<hypervisor::Failure>,
+    /// Which tasks the guest runs on them.
+    pub tasks: Tasks,
     board: Rc<RefCell<Board>>,
     slice_end: Ticks,
     /// How long [`Vcpus::run`] runs at most before it returns.
@@ -136,15 +140,16 @@ pub struct Vcpus {
 
 impl Vcpus {
     /// Processors on a board: the first one executes, the others wait for start-up. With a hypervisor they run its guest.
-    pub fn new(cpus: Vec<Cpu>, board: Rc<RefCell<Board>>, hypervisor: Option<Hypervisor>) -> Self {
+    pub fn new(cpus: Vec<Cpu>, board: Rc<RefCell<Board>>, hypervisor: Option<Hypervisor>, ram: GuestRam) -> Self {
         let vcpu = |(index, cpu): (usize, Cpu)| Vcpu {
             cpu,
             guest: hypervisor.is_some().then(hypervisor::Vcpu::new),
             activity: if index == 0 { Activity::Running } else { Activity::WaitingForStartup },
             nmis: 0,
         };
-        let all = cpus.into_iter().enumerate().map(vcpu).collect();
+        let all: Vec<Vcpu> = cpus.into_iter().enumerate().map(vcpu).collect();
         Self {
+            tasks: Tasks::new(ram, all.len()),
             all,
             cache: BlockCache::new(),
             hypervisor,
@@ -155,9 +160,18 @@ impl Vcpus {
         }
     }
 
+    /// The run is over: its open regions end, and the guest can be looked at.
+    pub fn finish(&mut self) {
+        if let Some(first) = self.all.first() {
+            let now = self.all.iter().map(|vcpu| vcpu.cpu.clock).max().unwrap_or_default();
+            self.tasks.finish(&mut first.cpu.recorder.borrow_mut(), now);
+        }
+        self.show_guest();
+    }
+
     /// Puts into the processors what the guest believes is there, so that its memory can be looked at as it sees it. The
     /// guest can be run again afterwards, though not with the same charges.
-    pub fn show_guest(&mut self) {
+    fn show_guest(&mut self) {
         for Vcpu { cpu, guest, .. } in &mut self.all {
             if let Some(guest) = guest {
                 let visible = guest.visible(cpu);
@@ -294,6 +308,11 @@ impl Vcpus {
         }
         match vcpu.run(self.hypervisor.as_mut(), &mut self.cache, deadline) {
             Ok(Exit::Deadline | Exit::Bus) => {}
+            Ok(Exit::Probe) => {
+                if let Some(hit) = vcpu.cpu.take_probe() {
+                    self.tasks.reached(hit, &mut vcpu.cpu, &mut self.cache);
+                }
+            }
             Ok(Exit::Halt) => vcpu.activity = Activity::Halted,
             Ok(Exit::Mwait { masked }) => vcpu.activity = Activity::Mwait { masked },
             Ok(Exit::Shutdown) => return Some(Pause::TripleFault(index)),
@@ -303,6 +322,7 @@ impl Vcpus {
             }
             Ok(Exit::Vm) => return Some(Pause::UnhandledExit(index, vcpu.cpu.vm_exit.reason)),
         }
+        self.tasks.look(&mut vcpu.cpu, &mut self.cache);
         let now = vcpu.cpu.clock;
         self.device_writes();
         self.monitors(now);
@@ -310,17 +330,12 @@ impl Vcpus {
         None
     }
 
-    /// Begins and ends regions of interest; what blocks have counted until now belongs to the old one.
+    /// Follows what the guest has said of its regions of interest and tasks.
     fn marks(&mut self) {
         while let Some(mark) = self.board.borrow_mut().pop_mark() {
-            let recorder = self.all[0].cpu.recorder.clone();
-            let mut recorder = recorder.borrow_mut();
-            self.cache.spill_all(&mut recorder);
-            if mark.begins {
-                recorder.begin_region(&mark.name);
-            } else {
-                // An end without a beginning is the guest's mistake, and harmless.
-                recorder.end_region(&mark.name);
+            self.tasks.mark(&mark, &mut self.all[mark.cpu].cpu);
+            for vcpu in &mut self.all {
+                self.tasks.publish(&mut vcpu.cpu);
             }
         }
     }

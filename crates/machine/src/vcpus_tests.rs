@@ -55,7 +55,7 @@ fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
         cpu.mode_changed();
         cpu
     });
-    let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), None);
+    let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), None, ram.clone());
     vcpus.all.iter_mut().for_each(|vcpu| vcpu.activity = Activity::Running);
     drop(ram.take_written());
     (vcpus, ram, board)

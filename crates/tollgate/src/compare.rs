@@ -1,6 +1,6 @@
 //! `tollgate compare`: two runs side by side, what changed most first.
 
-use crate::report::{cause_name, fact, header_document, limit, select};
+use crate::report::{cause_name, fact, header_document, limit, select, select_task};
 use crate::table::{
     Align::{Left, Right},
     change, emit, gigahertz, number, read_ledger, seconds, signed, table, whole_cycles,
@@ -19,6 +19,7 @@ use std::path::PathBuf;
 Examples:
   tollgate compare before.ledger after.ledger
   tollgate compare pti.ledger nopti.ledger --region ssdd --top 40
+  tollgate compare 6.1.ledger 6.12.ledger --task hackbench
   tollgate compare before.ledger after.ledger --json | jq .totals")]
 pub struct CompareArgs {
     /// The run before
@@ -36,13 +37,19 @@ pub struct CompareArgs {
     /// Only what was charged in this region of interest
     #[arg(long, value_name = "NAME")]
     region: Option<String>,
+    /// Only what was charged to the tasks of this name, or to the process or thread of this number
+    #[arg(long, value_name = "COMM|PID")]
+    task: Option<String>,
 }
 
 /// Runs the command.
 pub fn run(args: &CompareArgs) -> Result<()> {
     let (before, after) = (read_ledger(&args.before)?, read_ledger(&args.after)?);
     let region = args.region.as_deref();
-    let selected = |ledger, path: &PathBuf| select(ledger, region).with_context(|| path.display().to_string());
+    let selected = |ledger, path: &PathBuf| {
+        let selection = select(ledger, region).and_then(|all| select_task(all, args.task.as_deref()));
+        selection.with_context(|| path.display().to_string())
+    };
     let two = [(&before, selected(&before, &args.before)?), (&after, selected(&after, &args.after)?)];
     if args.json { emit(&format!("{:#}\n", document(two))) } else { emit(&text(two, args.top)) }
 }
@@ -124,6 +131,11 @@ fn symbols((_, selection): (&Ledger, Selection)) -> BTreeMap<String, Amount> {
     selection.busy(By::Symbol)
 }
 
+/// By name of task: instructions and cycles, without halting.
+fn tasks((_, selection): (&Ledger, Selection)) -> BTreeMap<String, Amount> {
+    selection.busy(By::Comm)
+}
+
 fn text(two: Two, top: usize) -> String {
     let mut out = String::new();
     let columns = [("", Left), ("before", Right), ("after", Right)];
@@ -162,6 +174,9 @@ fn text(two: Two, top: usize) -> String {
     }
     section(&mut out, "Time", "count", "", &lines, usize::MAX);
     section(&mut out, "Kinds of events", "count", "kind", &changed(kinds(two[0]), kinds(two[1])), limit(top));
+    if two.iter().any(|(ledger, _)| ledger.tasks.len() > 1) {
+        section(&mut out, "Tasks", "instructions", "task", &changed(tasks(two[0]), tasks(two[1])), limit(top));
+    }
     section(&mut out, "Symbols", "instructions", "symbol", &changed(symbols(two[0]), symbols(two[1])), limit(top));
     out
 }
@@ -222,6 +237,7 @@ fn document(two: Two) -> Value {
         "totals": list(changes(before, after)),
         "kinds": list(changes(kinds(two[0]), kinds(two[1]))),
         "symbols": list(changes(symbols(two[0]), symbols(two[1]))),
+        "tasks": list(changes(tasks(two[0]), tasks(two[1]))),
     })
 }
 
@@ -246,7 +262,7 @@ mod tests {
     fn a_run_compared_with_itself_has_not_changed() {
         let ledger = sample(2);
         let value = document([(&ledger, ledger.all()), (&ledger, ledger.all())]);
-        for list in ["totals", "kinds", "symbols"] {
+        for list in ["totals", "kinds", "symbols", "tasks"] {
             assert!(value[list].as_array().unwrap().iter().all(|line| line["before"] == line["after"]));
         }
     }

@@ -19,6 +19,8 @@ Examples:
   tollgate report boot.ledger
   tollgate report boot.ledger --by symbol --top 40
   tollgate report boot.ledger --region hackbench
+  tollgate report boot.ledger --by task
+  tollgate report boot.ledger --task hackbench --by symbol
   tollgate report guest.ledger --level 0 --by symbol
   tollgate report boot.ledger --json | jq .kinds")]
 pub struct ReportArgs {
@@ -40,6 +42,9 @@ pub struct ReportArgs {
     /// Only what was charged at this virtualization level: 0 the machine or the hypervisor, 1 its guest
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
     level: Option<u8>,
+    /// Only what was charged to the tasks of this name, or to the process or thread of this number
+    #[arg(long, value_name = "COMM|PID")]
+    task: Option<String>,
 }
 
 /// A table of the report.
@@ -61,6 +66,10 @@ pub enum Table {
     Level,
     /// Regions of interest
     Region,
+    /// Tasks of the guest, interrupts and soft interrupts
+    Task,
+    /// The same by the tasks' names alone
+    Comm,
 }
 
 /// Runs the command.
@@ -68,6 +77,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let ledger = read_ledger(&args.ledger)?;
     let selection = select(&ledger, args.region.as_deref())?;
     let selection = args.level.map_or(selection, |level| selection.at_level(level));
+    let selection = select_task(selection, args.task.as_deref())?;
     if args.json {
         emit_parts(|print| document(&ledger, selection, args.region.as_deref(), print))?;
     } else {
@@ -88,6 +98,21 @@ pub fn select<'a>(ledger: &'a Ledger, region: Option<&str>) -> Result<Selection<
                 true => bail!("the ledger has no regions of interest"),
                 false => bail!("the ledger has no region '{name}'; it has: {}", names.join(", ")),
             }
+        }
+    }
+}
+
+/// What was charged to a task, or all of the selection.
+pub fn select_task<'a>(selection: Selection<'a>, task: Option<&str>) -> Result<Selection<'a>> {
+    const SHOWN: usize = 8;
+    let Some(name) = task else { return Ok(selection) };
+    match selection.of_task(name) {
+        Some(selection) => Ok(selection),
+        None => {
+            let known = selection.top(By::Comm, SHOWN);
+            let more = if known.of > SHOWN { ", ..." } else { "" };
+            let names: Vec<&str> = known.rows.iter().map(|(name, _)| name.as_str()).collect();
+            bail!("the ledger has no task '{name}'; it has: {}{more}", names.join(", "))
         }
     }
 }
@@ -130,6 +155,12 @@ fn text(ledger: &Ledger, selection: Selection, region: Option<&str>, by: Option<
     if by == Some(Table::Region) || all && region.is_none() && ledger.regions.len() > 1 {
         rows(&mut out, ["Regions of interest", "region"], ledger, selection.top(By::Region, limit(top)), busy);
     }
+    if all && ledger.tasks.len() > 1 || by == Some(Table::Comm) {
+        rows(&mut out, ["Tasks by name", "task"], ledger, selection.top(By::Comm, limit(top)), busy);
+    }
+    if by == Some(Table::Task) {
+        rows(&mut out, ["Tasks", "task"], ledger, selection.top(By::Task, limit(top)), busy);
+    }
     if all || by == Some(Table::Symbol) {
         rows(&mut out, ["Top offenders", "symbol"], ledger, selection.top(By::Symbol, limit(top)), busy);
     }
@@ -154,7 +185,7 @@ fn head(out: &mut String, ledger: &Ledger, total: &Row, region: Option<&str>) {
     let clock = header.clocks.iter().copied().max().unwrap_or(0);
     line("virtual time", format!("{:.6} s", seconds(clock, header.tsc_hz)));
     if let Some(region) = region {
-        line("region", region.to_owned());
+        line("region", region_line(ledger, region));
     }
     line("cycles", format!("{}, of which halted {}", cycles(total.ticks), cycles(total.of(Cause::Halted).ticks)));
     let part = |amount: Amount, what: &str| {
@@ -172,6 +203,18 @@ fn head(out: &mut String, ledger: &Ledger, total: &Row, region: Option<&str>) {
     match ledger.verify() {
         Ok(_) => line("balance", "the entries add up to the clock".to_owned()),
         Err(error) => line("balance", format!("WRONG: {error}")),
+    }
+}
+
+/// A region with how often and how long it was open.
+fn region_line(ledger: &Ledger, name: &str) -> String {
+    match ledger.regions.iter().find(|region| region.name == name) {
+        // Older files do not say how long.
+        Some(region) if region.elapsed != 0 => {
+            let times = if region.begun == 1 { "once".to_owned() } else { format!("{} times", number(region.begun)) };
+            format!("{name}, begun {times}, open for {:.6} s", seconds(region.elapsed, ledger.header.tsc_hz))
+        }
+        _ => name.to_owned(),
     }
 }
 
@@ -374,6 +417,7 @@ fn members(ledger: &Ledger, selection: Selection, region: Option<&str>) -> Vec<(
         ("run", Member::One(header_document(ledger))),
         ("spaces", Member::Lines(By::Space)),
         ("symbols", Member::Lines(By::Symbol)),
+        ("tasks", Member::Lines(By::Task)),
         ("total", Member::One(total)),
     ]
 }

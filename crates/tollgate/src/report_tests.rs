@@ -1,5 +1,5 @@
 use super::*;
-use ledger::{Header, Operation, Origin, Profile, Recorder, Symbol, Symbols};
+use ledger::{Header, Operation, Origin, Profile, Recorder, Symbol, Symbols, Task, TaskKind};
 
 /// A run with everything in it; `scale` makes it longer.
 pub(crate) fn sample(scale: u64) -> Ledger {
@@ -7,10 +7,14 @@ pub(crate) fn sample(scale: u64) -> Ledger {
     let profile = Profile::named("skx").expect("is built in");
     let costs = profile.costs();
     let mut recorder = Recorder::default();
-    let kernel = recorder.origin(Origin { level: 0, ring: 0, space: 0x100_0000 });
-    let user = recorder.origin(Origin { level: 0, ring: 3, space: 0x100_0000 });
+    let region = recorder.region("work");
+    recorder.region_begins(region);
+    let task = recorder.task(Task::new(TaskKind::Process, 42, 42, "work"));
+    let idle = recorder.task(Task::new(TaskKind::Idle, 0, 0, "swapper/0"));
+    let [kernel, user] =
+        [0, 3].map(|ring| recorder.origin(Origin { region, task, ..Origin::new(0, ring, 0x100_0000) }));
+    let asleep = recorder.origin(Origin { task: idle, ..Origin::new(0, 0, 0x100_0000) });
     let mut clock = 0;
-    recorder.begin_region("work");
     for (origin, rip, runs) in [(kernel, KERNEL, 9000 * scale), (kernel, KERNEL + 0x80, 400), (user, 0x40_1000, 50_000)]
     {
         let shape = vec![(Class::Alu, 6), (Class::Load, 3), (Class::Store, 1), (Class::Branch, 1)];
@@ -42,8 +46,8 @@ pub(crate) fn sample(scale: u64) -> Ledger {
         recorder.add(origin, rip, kind, count, price * count);
         clock += price * count;
     }
-    recorder.end_region("work");
-    recorder.add(kernel, KERNEL + 0x100, Kind::new(Family::Halt, 0), 2, 4_200_000_000);
+    recorder.region_ends(region, clock);
+    recorder.add(asleep, KERNEL + 0x100, Kind::new(Family::Halt, 0), 2, 4_200_000_000);
     clock += 4_200_000_000;
     let mut header = Header::new(&profile, vec![clock]);
     header.metadata.insert("command line".to_owned(), format!("console=ttyS0 scale={scale}"));
@@ -62,8 +66,8 @@ pub(crate) fn guest() -> Ledger {
     let profile = Profile::named("core2").expect("is built in");
     let costs = profile.costs();
     let mut recorder = Recorder::default();
-    let [host, host_user, kernel, user] = [(0, 0), (0, 3), (1, 0), (1, 3)]
-        .map(|(level, ring)| recorder.origin(Origin { level, ring, space: 0x100_0000 }));
+    let [host, host_user, kernel, user] =
+        [(0, 0), (0, 3), (1, 0), (1, 3)].map(|(level, ring)| recorder.origin(Origin::new(level, ring, 0x100_0000)));
     let mut clock = 0;
     for (origin, rip, runs) in [(kernel, KERNEL, 9000), (user, 0x40_1000, 50_000)] {
         let shape = vec![(Class::Alu, 6), (Class::Load, 3), (Class::Store, 1), (Class::Branch, 1)];
@@ -138,11 +142,25 @@ fn programs_are_told_everything() {
     assert_eq!(format!("{value:#}\n"), text, "it is printed as one document would be");
     let ticks = |list: &str| value[list].as_array().unwrap().iter().map(|l| l["ticks"].as_u64().unwrap()).sum::<u64>();
     let clock = ledger.header.clocks[0];
-    for list in ["symbols", "rings", "levels", "spaces", "regions"] {
+    for list in ["symbols", "rings", "levels", "spaces", "regions", "tasks"] {
         assert_eq!(ticks(list), clock, "{list}");
     }
     assert_eq!(value["run"]["consistent"], true);
     assert_eq!(value["devices"]["serial"]["writes"]["count"], 44);
+}
+
+#[test]
+fn an_unknown_task_is_refused_with_those_there_are() {
+    let ledger = sample(1);
+    let error = select_task(ledger.all(), Some("play")).err().expect("there is none").to_string();
+    assert_eq!(error, "the ledger has no task 'play'; it has: work");
+    assert_eq!(select_task(ledger.all(), Some("42")).unwrap().total(), ledger.region("work").unwrap().total());
+}
+
+#[test]
+fn the_tasks_read_well() {
+    let ledger = sample(1);
+    insta::assert_snapshot!(text(&ledger, ledger.all(), None, Some(Table::Task), 0));
 }
 
 #[test]

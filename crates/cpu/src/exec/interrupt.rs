@@ -35,6 +35,11 @@ impl Source {
         matches!(self, Source::Int | Source::Trap)
     }
 
+    /// Nothing that the interrupted code has done.
+    fn is_interrupt(self) -> bool {
+        matches!(self, Source::External | Source::Nmi)
+    }
+
     /// An instruction that is complete by then.
     fn instruction(self) -> bool {
         self.software() || matches!(self, Source::Int1)
@@ -103,6 +108,7 @@ impl Cpu {
         // Blocking by STI or MOV SS ends with an exception, too.
         self.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW);
         self.before_delivery(&event);
+        self.handler_begins(event.source.is_interrupt());
         loop {
             let entered = self.enter_handler(&event);
             if entered.is_ok() {
@@ -113,7 +119,10 @@ impl Cpu {
             }
             let (second, code) = match std::mem::take(&mut self.fault) {
                 Cause::Exception(second, code) => (second, code),
-                Cause::VmExit => return self.exit_in_delivery(&event, length),
+                Cause::VmExit => {
+                    self.handler_abandoned();
+                    return self.exit_in_delivery(&event, length);
+                }
                 _ => return self.shut_down(),
             };
             // The EXT bit: the fault arose while something was delivered that no instruction asked for.
@@ -121,6 +130,7 @@ impl Cpu {
             let code = if external && !event.source.software() { code.map(|c| c | 1) } else { code };
             let mut next = Event::new(second, code, Source::Exception);
             if self.vmx.active && self.nested_exits(&next, &event, length) {
+                self.handler_abandoned();
                 return;
             }
             let pair = if event.source == Source::Exception { (class(event.vector), class(second)) } else { (0, 0) };
@@ -130,6 +140,7 @@ impl Cpu {
                     self.before_delivery(&next);
                     next = Event::new(vector::DF, Some(0), Source::Exception);
                     if self.vmx.active && self.exception_exits(&next) {
+                        self.handler_abandoned();
                         return;
                     }
                 }
@@ -167,10 +178,12 @@ impl Cpu {
     /// Software interrupts: called by their handlers, with RIP after the instruction.
     pub(crate) fn software_interrupt(&mut self, vector: u8, source: Source) -> Exec {
         let event = Event::new(vector, None, source);
-        if self.vmx.active {
-            return self.guest_software_interrupt(&event);
+        match self.vmx.active {
+            true => self.guest_software_interrupt(&event)?,
+            false => self.enter_handler(&event)?,
         }
-        self.enter_handler(&event)
+        self.handler_begins(false);
+        Ok(())
     }
 
     /// Charges a delivery to the instruction that was interrupted; called when nothing can fail any more.

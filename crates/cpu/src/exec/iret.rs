@@ -45,7 +45,10 @@ fn interrupt_return(cpu: &mut Cpu, size: u8) -> Exec<Flow> {
         let tss = cpu.back_link()?;
         cpu.task_switch_exit(&tss, Switch::Iret)?;
         cpu.charge(Kind::new(Family::Iret, 0), 1);
-        return cpu.run_task_switch(tss, Switch::Iret);
+        let flow = cpu.run_task_switch(tss, Switch::Iret)?;
+        cpu.handler_ends();
+        cpu.origin_changed();
+        return Ok(flow);
     } else {
         protected(cpu, size)?;
     }
@@ -87,6 +90,7 @@ fn real(cpu: &mut Cpu, size: u8) -> Exec {
         mask |= flags::RF | flags::AC | flags::ID;
     }
     cpu.set_rflags((cpu.rflags() & !mask) | (image & mask));
+    cpu.handler_ends();
     cpu.mode_changed();
     Ok(())
 }
@@ -124,6 +128,7 @@ fn virtual8086(cpu: &mut Cpu, size: u8) -> Exec {
     cpu.seg[usize::from(seg::CS)] = v8086_segment(cs);
     cpu.rip = rip;
     cpu.set_rflags(new);
+    cpu.handler_ends();
     cpu.mode_changed();
     Ok(())
 }
@@ -166,6 +171,7 @@ fn protected(cpu: &mut Cpu, size: u8) -> Exec {
         cpu.drop_inner_segments();
     }
     cpu.set_rflags((cpu.rflags() & !mask) | (image & mask));
+    cpu.handler_ends();
     cpu.mode_changed();
     Ok(())
 }
@@ -186,6 +192,7 @@ fn to_virtual8086(cpu: &mut Cpu, mut stack: Stack, rip: u64, cs: u16, image: u64
     cpu.gpr[usize::from(reg::RSP)] = sp;
     cpu.cpl = 3;
     cpu.set_rflags(image);
+    cpu.handler_ends();
     cpu.mode_changed();
     Ok(())
 }

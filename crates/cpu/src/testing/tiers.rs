@@ -5,12 +5,13 @@
 
 use super::{CODE, DATA, Machine, Random, assemble, set_flat_segments, set_long_mode};
 use crate::bus::{Bus, Ident};
+use crate::charged::Charged;
 use crate::ram::{PAGE, Ram};
 use crate::state::{F80, Segment, TableRegister, attention, bits::*, rights, seg};
 use crate::{Cpu, Exit, Model, Tier};
 use iced_x86::code_asm::*;
 use ledger::profile::Profile;
-use ledger::{Amount, Costs, Geometry, Kind, Origin, Recorder, Sets, Shape, Ticks};
+use ledger::{Amount, Costs, Geometry, Kind, Origin, Recorder, RegionId, Sets, Shape, Ticks};
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::rc::Rc;
@@ -124,6 +125,8 @@ pub struct Start {
     pub recorded: bool,
     /// What data, stacks, vector and x87 registers are filled with.
     pub seed: u64,
+    /// Addresses with probes; at each, somebody else is charged from then on.
+    pub probes: Vec<u64>,
     /// What the second machine runs by.
     pub tier: Tier,
     /// Executions after which it translates, if by [`Tier::Auto`].
@@ -138,6 +141,7 @@ pub struct Tiers {
     machines: [Machine; 2],
     boards: [Rc<RefCell<Board>>; 2],
     pages: Vec<u64>,
+    probes: Vec<u64>,
 }
 
 impl Default for Tiers {
@@ -168,7 +172,7 @@ impl Tiers {
             .chain((CODE..).step_by(PAGE as usize).take(CODE_PAGES as usize))
             .chain([LOW, LOW + PAGE, DATA, DATA + PAGE, READ_ONLY, OTHER, RECOVERY, STACK - PAGE, STACK])
             .collect();
-        Self { models, machines: [machine(), machine()], boards: Default::default(), pages }
+        Self { models, machines: [machine(), machine()], boards: Default::default(), pages, probes: Vec::new() }
     }
 
     /// The machine that interprets.
@@ -184,10 +188,15 @@ impl Tiers {
             let ram = machine.cpu.ram.clone();
             let recorder = machine.cpu.recorder.clone();
             machine.cache.clear(&ram, &mut recorder.borrow_mut());
+            machine.cache.remove_probes(&ram);
+            // Some are there before the code is decoded, others are added while it runs.
+            let (first, _) = start.probes.split_at(start.probes.len() / 2);
+            first.iter().for_each(|at| machine.cache.add_probe(*at, &ram));
             machine.cache.tier = tier;
             machine.cache.threshold = start.threshold;
             let recorder = Rc::new(RefCell::new(Recorder::default()));
             machine.cpu = Cpu::new(0, self.models[usize::from(start.recorded)].clone(), ram, bus.clone(), recorder);
+            self.probes = start.probes.clone();
             fill(machine, &self.pages, start.seed);
             assert!(start.code.len() as u64 <= CODE_PAGES * PAGE);
             machine.poke(CODE, &start.code);
@@ -214,6 +223,18 @@ impl Tiers {
         let mut text = String::new();
         if exits.0 != exits.1 {
             let _ = writeln!(text, "exit: {:?}, translated {:?}", exits.0, exits.1);
+        }
+        let hits = (a.cpu.take_probe(), b.cpu.take_probe());
+        if hits.0 != hits.1 {
+            let _ = writeln!(text, "probe: {:x?}, translated {:x?}", hits.0, hits.1);
+        }
+        if let (Exit::Probe, Some(hit)) = (exits.0, hits.0) {
+            for machine in [&mut *a, &mut *b] {
+                let region = RegionId((hit.stack >> 4 & 3) as u16);
+                machine.cpu.set_charged(Charged { region, ..machine.cpu.charged });
+                let ram = machine.cpu.ram.clone();
+                self.probes.iter().for_each(|at| machine.cache.add_probe(*at, &ram));
+            }
         }
         for ((name, a), (_, b)) in registers(&a.cpu).into_iter().zip(registers(&b.cpu)) {
             if a != b {
@@ -253,11 +274,11 @@ fn charges(machine: &mut Machine) -> Vec<Charge> {
     machine.cpu.settle(&mut machine.cache);
     let recorder = machine.cpu.recorder.borrow();
     let origin = |id: ledger::OriginId| recorder.origins()[id.0 as usize];
-    let events = recorder.events().map(|(_, id, rip, kind, amount)| {
+    let events = recorder.events().map(|(id, rip, kind, amount)| {
         let Amount { count, ticks } = amount;
         (origin(id), rip, Some((kind, count, ticks)), None)
     });
-    let blocks = recorder.blocks().map(|(_, id, rip, shape, runs)| {
+    let blocks = recorder.blocks().map(|(id, rip, shape, runs)| {
         (origin(id), rip, None, Some((recorder.shapes()[shape.0 as usize].clone(), runs)))
     });
     let mut all: Vec<Charge> = events.chain(blocks).collect();

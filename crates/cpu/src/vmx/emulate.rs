@@ -42,6 +42,11 @@ impl GuestView {
         Self { cr0: cpu.cr0, cr3: cpu.cr3, cr4: cpu.cr4, efer: cpu.msr.efer, pdpte: cpu.pdpte, xcr0: cpu.xcr0 }
     }
 
+    /// Long mode is active.
+    pub fn long_mode(&self) -> bool {
+        self.efer & crate::state::bits::EFER_LMA != 0
+    }
+
     fn load(&self, cpu: &mut Cpu) {
         cpu.cr0 = self.cr0;
         cpu.cr3 = self.cr3;

@@ -381,7 +381,7 @@ fn looks_from_outside_use_what_the_guest_sees() {
         assert_eq!(g.m.cpu.look_up(DATA), None);
         g.m.cpu.vmx.visible = Some(view);
         assert_eq!(g.m.cpu.look_up(DATA + 5), Some(PAGES[1] + 5));
-        assert_eq!(g.m.cpu.look_up_from(0x7000, DATA), None);
+        assert_eq!(g.m.cpu.look_up_in(&super::GuestView { cr3: 0x7000, ..view }, DATA), None);
         g.m.cpu.cr3 = view.cr3;
     });
 }

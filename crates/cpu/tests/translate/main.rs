@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// Virtual time that a program gets, in ticks, and in how many stretches at most.
 const LONGEST: u64 = 20_000_000;
-const MOST_STOPS: u64 = 200;
+const MOST_STOPS: u64 = 400;
 /// Programs in a run of the tests.
 const PROGRAMS: u64 = 600;
 
@@ -27,7 +27,7 @@ fn compare(tiers: &mut Tiers, seed: u64) -> Result<(), String> {
             tiers.interrupt();
         }
         let exit = tiers.run(1 + random.below(2 * stretch))?;
-        if !matches!(exit, Exit::Deadline | Exit::Bus) || tiers.reference().cpu.clock > LONGEST {
+        if !matches!(exit, Exit::Deadline | Exit::Bus | Exit::Probe) || tiers.reference().cpu.clock > LONGEST {
             break;
         }
     }
@@ -125,6 +125,7 @@ fn compare_loop(assemble: fn(&mut CodeAssembler) -> Result<(), IcedError>) {
     let mut gpr = [0; 16];
     gpr[4] = STACK;
     let start = Start {
+        probes: Vec::new(),
         width: Width::Long,
         cpl: 0,
         smap: false,

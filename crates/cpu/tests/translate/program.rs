@@ -823,7 +823,18 @@ pub fn of(seed: u64) -> (Random, Start) {
     let mut random = Random::new(seed);
     // Those of even seeds are what they always were.
     let start = start(&mut random, seed % 2 == 1);
-    (random, Start { recorded: seed % 4 != 3, ..start })
+    // Some have probes.
+    let probes = if seed % 5 == 4 { probes(&start, seed) } else { Vec::new() };
+    (random, Start { recorded: seed % 4 != 3, probes, ..start })
+}
+
+/// A few addresses of instructions.
+fn probes(start: &Start, seed: u64) -> Vec<u64> {
+    let mut random = Random::new(seed);
+    let bits = if start.width == Width::Long { 64 } else { 32 };
+    let from = (start.rip - CODE) as usize;
+    let instructions = Decoder::with_ip(bits, &start.code[from..], start.rip, DecoderOptions::NONE);
+    instructions.into_iter().filter(|i| i.code() != Code::Int3 && random.one_in(40)).take(8).map(|i| i.ip()).collect()
 }
 
 /// Makes a program.
@@ -896,6 +907,7 @@ fn start(random: &mut Random, walks: bool) -> Start {
         bases = bases.map(|base| if random.one_in(2) { 0 } else { base & 0xffff_ffff });
     }
     Start {
+        probes: Vec::new(),
         width,
         cpl,
         smap: cpl == 0 && random.one_in(2),

@@ -347,7 +347,7 @@ impl Guest {
 
     fn charged(&self, kind: impl Fn(&Kind) -> bool) -> u64 {
         let recorder = self.recorder.borrow();
-        recorder.events().filter(|event| kind(&event.3)).map(|event| event.4.count).sum()
+        recorder.events().filter(|event| kind(&event.2)).map(|event| event.3.count).sum()
     }
 
     /// Exits for a reason so far.

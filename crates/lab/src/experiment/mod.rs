@@ -80,7 +80,7 @@ impl TimeUnit {
 /// How a cell's value is got.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measure {
-    /// The time charged to the region of interest.
+    /// How long the region of interest was open.
     Region(TimeUnit),
     /// The number in a line `result NAME NUMBER UNIT` that the guest prints.
     Result {

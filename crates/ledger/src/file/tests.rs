@@ -1,6 +1,6 @@
 use super::*;
 use crate::ledger::BlockRuns;
-use crate::ledger::tests::sample;
+use crate::ledger::tests::{charged, sample};
 use proptest::prelude::*;
 
 #[test]
@@ -50,7 +50,7 @@ fn damage_is_recognized() {
 #[test]
 fn files_from_before_there_were_hypervisors_are_read() {
     let as_version_1 = |ledger: &Ledger| Ledger::read(&framed(&ledger.payload(1), 1));
-    let mut ledger = sample();
+    let mut ledger = charged(false);
     assert_eq!(as_version_1(&ledger), Ok(ledger.clone()));
     ledger.events.last_mut().unwrap().kind = Kind::new(Family::VmExit, 10);
     assert_eq!(Ledger::read(&ledger.to_bytes().unwrap()), Ok(ledger.clone()));
@@ -117,7 +117,7 @@ proptest! {
 
 /// More blocks than a ledger has now, of one function.
 fn many() -> Ledger {
-    let mut ledger = sample();
+    let mut ledger = charged(false);
     let more = (0..MOST_ENTRIES as u64 + 10).map(|i| BlockRuns { region: 0, origin: 1, rip: i, shape: 0, runs: 1 });
     ledger.blocks = more.collect();
     ledger

@@ -16,8 +16,8 @@ fn run(addresses: u64) -> (Header, Recorder, Symbols) {
     let price: u64 = shape.iter().map(|(class, n)| u64::from(costs.class[*class as usize]) * u64::from(*n)).sum();
     let id = recorder.shape(&shape);
     for space in 1..4 {
-        let kernel = recorder.origin(Origin { level: 0, ring: 0, space: space << 12 });
-        let user = recorder.origin(Origin { level: 0, ring: 3, space: space << 12 });
+        let kernel = recorder.origin(Origin::new(0, 0, space << 12));
+        let user = recorder.origin(Origin::new(0, 3, space << 12));
         for i in 0..addresses {
             let runs = if (64..80).contains(&i) { 1_000_000 } else { 1 + i % 3 };
             for (who, rip) in [(kernel, KERNEL + i), (kernel, KERNEL + 0x100_0000 + i), (user, 0x40_0000 + 16 * i)] {
@@ -113,7 +113,7 @@ fn what_cannot_be_folded_stays() {
 fn a_run_that_was_recorded_coarsely_says_so() {
     let profile = Profile::named("skx").expect("is built in");
     let mut recorder = Recorder::with_room(1000);
-    let user = recorder.origin(Origin { level: 0, ring: 3, space: 0x1000 });
+    let user = recorder.origin(Origin::new(0, 3, 0x1000));
     let alu = recorder.shape(&vec![(Class::Alu, 1)]);
     for i in 0..5000 {
         recorder.add_block(user, 0x40_0000 + i, alu, 1);

@@ -61,7 +61,7 @@ struct Step {
     kernel_spaces: bool,
     /// Whether numbers that a guest chooses, such as MSRs and ports, are told apart.
     params: bool,
-    /// Whether spaces are told apart at all.
+    /// Whether spaces and tasks are told apart at all.
     spaces: bool,
     what: &'static str,
 }
@@ -107,7 +107,7 @@ const STEPS: [Step; 9] = [
         false,
         [Grain::Half, Grain::Half],
         [false, false, false],
-        "all code without addresses and address spaces, and events without numbers",
+        "all code without addresses, address spaces and tasks, and events without numbers",
     ),
 ];
 
@@ -154,7 +154,11 @@ impl Coarseness {
     pub fn origin(self, origin: Origin, rip: u64) -> Origin {
         let Step { kernel_spaces, spaces, .. } = *self.step();
         let shared = origin.ring != 3 && rip & HALF != 0;
-        if spaces && (kernel_spaces || !shared) { origin } else { Origin { space: 0, ..origin } }
+        match (spaces, kernel_spaces || !shared) {
+            (true, true) => origin,
+            (true, false) => Origin { space: 0, ..origin },
+            (false, _) => origin.without_place(),
+        }
     }
 
     /// The range that stands for an address of `origin`; `None` if the address is kept unless it is in a dense area.

@@ -192,7 +192,7 @@ impl Charges {
     }
 }
 
-/// What was charged in one region.
+/// What was charged.
 #[derive(Default)]
 pub(super) struct Tables {
     pub(super) blocks: Runs,

@@ -4,7 +4,7 @@ use crate::recorder::tables::CHUNK;
 use std::collections::BTreeMap;
 
 fn origin(recorder: &mut Recorder, space: u64) -> OriginId {
-    recorder.origin(Origin { level: 0, ring: 0, space })
+    recorder.origin(Origin::new(0, 0, space))
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn runs_add_up_beyond_32_bits() {
         r.add_block(o, 0xffff_ffff_8100_0000, s, u64::from(u32::MAX));
     }
     let all: Vec<_> = r.blocks().collect();
-    assert_eq!(all, [(0, o, 0xffff_ffff_8100_0000, s, 5 * u64::from(u32::MAX))]);
+    assert_eq!(all, [(o, 0xffff_ffff_8100_0000, s, 5 * u64::from(u32::MAX))]);
 }
 
 #[test]
@@ -39,58 +39,40 @@ fn many_blocks_are_all_kept_apart() {
             r.add_block(if i % 2 == 0 { o } else { p }, i * 7, s, round * (i + 1));
         }
     }
-    let runs: BTreeMap<_, _> = r.blocks().map(|(_, origin, rip, _, runs)| ((origin, rip), runs)).collect();
+    let runs: BTreeMap<_, _> = r.blocks().map(|(origin, rip, _, runs)| ((origin, rip), runs)).collect();
     assert_eq!(runs.len() as u64, n);
     assert!(runs.iter().all(|((_, rip), runs)| *runs == (rip / 7 + 1) * 3));
 }
 
 #[test]
-fn charges_go_to_the_innermost_region() {
+fn charges_go_to_the_region_and_task_of_their_origin() {
     let mut r = Recorder::default();
-    let (o, kind) = (origin(&mut r, 0), Kind::new(Family::Iret, 0));
-    let charge = |r: &mut Recorder| r.add(o, 1, kind, 1, 10);
-    charge(&mut r);
-    r.begin_region("outer");
-    charge(&mut r);
-    r.begin_region("inner\n");
-    charge(&mut r);
-    charge(&mut r);
-    assert!(r.end_region("inner"));
-    charge(&mut r);
-    assert!(r.end_region(""));
-    assert!(!r.end_region("outer"), "it has ended");
-    charge(&mut r);
-    r.begin_region("inner");
-    charge(&mut r);
-    let mut counts: Vec<_> = r.events().map(|(region, _, _, _, amount)| (region, amount.count)).collect();
-    counts.sort_unstable();
-    assert_eq!(counts, [(0, 2), (1, 2), (2, 3)]);
-    let regions: Vec<_> = r.regions().iter().map(|region| (region.name.as_str(), region.begun)).collect();
-    assert_eq!(regions, [("", 0), ("outer", 1), ("inner", 2)]);
-}
-
-#[test]
-fn overlapping_regions_end_in_any_order() {
-    let mut r = Recorder::default();
-    r.begin_region("a");
-    r.begin_region("b");
-    assert!(r.end_region("a"));
-    assert_eq!(r.current, 2);
-    assert!(r.end_region("b"));
-    assert_eq!(r.current, 0);
+    let (region, again) = (r.region("work\n"), r.region(" work"));
+    assert_eq!((region, again, r.known_region("work")), (RegionId(1), region, Some(region)));
+    assert_eq!(r.known_region("play"), None);
+    let task = r.task(Task::new(crate::TaskKind::Process, 1, 1, "sh"));
+    let kind = Kind::new(Family::Iret, 0);
+    for (region, task, count) in [(RegionId(0), TaskId(0), 1), (region, TaskId(0), 2), (region, task, 3)] {
+        let id = r.origin(Origin { region, task, ..Origin::new(0, 3, 0x1000) });
+        r.add(id, 1, kind, count, 10);
+    }
+    let counts: Vec<_> = r.events().map(|(_, _, _, amount)| amount.count).collect();
+    assert_eq!(counts, [1, 2, 3]);
+    r.region_begins(region);
+    r.region_ends(region, 20);
+    r.region_ends(region, u64::MAX);
+    let regions: Vec<_> =
+        r.regions().iter().map(|region| (region.name.as_str(), region.begun, region.elapsed)).collect();
+    assert_eq!(regions, [("", 0, 0), ("work", 1, u64::MAX)]);
 }
 
 #[test]
 fn a_guest_cannot_make_endless_regions() {
     let mut r = Recorder::default();
-    for i in 0..10_000 {
-        r.begin_region(&i.to_string());
-        if i % 2 == 0 {
-            r.end_region("");
-        }
-    }
-    assert!(r.regions().len() <= MOST_REGIONS);
-    assert!(r.begun.len() <= DEEPEST_REGION);
+    let regions: Vec<_> = (0..10_000).map(|i| r.region(&i.to_string())).collect();
+    assert_eq!(r.regions().len(), MOST_REGIONS);
+    assert_eq!((regions[9000], r.known_region("9000")), (regions[9999], Some(regions[9999])));
+    assert_ne!(regions[1], regions[2]);
 }
 
 /// A recorder that has room for little.
@@ -106,14 +88,12 @@ fn entries(recorder: &Recorder) -> usize {
 fn charges() -> Vec<impl Fn(&mut Recorder)> {
     let mut charges = Vec::new();
     for i in 0..6000u64 {
-        let origin = Origin { level: (i % 2) as u8, ring: if i % 3 == 0 { 3 } else { 0 }, space: 0x1000 * (i % 5) };
+        let plain = Origin::new((i % 2) as u8, if i % 3 == 0 { 3 } else { 0 }, 0x1000 * (i % 5));
         let base = if i % 3 == 1 { 0xffff_ffff_8100_0000 } else { 0x40_0000 };
         let rip = base + i * 37 % 100_000;
         charges.push(move |recorder: &mut Recorder| {
-            let id = recorder.origin(origin);
-            if i % 7 == 0 {
-                recorder.begin_region("work");
-            }
+            let region = recorder.region(if i % 7 == 0 { "work" } else { "" });
+            let id = recorder.origin(Origin { region, task: TaskId(i as u32 % 2), ..plain });
             match i % 4 {
                 0 => recorder.add(id, rip, Kind::new(Family::Rdmsr, i as u32), 1, 10),
                 1 => recorder.add(id, rip, Kind::new(Family::Syscall, 0), i, 100 * i),
@@ -122,7 +102,6 @@ fn charges() -> Vec<impl Fn(&mut Recorder)> {
                     recorder.add_block(id, rip, shape, 1 + i % 4);
                 }
             }
-            recorder.end_region("work");
         });
     }
     charges
@@ -132,11 +111,9 @@ fn charges() -> Vec<impl Fn(&mut Recorder)> {
 fn contents(recorder: &Recorder) -> Vec<String> {
     let origin = |id: OriginId| recorder.origins()[id.0 as usize];
     let shape = |id: ShapeId| &recorder.shapes()[id.0 as usize];
-    let blocks =
-        recorder.blocks().map(|(r, o, rip, s, runs)| format!("{r} {:?} {rip:#x} {:?} {runs}", origin(o), shape(s)));
-    let events =
-        recorder.events().map(|(r, o, rip, kind, sum)| format!("{r} {:?} {rip:#x} {kind:?} {sum:?}", origin(o)));
-    let classes = recorder.classes().map(|(r, o, rip, class, n)| format!("{r} {:?} {rip:#x} {class:?} {n}", origin(o)));
+    let blocks = recorder.blocks().map(|(o, rip, s, runs)| format!("{:?} {rip:#x} {:?} {runs}", origin(o), shape(s)));
+    let events = recorder.events().map(|(o, rip, kind, sum)| format!("{:?} {rip:#x} {kind:?} {sum:?}", origin(o)));
+    let classes = recorder.classes().map(|(o, rip, class, n)| format!("{:?} {rip:#x} {class:?} {n}", origin(o)));
     let mut all: Vec<String> = blocks.chain(events).chain(classes).collect();
     all.sort_unstable();
     all
@@ -144,10 +121,10 @@ fn contents(recorder: &Recorder) -> Vec<String> {
 
 /// Ticks of events, and instructions.
 fn sums(recorder: &Recorder) -> (u64, u64) {
-    let ticks = recorder.events().map(|event| event.4.ticks).sum();
+    let ticks = recorder.events().map(|event| event.3.ticks).sum();
     let of = |id: ShapeId| recorder.shapes()[id.0 as usize].iter().map(|part| u64::from(part.1)).sum::<u64>();
-    let blocks: u64 = recorder.blocks().map(|block| of(block.3) * block.4).sum();
-    (ticks, blocks + recorder.classes().map(|class| class.4).sum::<u64>())
+    let blocks: u64 = recorder.blocks().map(|block| of(block.2) * block.3).sum();
+    (ticks, blocks + recorder.classes().map(|class| class.3).sum::<u64>())
 }
 
 #[test]
@@ -181,7 +158,7 @@ fn what_is_folded_depends_on_the_charges_and_not_on_their_order() {
 fn code_of_the_kernel_stays_exact_longest() {
     let mut r = small(1000, 1000);
     r.dense_from = 1 << 20;
-    let (kernel, user) = (origin(&mut r, 1), r.origin(Origin { level: 0, ring: 3, space: 1 }));
+    let (kernel, user) = (origin(&mut r, 1), r.origin(Origin::new(0, 3, 1)));
     let shape = r.shape(&vec![(Class::Alu, 2)]);
     for i in 0..900 {
         r.add_block(kernel, 0xffff_ffff_8100_0000 + i, shape, 1);
@@ -192,7 +169,7 @@ fn code_of_the_kernel_stays_exact_longest() {
     r.settle();
     assert_eq!(r.coarseness().index(), 2);
     assert_eq!(r.blocks().count(), 900);
-    let pages: BTreeMap<u64, u64> = r.classes().map(|(_, _, rip, _, n)| (rip, n)).collect();
+    let pages: BTreeMap<u64, u64> = r.classes().map(|(_, rip, _, n)| (rip, n)).collect();
     assert_eq!(pages.len(), 50_000usize.div_ceil(4096));
     assert_eq!(pages[&0x40_0000], 4096 * 6);
 }
@@ -202,10 +179,9 @@ fn no_guest_makes_a_recorder_grow_without_end() {
     let mut r = small(2000, 50);
     for i in 0..100_000u64 {
         let mixed = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let id = r.origin(Origin { level: 1, ring: (i % 4) as u8, space: mixed & !0xfff });
-        if i % 1000 == 0 {
-            r.begin_region(&format!("{i}"));
-        }
+        let region = r.region(&format!("{}", i / 10_000));
+        let task = r.task(Task::new(crate::TaskKind::Process, i as u32, i as u32, "t"));
+        let id = r.origin(Origin { region, task, ..Origin::new(1, (i % 4) as u8, mixed & !0xfff) });
         r.add(id, mixed, Kind::new(Family::Wrmsr, i as u32), 1, 1);
         r.add(id, !mixed, Kind::new(Family::PortIn, mixed as u32), 1, 1);
         let shape = r.shape(&vec![(Class::Alu, i as u32)]);
@@ -228,9 +204,6 @@ fn shapes_that_no_block_has_are_forgotten() {
         if i % 10_000 == 0 {
             r.add_block(id, u64::from(i), shape, 5);
         }
-        if i == 10_000 {
-            r.begin_region("another");
-        }
     }
     let before = contents(&r);
     r.forget_shapes();
@@ -239,7 +212,7 @@ fn shapes_that_no_block_has_are_forgotten() {
     let again = r.shape(&vec![(Class::Load, 20_000)]);
     assert_eq!(r.shapes().len(), 7);
     r.add_block(id, 20_000, again, 1);
-    assert_eq!(r.blocks().map(|block| block.4).max(), Some(6));
+    assert_eq!(r.blocks().map(|block| block.3).max(), Some(6));
 }
 
 #[test]
@@ -268,12 +241,12 @@ fn dense_code_folds_and_sparse_code_stays_exact() {
     let mut r = small(1000, 1000);
     charge(&mut r, false);
     assert_eq!(r.coarseness().index(), 1);
-    let exact: Vec<u64> = r.blocks().map(|block| block.2).collect();
+    let exact: Vec<u64> = r.blocks().map(|block| block.1).collect();
     assert_eq!(exact.len(), 140);
     assert!(exact.iter().all(|rip| *rip < program + 140));
     assert_eq!(r.classes().count(), 60_000usize.div_ceil(4096));
-    assert_eq!(r.range(0, OriginId(0), 0x400_1000), Some(Range { start: 0x400_1000, len: 4096 }));
-    assert_eq!(r.range(0, OriginId(0), program), None);
+    assert_eq!(r.range(OriginId(0), 0x400_1000), Some(Range { start: 0x400_1000, len: 4096 }));
+    assert_eq!(r.range(OriginId(0), program), None);
     assert_eq!(sums(&r), (140_000, 80_000));
     let mut other = small(1000, 1000);
     charge(&mut other, true);

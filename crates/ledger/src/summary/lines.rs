@@ -3,6 +3,7 @@
 use super::By;
 use crate::ledger::Ledger;
 use crate::recorder::coarse::{HALF, PAGE, Range};
+use crate::{Context, Task, TaskKind};
 use rustc_hash::FxHashMap;
 
 /// A line, by numbers: names are made for those only that are shown. What the numbers are depends on [`By`].
@@ -54,7 +55,7 @@ pub struct Lines<'a> {
     ledger: &'a Ledger,
     by: By,
     guest: bool,
-    /// For each symbol the first that is called the same.
+    /// For each symbol, or each task, the first that is called the same.
     alike: Vec<u32>,
 }
 
@@ -71,6 +72,11 @@ impl<'a> Lines<'a> {
                 };
                 *known.entry(key).or_insert(number)
             }));
+        }
+        if by == By::Comm {
+            let mut known: FxHashMap<&str, u32> = FxHashMap::default();
+            let tasks = ledger.tasks.iter().zip(0u32..);
+            alike.extend(tasks.map(|(task, number)| *known.entry(task.comm.as_str()).or_insert(number)));
         }
         Self { ledger, by, guest: ledger.has_guest(), alike }
     }
@@ -95,6 +101,11 @@ impl<'a> Lines<'a> {
             By::Ring => Line(u64::from(who.level), u64::from(who.ring)),
             By::Level => Line(u64::from(who.level), 0),
             By::Region => Line(u64::from(region), 0),
+            By::Task => Line(who.context as u64, if who.context == Context::Task { who.task.0.into() } else { 0 }),
+            By::Comm => {
+                let own = who.context == Context::Task;
+                Line(who.context as u64, if own { self.alike[who.task.0 as usize].into() } else { 0 })
+            }
         }
     }
 
@@ -161,7 +172,35 @@ impl<'a> Lines<'a> {
                 "" => "(outside)".to_owned(),
                 name => name.to_owned(),
             },
+            By::Task | By::Comm => {
+                let context = Context::ALL.get(first as usize).copied().unwrap_or_default();
+                match context_name(context) {
+                    Some(name) => name.to_owned(),
+                    None => self.task_name(second as usize),
+                }
+            }
         }
+    }
+
+    fn task_name(&self, number: usize) -> String {
+        let Task { kind, pid, tid, comm } = &self.ledger.tasks[number];
+        match (self.by, kind) {
+            _ if number == 0 => "[no task]".to_owned(),
+            (By::Comm, _) => comm.clone(),
+            (_, TaskKind::Idle) => format!("{comm} [idle]"),
+            (_, TaskKind::KernelThread) => format!("{comm} ({tid}) [kernel thread]"),
+            (_, TaskKind::Process) if pid == tid => format!("{comm} ({pid})"),
+            (_, TaskKind::Process) => format!("{comm} ({pid}, thread {tid})"),
+        }
+    }
+}
+
+/// What is done in a context other than a task's own is called.
+pub(super) fn context_name(context: Context) -> Option<&'static str> {
+    match context {
+        Context::Task => None,
+        Context::SoftInterrupt => Some("[soft interrupts]"),
+        Context::Interrupt => Some("[interrupts]"),
     }
 }
 

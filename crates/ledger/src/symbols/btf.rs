@@ -6,6 +6,8 @@
 const MAGIC: u16 = 0xeb9f;
 /// Modifiers and names around a type that are looked through.
 const MOST_MODIFIERS: usize = 32;
+/// Unnamed structures in one another that are looked into.
+const DEEPEST_UNNAMED: usize = 4;
 /// Bytes of a type without what follows it for its kind.
 const TYPE: usize = 12;
 /// Bytes of a member of a structure.
@@ -15,6 +17,7 @@ const MEMBER: usize = 12;
 mod kind {
     pub const ARRAY: u32 = 3;
     pub const STRUCT: u32 = 4;
+    pub const UNION: u32 = 5;
     pub const TYPEDEF: u32 = 8;
     pub const VOLATILE: u32 = 9;
     pub const CONST: u32 = 10;
@@ -135,17 +138,31 @@ impl<'a> Btf<'a> {
         None
     }
 
-    /// A member of a structure that begins with a whole byte.
+    /// A member of a structure that begins with a whole byte; those of unnamed structures within it are its own.
     pub fn field(&self, structure: TypeId, name: &str) -> Option<Field> {
-        let place = self.resolve(structure).filter(|place| self.kind(*place) == Some(kind::STRUCT))?;
+        self.field_within(structure, name, DEEPEST_UNNAMED)
+    }
+
+    fn field_within(&self, structure: TypeId, name: &str, depth: usize) -> Option<Field> {
+        let is_structure = |place: &usize| matches!(self.kind(*place), Some(kind::STRUCT | kind::UNION));
+        let place = self.resolve(structure).filter(is_structure)?;
         let info = self.info(place)?;
-        let members = (0..(info & 0xffff) as usize).map(|i| place + TYPE + MEMBER * i);
-        let member = members.into_iter().find(|member| self.is_named(*member, name))?;
-        let offset = u32_at(self.types, member + 8)?;
-        // With the flag the upper bits are the width of a bit field.
-        let bits = if info >> 31 != 0 { offset & 0xff_ffff } else { offset };
-        let of = TypeId(u32_at(self.types, member + 4)?);
-        bits.is_multiple_of(8).then_some(Field { offset: u64::from(bits / 8), of })
+        let members = || (0..(info & 0xffff) as usize).map(|i| place + TYPE + MEMBER * i);
+        let of = |member: usize| u32_at(self.types, member + 4).map(TypeId);
+        let offset = |member: usize| {
+            let offset = u32_at(self.types, member + 8)?;
+            // With the flag the upper bits are the width of a bit field.
+            let bits = if info >> 31 != 0 { offset & 0xff_ffff } else { offset };
+            bits.is_multiple_of(8).then_some(u64::from(bits / 8))
+        };
+        if let Some(member) = members().find(|member| self.is_named(*member, name)) {
+            return Some(Field { offset: offset(member)?, of: of(member)? });
+        }
+        let depth = depth.checked_sub(1)?;
+        members().filter(|member| self.is_named(*member, "")).find_map(|member| {
+            let inner = self.field_within(of(member)?, name, depth)?;
+            Some(Field { offset: offset(member)?.checked_add(inner.offset)?, ..inner })
+        })
     }
 
     /// What an array consists of, and how many of it.
@@ -222,7 +239,8 @@ pub(super) mod tests {
         let inner = w.structure("inner", 24, &[("a", int, 0), ("list", array, 4)]);
         let constant = w.add("", kind::CONST, 0, inner, &[]);
         let named = w.add("inner_t", kind::TYPEDEF, 0, constant, &[]);
-        w.structure("outer", 32, &[("first", int, 0), ("second", named, 8)]);
+        let unnamed = w.structure("", 8, &[("deep", int, 4)]);
+        w.structure("outer", 48, &[("first", int, 0), ("second", named, 8), ("", unnamed, 32)]);
         w.bytes()
     }
 
@@ -235,6 +253,7 @@ pub(super) mod tests {
         assert_eq!(second.offset, 8);
         let list = btf.field(second.of, "list").expect("is there");
         assert_eq!((list.offset, btf.array(list.of)), (4, Some((TypeId(1), 5))));
+        assert_eq!(btf.field(outer, "deep").map(|field| field.offset), Some(36));
         assert_eq!(btf.field(outer, "sec"), None);
         assert_eq!(btf.field(list.of, "a"), None);
         assert_eq!(btf.structure("int"), None);

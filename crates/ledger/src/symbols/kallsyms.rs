@@ -34,6 +34,8 @@ const LONGEST_NAME: usize = 2048;
 /// names read.
 const MOST_CANDIDATES: usize = 256;
 const PATIENCE: usize = 64_000_000;
+/// Largest BTF of a kernel.
+const LARGEST_BTF: u64 = 64 << 20;
 /// The tokens of the digits.
 const DIGITS: &[u8; 20] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\0";
 /// Where kernels are linked.
@@ -55,6 +57,8 @@ pub struct Landmarks {
     pub modules: Option<u64>,
     /// Start and end of the kernel's BTF.
     pub btf: Option<(u64, u64)>,
+    /// The idle task of the first processor.
+    pub init_task: Option<u64>,
 }
 
 impl Landmarks {
@@ -64,7 +68,19 @@ impl Landmarks {
             let named = raw.iter().filter(|(_, letter, name)| name == wanted && !matches!(letter, 'T' | 't'));
             named.min_by_key(|(_, letter, _)| letter.is_lowercase()).map(|symbol| symbol.0.wrapping_add(slide))
         };
-        Self { modules: data("modules"), btf: data("__start_BTF").zip(data("__stop_BTF")) }
+        Self {
+            modules: data("modules"),
+            btf: data("__start_BTF").zip(data("__stop_BTF")),
+            init_task: data("init_task"),
+        }
+    }
+
+    /// The kernel's BTF. `read` reads linear memory: all of the bytes, or it returns `false`.
+    pub(super) fn btf_bytes(&self, read: impl Fn(u64, &mut [u8]) -> bool) -> Option<Vec<u8>> {
+        let (start, stop) = self.btf?;
+        let size = stop.checked_sub(start).filter(|size| *size <= LARGEST_BTF)?;
+        let mut bytes = vec![0; size as usize];
+        read(start, &mut bytes).then_some(bytes)
     }
 }
 

@@ -7,6 +7,7 @@ mod btf;
 mod bzimage;
 mod kallsyms;
 mod modules;
+pub mod task_struct;
 mod text;
 
 pub use bzimage::{ImageError, vmlinux_from_bzimage};

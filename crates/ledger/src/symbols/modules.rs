@@ -9,8 +9,6 @@ use super::kallsyms::Landmarks;
 use super::{Raw, Symbol, functions};
 use std::collections::BTreeSet;
 
-/// Largest BTF of a kernel.
-const LARGEST_BTF: u64 = 64 << 20;
 /// Modules of a guest.
 const MOST_MODULES: usize = 4096;
 /// Symbols of all modules together.
@@ -95,12 +93,7 @@ struct Walk<'a, R> {
 
 impl<'a, R: Fn(u64, &mut [u8]) -> bool> Walk<'a, R> {
     fn new(landmarks: &Landmarks, read: &'a R) -> Option<Self> {
-        let (start, stop) = landmarks.btf?;
-        let size = stop.checked_sub(start).filter(|size| *size <= LARGEST_BTF)?;
-        let mut bytes = vec![0; size as usize];
-        if !read(start, &mut bytes) {
-            return None;
-        }
+        let bytes = landmarks.btf_bytes(read)?;
         let layout = Layout::new(&Btf::parse(&bytes)?)?;
         Some(Self { read, layout, head: landmarks.modules? })
     }

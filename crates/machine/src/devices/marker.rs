@@ -1,6 +1,6 @@
-//! The marker ports: how a guest program names the region of interest that it enters and leaves.
+//! The marker ports: how a guest program names the region of interest that it enters and leaves, or the task that a processor runs.
 //!
-//! A processor sends the bytes of a name, ended by NUL, to [`NAME`], and then [`BEGIN`] or [`END`] to [`CONTROL`]. Each
+//! A processor sends the bytes of a name, ended by NUL, to [`NAME`], and then a [`Command`] to [`CONTROL`]. Each
 //! processor has a name of its own, which stays for the next command. `docs/marker-port.md` is the guest's view.
 
 use std::collections::VecDeque;
@@ -11,24 +11,39 @@ pub const NAME: u16 = 0x1f0e;
 pub const CONTROL: u16 = 0x1f0f;
 /// What [`CONTROL`] reads as.
 pub const PRESENT: u8 = b'M';
-/// Command: the region begins.
-pub const BEGIN: u8 = 1;
-/// Command: the region ends.
-pub const END: u8 = 2;
 /// Bytes of a name that are kept.
 pub const NAME_LIMIT: usize = 63;
 /// Marks that are kept until the board takes them.
 const MARK_LIMIT: usize = 4096;
 
-/// A region begins or ends.
+/// What is said of a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// A region of the processor's task and its descendants begins.
+    Begin = 1,
+    /// A region ends.
+    End = 2,
+    /// A region of everything that the machine does begins.
+    BeginAll = 3,
+    /// The processor runs the task of that name from now on.
+    Task = 4,
+}
+
+impl Command {
+    fn of(value: u8) -> Option<Self> {
+        [Self::Begin, Self::End, Self::BeginAll, Self::Task].into_iter().find(|command| *command as u8 == value)
+    }
+}
+
+/// What a processor has said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The processor that said so.
+    /// The processor.
     pub cpu: usize,
-    /// Name of the region; bytes that are not UTF-8 are replaced.
+    /// The name; bytes that are not UTF-8 are replaced.
     pub name: String,
-    /// Begins, or ends.
-    pub begins: bool,
+    /// What it said of it.
+    pub command: Command,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -64,7 +79,12 @@ impl Marker {
     pub fn write(&mut self, cpu: usize, port: u16, value: u8) {
         let Some(name) = self.names.get_mut(cpu) else { return };
         match (port, value) {
-            (NAME, 0) => name.complete = true,
+            (NAME, 0) => {
+                // Nothing has come since the last one: an empty name.
+                if std::mem::replace(&mut name.complete, true) {
+                    name.bytes.clear();
+                }
+            }
             (NAME, byte) => {
                 if std::mem::take(&mut name.complete) {
                     name.bytes.clear();
@@ -73,9 +93,9 @@ impl Marker {
                     name.bytes.push(byte);
                 }
             }
-            (CONTROL, BEGIN | END) => {
-                let mark =
-                    Mark { cpu, name: String::from_utf8_lossy(&name.bytes).into_owned(), begins: value == BEGIN };
+            (CONTROL, _) => {
+                let Some(command) = Command::of(value) else { return };
+                let mark = Mark { cpu, name: String::from_utf8_lossy(&name.bytes).into_owned(), command };
                 if self.marks.len() < MARK_LIMIT {
                     self.marks.push_back(mark);
                 }
@@ -94,8 +114,8 @@ mod tests {
         name.iter().for_each(|&byte| marker.write(cpu, NAME, byte));
     }
 
-    fn mark(cpu: usize, name: &str, begins: bool) -> Option<Mark> {
-        Some(Mark { cpu, name: name.to_owned(), begins })
+    fn mark(cpu: usize, name: &str, command: Command) -> Option<Mark> {
+        Some(Mark { cpu, name: name.to_owned(), command })
     }
 
     #[test]
@@ -103,13 +123,18 @@ mod tests {
         let mut marker = Marker::new(2);
         send(&mut marker, 0, b"loop\0");
         send(&mut marker, 1, b"other\0");
-        marker.write(0, CONTROL, BEGIN);
-        marker.write(1, CONTROL, BEGIN);
-        marker.write(0, CONTROL, END);
+        marker.write(0, CONTROL, 1);
+        marker.write(1, CONTROL, 3);
+        marker.write(0, CONTROL, 2);
         send(&mut marker, 0, b"next\0");
-        marker.write(0, CONTROL, BEGIN);
-        let expected =
-            [mark(0, "loop", true), mark(1, "other", true), mark(0, "loop", false), mark(0, "next", true), None];
+        marker.write(0, CONTROL, 4);
+        let expected = [
+            mark(0, "loop", Command::Begin),
+            mark(1, "other", Command::BeginAll),
+            mark(0, "loop", Command::End),
+            mark(0, "next", Command::Task),
+            None,
+        ];
         expected.into_iter().for_each(|expected| assert_eq!(marker.pop(), expected));
     }
 
@@ -118,16 +143,27 @@ mod tests {
         for (bytes, name) in [(&b"\0"[..], ""), (b"a\xffb\0", "a\u{fffd}b"), (&[b'x'; 100], &"x".repeat(NAME_LIMIT))] {
             let mut marker = Marker::new(1);
             send(&mut marker, 0, bytes);
-            marker.write(0, CONTROL, BEGIN);
-            assert_eq!(marker.pop(), mark(0, name, true));
+            marker.write(0, CONTROL, Command::Begin as u8);
+            assert_eq!(marker.pop(), mark(0, name, Command::Begin));
+        }
+    }
+
+    #[test]
+    fn a_name_may_be_empty() {
+        let mut marker = Marker::new(1);
+        for (bytes, name) in [(&b"one\0"[..], "one"), (b"\0", ""), (b"\0", ""), (b"two\0", "two")] {
+            send(&mut marker, 0, bytes);
+            marker.write(0, CONTROL, Command::End as u8);
+            assert_eq!(marker.pop(), mark(0, name, Command::End));
         }
     }
 
     #[test]
     fn unknown_commands_and_processors_do_nothing() {
         let mut marker = Marker::new(1);
-        marker.write(0, CONTROL, 3);
-        marker.write(7, CONTROL, BEGIN);
+        marker.write(0, CONTROL, 5);
+        marker.write(0, CONTROL, 0);
+        marker.write(7, CONTROL, Command::Begin as u8);
         assert_eq!((marker.pop(), marker.read(CONTROL), marker.read(NAME)), (None, b'M', 0xff));
     }
 

@@ -18,7 +18,7 @@ fn symbols(count: usize) -> Vec<(u64, String)> {
     });
     let data = (0..50).map(|i| (BASE + 64 * (count + i) as u64, format!("dtable_{i}")));
     let end = BASE + 64 * (count + 50) as u64;
-    let names = ["dmodules", "Dmodules", "R__start_BTF", "R__stop_BTF"];
+    let names = ["dmodules", "Dmodules", "R__start_BTF", "R__stop_BTF", "Dinit_task"];
     let landmarks = names.iter().enumerate().map(|(i, name)| (end + 8 * i as u64, (*name).to_owned()));
     functions.chain(data).chain(landmarks.collect::<Vec<_>>()).collect()
 }
@@ -104,7 +104,8 @@ fn symbols_are_found_in_every_layout() {
             for layout in [Layout::InFront, Layout::Behind] {
                 let found = kallsyms(&image(&symbols(count), absolute, layout), 0x200_0000).expect("is there");
                 let end = BASE + 0x200_0000 + 64 * (count as u64 + 50);
-                let landmarks = Landmarks { modules: Some(end + 8), btf: Some((end + 16, end + 24)) };
+                let landmarks =
+                    Landmarks { modules: Some(end + 8), btf: Some((end + 16, end + 24)), init_task: Some(end + 32) };
                 assert_eq!(found.landmarks, landmarks);
                 let found = found.functions;
                 assert_eq!(found.len(), count, "functions only");

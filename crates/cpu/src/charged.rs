@@ -1,0 +1,136 @@
+//! Who is charged for what the processor does: level, ring and address space, which it knows itself; the task and its region of
+//! interest, as the board says; and whether it is in an interrupt, by the deliveries and IRETs that it has seen.
+
+use crate::state::{Cpu, bits::CR0_PG};
+use ledger::{Context, Origin, OriginId, RegionId, TaskId};
+
+/// Handlers that have begun and not returned, the innermost in the lowest bit: set for interrupts and NMIs, clear for exceptions and
+/// software interrupts. What is nested more deeply than there are bits is forgotten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Nesting(u64);
+
+impl Nesting {
+    /// A handler begins.
+    fn enter(&mut self, interrupt: bool) {
+        self.0 = self.0 << 1 | u64::from(interrupt);
+    }
+
+    /// The innermost handler returns.
+    fn leave(&mut self) {
+        self.0 >>= 1;
+    }
+
+    /// Whether any of them is an interrupt's.
+    fn in_interrupt(self) -> bool {
+        self.0 != 0
+    }
+}
+
+/// Who is charged, as far as neither registers nor tables say it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Charged {
+    /// The guest's current task on this processor.
+    pub task: TaskId,
+    /// The region of interest that the task is in.
+    pub region: RegionId,
+    /// The guest's kernel works off soft interrupts.
+    pub soft_interrupt: bool,
+    /// Handlers that have begun.
+    pub nesting: Nesting,
+}
+
+impl Charged {
+    fn context(&self) -> Context {
+        match (self.nesting.in_interrupt(), self.soft_interrupt) {
+            (true, _) => Context::Interrupt,
+            (false, true) => Context::SoftInterrupt,
+            (false, false) => Context::Task,
+        }
+    }
+}
+
+impl Cpu {
+    /// Sets who is charged from now on.
+    pub fn set_charged(&mut self, charged: Charged) {
+        self.charged = charged;
+        self.origin_changed();
+    }
+
+    /// A handler of an event begins: whatever its delivery costs is charged to it.
+    pub(crate) fn handler_begins(&mut self, interrupt: bool) {
+        self.probe_passed = false;
+        self.charged.nesting.enter(interrupt);
+        if interrupt {
+            self.origin_changed();
+        }
+    }
+
+    /// A handler that was about to begin does not: the guest is left before.
+    pub(crate) fn handler_abandoned(&mut self) {
+        self.charged.nesting.leave();
+        self.origin_changed();
+    }
+
+    /// IRET has returned to the current privilege level: no handler has interrupted another that runs in user mode. Who is charged is
+    /// found when the change of mode is followed.
+    pub(crate) fn handler_ends(&mut self) {
+        match self.cpl {
+            3 => self.charged.nesting = Nesting::default(),
+            _ => self.charged.nesting.leave(),
+        }
+    }
+
+    /// Follows a change of level, CPL, CR3 or of what the board says: who is charged from now on.
+    pub fn origin_changed(&mut self) {
+        if self.vmx.emulation.is_some() {
+            return;
+        }
+        if !self.model.recorded {
+            return;
+        }
+        let own = if self.cr0 & CR0_PG != 0 { self.cr3 & 0x000f_ffff_ffff_f000 } else { 0 };
+        let Charged { task, region, .. } = self.charged;
+        let host = Origin {
+            region,
+            level: 0,
+            ring: self.cpl,
+            context: self.charged.context(),
+            task,
+            space: self.charged_space.unwrap_or(own),
+        };
+        let mut recorder = self.recorder.borrow_mut();
+        self.host_origin = recorder.origin(host);
+        self.origin = match self.level {
+            0 => self.host_origin,
+            level => recorder.origin(Origin { level, ..host }),
+        };
+    }
+
+    /// Who is charged where no guest code runs yet.
+    pub(crate) fn first_origin(recorder: &std::cell::RefCell<ledger::Recorder>) -> OriginId {
+        recorder.borrow_mut().origin(Origin::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exception_within_an_interrupt_is_part_of_it() {
+        let mut nesting = Nesting::default();
+        nesting.enter(false);
+        assert!(!nesting.in_interrupt());
+        nesting.enter(true);
+        nesting.enter(false);
+        assert!(nesting.in_interrupt());
+        nesting.leave();
+        assert!(nesting.in_interrupt());
+        nesting.leave();
+        assert!(!nesting.in_interrupt());
+        // A return that nothing seen here belongs to.
+        nesting.leave();
+        nesting.leave();
+        assert_eq!(nesting, Nesting::default());
+    }
+}

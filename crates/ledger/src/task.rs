@@ -1,0 +1,142 @@
+//! Tasks of a guest: what it runs on its processors, and in which context.
+
+use rustc_hash::FxHashMap;
+
+/// What kind of task the guest's kernel says it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum TaskKind {
+    /// A process, or one of its threads.
+    #[default]
+    Process,
+    /// A thread of the kernel's own.
+    KernelThread,
+    /// What a processor runs when there is nothing to do.
+    Idle,
+}
+
+impl TaskKind {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 3] = [Self::Process, Self::KernelThread, Self::Idle];
+}
+
+/// A task of the guest. A program that a process executes makes it another task, since its name changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Task {
+    /// Its kind.
+    pub kind: TaskKind,
+    /// The process (what the kernel calls the thread group).
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// Its name, at most [`LONGEST_COMM`] bytes.
+    pub comm: String,
+}
+
+/// The longest name of a task, in bytes: a kernel's are shorter, a bare-metal guest's may be regions' names.
+pub const LONGEST_COMM: usize = 63;
+/// The most tasks told apart; all further ones are charged as one. A guest decides how many it has.
+pub const MOST_TASKS: usize = 1 << 16;
+/// The name of the task that stands for those beyond [`MOST_TASKS`].
+const FURTHER_TASKS: &str = "(further tasks)";
+
+impl Task {
+    /// A task. What can't be printed is dropped from its name.
+    pub fn new(kind: TaskKind, pid: u32, tid: u32, comm: &str) -> Self {
+        let mut name = String::new();
+        for c in comm.chars().filter(|c| !c.is_control()) {
+            if name.len() + c.len_utf8() > LONGEST_COMM {
+                break;
+            }
+            name.push(c);
+        }
+        Self { kind, pid, tid, comm: name }
+    }
+}
+
+/// An interned [`Task`]; 0 where no task is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId(pub u32);
+
+/// What the processor does while a task is its current one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Context {
+    /// The task itself, with what the kernel does for it: system calls, exceptions.
+    #[default]
+    Task,
+    /// Soft interrupts: work that the kernel had put off, done on top of whichever task there is.
+    SoftInterrupt,
+    /// Interrupts and NMIs, from their delivery to the end of their handlers.
+    Interrupt,
+}
+
+impl Context {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 3] = [Self::Task, Self::SoftInterrupt, Self::Interrupt];
+}
+
+/// The tasks of a run, each with a number.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    all: Vec<Task>,
+    numbers: FxHashMap<Task, TaskId>,
+}
+
+impl Default for Tasks {
+    fn default() -> Self {
+        Self { all: vec![Task::default()], numbers: FxHashMap::default() }
+    }
+}
+
+impl Tasks {
+    /// The number of a task, the same for equal tasks.
+    pub fn number(&mut self, task: Task) -> TaskId {
+        if let Some(number) = self.numbers.get(&task) {
+            return *number;
+        }
+        let task = match self.all.len() {
+            MOST_TASKS.. => Task::new(TaskKind::Process, 0, 0, FURTHER_TASKS),
+            _ => task,
+        };
+        *self.numbers.entry(task).or_insert_with_key(|task| {
+            self.all.push(task.clone());
+            TaskId(self.all.len() as u32 - 1)
+        })
+    }
+
+    /// The tasks by number; the first stands for none.
+    pub fn all(&self) -> &[Task] {
+        &self.all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_tasks_have_one_number() {
+        let mut tasks = Tasks::default();
+        let task = |pid| Task::new(TaskKind::Process, pid, pid, "sh");
+        let first = tasks.number(task(1));
+        assert_ne!(first, TaskId(0));
+        assert_ne!(first, tasks.number(task(2)));
+        assert_eq!(first, tasks.number(task(1)));
+        assert_eq!(tasks.all()[first.0 as usize].pid, 1);
+    }
+
+    #[test]
+    fn names_are_bounded_and_printable() {
+        let task = Task::new(TaskKind::Process, 1, 1, &format!("a\n\u{1b}b{}", "ö".repeat(100)));
+        assert!(task.comm.starts_with("abö") && task.comm.len() <= LONGEST_COMM);
+    }
+
+    #[test]
+    fn a_guest_with_too_many_tasks_has_one_for_the_rest() {
+        let mut tasks = Tasks::default();
+        let numbers: Vec<_> =
+            (0..MOST_TASKS as u32 + 10).map(|tid| tasks.number(Task::new(TaskKind::Process, 1, tid, "t"))).collect();
+        assert_eq!(numbers[MOST_TASKS + 5], numbers[MOST_TASKS + 9]);
+        assert_eq!(tasks.all().len(), MOST_TASKS + 1);
+        assert_eq!(tasks.all()[MOST_TASKS].comm, "(further tasks)");
+    }
+}

@@ -1,0 +1,176 @@
+//! How a Linux kernel says which task it runs: probes on some of its functions, and the layout of its `task_struct`.
+//!
+//! | function | what it says |
+//! |---|---|
+//! | `__switch_to(prev, next)` | the processor runs `next` from now on |
+//! | `wake_up_new_task(task)` | the current task has made `task` |
+//! | `__set_task_comm(task, name)` | the name of a task changes: it executes a program, or names itself |
+//! | `__do_softirq()`, `handle_softirqs(ksirqd)` | soft interrupts are worked off until it returns; the latter since Linux 6.10, and in stable kernels from before |
+//!
+//! These have been there under these names at least from Linux 5.10 to 7.2.
+
+use crate::linux::{self, View};
+use crate::memory::GuestRam;
+use cpu::Cpu;
+use ledger::symbols::Kallsyms;
+use ledger::symbols::task_struct::{COMM, KERNEL_THREAD, LARGEST, Learner, TaskLayout};
+use ledger::{Recorder, Symbol, Task, TaskId, TaskKind};
+
+/// What a probe says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Says {
+    Switch,
+    NewTask,
+    Name,
+    SoftInterrupts,
+}
+
+const PROBES: [(&str, Says); 5] = [
+    ("__switch_to", Says::Switch),
+    ("wake_up_new_task", Says::NewTask),
+    ("__set_task_comm", Says::Name),
+    ("__do_softirq", Says::SoftInterrupts),
+    ("handle_softirqs", Says::SoftInterrupts),
+];
+
+/// A kernel whose tasks can be followed.
+pub struct Kernel {
+    /// What its tables say, for a report's symbols.
+    pub tables: Option<Kallsyms>,
+    probes: Vec<(u64, Says)>,
+    layout: Option<TaskLayout>,
+    learner: Learner,
+}
+
+/// Where a task is in memory, and what was last read there.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Guest-physical address of the `task_struct`, which is in one piece.
+    physical: u64,
+    seen: Option<Seen>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    numbers: [u32; 2],
+    comm: [u8; COMM],
+    flags: u32,
+    id: TaskId,
+}
+
+impl Kernel {
+    /// The kernel that a processor runs: by its own tables, or else by the `symbols` that were given for it. `None`: there is none whose
+    /// tasks can be followed.
+    pub fn find(cpu: &Cpu, ram: &GuestRam, symbols: &[Symbol]) -> Option<Self> {
+        let tables = linux::running(cpu, ram);
+        let functions = tables.as_ref().map_or(symbols, |tables| &tables.functions);
+        // A compiler that makes a function of its own from another one adds to its name: handle_softirqs.isra.0.
+        let is = |symbol: &Symbol, name: &str| symbol.name.split('.').next() == Some(name);
+        let address = |name: &str| functions.iter().find(|symbol| is(symbol, name)).map(|symbol| symbol.start);
+        let probes = PROBES.iter().filter_map(|(name, says)| Some((address(name)?, *says))).collect::<Vec<_>>();
+        // Without this one nothing is known of any task.
+        probes.iter().find(|(_, says)| *says == Says::Switch)?;
+        let landmarks = tables.as_ref().map(|tables| tables.landmarks).unwrap_or_default();
+        let view = View::of(cpu);
+        let layout = TaskLayout::from_btf(&landmarks, |linear, out| view.read(linear, out));
+        let mut learner = Learner::default();
+        if let (None, Some(idle)) = (layout, landmarks.init_task) {
+            learner.idle(whole(cpu, idle));
+        }
+        Some(Self { tables, probes, layout, learner })
+    }
+
+    /// Addresses of the functions that are probed.
+    pub fn addresses(&self) -> impl Iterator<Item = u64> {
+        self.probes.iter().map(|probe| probe.0)
+    }
+
+    /// What it means that an address has been reached, if it is one of [`Kernel::addresses`].
+    pub fn says(&self, address: u64) -> Option<Says> {
+        self.probes.iter().find(|probe| probe.0 == address).map(|probe| probe.1)
+    }
+
+    /// Where a task is. `None`: not in memory.
+    pub fn identity(&self, cpu: &Cpu, task: u64) -> Option<Identity> {
+        Some(Identity { physical: View::of(cpu).look_up(task)?, seen: None })
+    }
+
+    /// The first task that is switched from is the idle task, which tells where things are if nothing else does.
+    pub fn first_switch(&mut self, cpu: &Cpu, idle: u64) {
+        if self.layout.is_none() {
+            self.learner.idle(whole(cpu, idle));
+            self.layout = self.learner.layout();
+        }
+    }
+
+    /// A task has been made.
+    pub fn made(&mut self, cpu: &Cpu, task: u64) {
+        if self.layout.is_none() {
+            self.learner.made(whole(cpu, task));
+            self.layout = self.learner.layout();
+        }
+    }
+
+    /// Who a task is now. `named` is its name if that is about to change; `kernel_thread` says whether it is one, for kernels
+    /// that do not tell.
+    pub fn who(
+        &self,
+        cpu: &Cpu,
+        identity: &mut Identity,
+        named: Option<[u8; COMM]>,
+        kernel_thread: bool,
+        recorder: &mut Recorder,
+    ) -> TaskId {
+        let Some(TaskLayout { tid, pid, comm, flags }) = self.layout else { return TaskId(0) };
+        let word = |offset: u64| cpu.ram.read::<u32>(identity.physical.wrapping_add(offset)).unwrap_or_default();
+        let numbers = [word(pid), word(tid)];
+        let flags = flags.map_or(if kernel_thread { KERNEL_THREAD } else { 0 }, |at| word(at) & KERNEL_THREAD);
+        let comm = named.unwrap_or_else(|| {
+            let mut bytes = [0; COMM];
+            cpu.ram.read_bytes(identity.physical.wrapping_add(comm), &mut bytes);
+            bytes
+        });
+        if let Some(seen) = identity.seen
+            && (seen.numbers, seen.comm, seen.flags) == (numbers, comm, flags)
+        {
+            return seen.id;
+        }
+        let kind = match (numbers, flags & KERNEL_THREAD) {
+            ([0, 0], _) => TaskKind::Idle,
+            (_, 0) => TaskKind::Process,
+            _ => TaskKind::KernelThread,
+        };
+        let end = comm.iter().position(|byte| *byte == 0).unwrap_or(COMM);
+        let name = String::from_utf8_lossy(&comm[..end]);
+        let id = recorder.task(Task::new(kind, numbers[0], numbers[1], &name));
+        identity.seen = Some(Seen { numbers, comm, flags, id });
+        id
+    }
+
+    /// The name at an address, as a task would have it.
+    pub fn name(cpu: &Cpu, address: u64) -> Option<[u8; COMM]> {
+        let mut name = [0; COMM];
+        let view = View::of(cpu);
+        for (at, byte) in (address..).zip(&mut name[..COMM - 1]) {
+            if !view.read(at, std::slice::from_mut(byte)) {
+                return None;
+            }
+            if *byte == 0 {
+                break;
+            }
+        }
+        Some(name)
+    }
+}
+
+/// The bytes of a task as far as they are mapped.
+fn whole(cpu: &Cpu, task: u64) -> Vec<u8> {
+    const PIECE: usize = 256;
+    let view = View::of(cpu);
+    let mut bytes = Vec::new();
+    let mut piece = [0; PIECE];
+    while bytes.len() < LARGEST && view.read(task.wrapping_add(bytes.len() as u64), &mut piece) {
+        bytes.extend_from_slice(&piece);
+    }
+    bytes
+}

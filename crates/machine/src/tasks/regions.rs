@@ -1,0 +1,127 @@
+//! Regions of interest: which are open, for whom, and how long they last.
+//!
+//! A region is of a task and the tasks that descend from it, or of everything that the machine does. Where several that apply to a task are open,
+//! the one that began last is charged.
+
+use ledger::{Recorder, RegionId, Ticks};
+
+/// The most regions that are open at a time.
+const MOST_OPEN: usize = 64;
+
+/// A region that is open.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    region: RegionId,
+    /// The thread that it began with, `None` for everything.
+    root: Option<u32>,
+    begun: Ticks,
+}
+
+/// The open regions, the one that began last at the end.
+#[derive(Debug, Default)]
+pub struct Regions {
+    open: Vec<Open>,
+    /// Since when no region has been open.
+    closed_since: Ticks,
+}
+
+impl Regions {
+    /// A region begins, at time `now`.
+    pub fn begin(&mut self, recorder: &mut Recorder, name: &str, root: Option<u32>, now: Ticks) {
+        if self.open.len() == MOST_OPEN {
+            return;
+        }
+        if self.open.is_empty() {
+            recorder.region_ends(RegionId(0), now.saturating_sub(self.closed_since));
+        }
+        let region = recorder.region(name);
+        recorder.region_begins(region);
+        self.open.push(Open { region, root, begun: now });
+    }
+
+    /// Ends the region that began last under that name; an empty name ends the one that began last of all. An end without a beginning is the
+    /// guest's mistake, and harmless.
+    pub fn end(&mut self, recorder: &mut Recorder, name: &str, now: Ticks) {
+        let region = recorder.known_region(name);
+        let ended = |open: &Open| name.is_empty() || Some(open.region) == region;
+        let Some(at) = self.open.iter().rposition(ended) else { return };
+        let ended = self.open.remove(at);
+        // A region within itself lasts once.
+        if self.open.iter().all(|open| open.region != ended.region) {
+            recorder.region_ends(ended.region, now.saturating_sub(ended.begun));
+        } else if let Some(outer) = self.open.iter_mut().find(|open| open.region == ended.region) {
+            outer.begun = outer.begun.min(ended.begun);
+        }
+        if self.open.is_empty() {
+            self.closed_since = now;
+        }
+    }
+
+    /// The run is over: what is still open ends.
+    pub fn finish(&mut self, recorder: &mut Recorder, now: Ticks) {
+        if self.open.is_empty() {
+            recorder.region_ends(RegionId(0), now.saturating_sub(self.closed_since));
+            self.closed_since = now;
+        }
+        while !self.open.is_empty() {
+            self.end(recorder, "", now);
+        }
+    }
+
+    /// The region that a thread is charged to; `descends` says whether it is, or descends from, another.
+    pub fn of(&self, descends: impl Fn(u32) -> bool) -> RegionId {
+        let applies = |open: &&Open| open.root.is_none_or(&descends);
+        self.open.iter().rev().find(applies).map_or(RegionId(0), |open| open.region)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn elapsed(recorder: &Recorder) -> Vec<(&str, u64, Ticks)> {
+        recorder.regions().iter().map(|r| (r.name.as_str(), r.begun, r.elapsed)).collect()
+    }
+
+    #[test]
+    fn the_region_that_began_last_is_charged_to_those_it_is_of() {
+        let (mut r, mut regions) = (Recorder::default(), Regions::default());
+        let of = |regions: &Regions, thread: u32| regions.of(|root| root == thread).0;
+        regions.begin(&mut r, "all", None, 10);
+        regions.begin(&mut r, "one", Some(1), 20);
+        assert_eq!([of(&regions, 1), of(&regions, 2)], [2, 1]);
+        regions.end(&mut r, "all", 30);
+        assert_eq!([of(&regions, 1), of(&regions, 2)], [2, 0]);
+        regions.end(&mut r, "one", 45);
+        regions.end(&mut r, "one", 50);
+        assert_eq!([of(&regions, 1), of(&regions, 2)], [0, 0]);
+        regions.finish(&mut r, 100);
+        assert_eq!(elapsed(&r), [("", 0, 10 + 55), ("all", 1, 20), ("one", 1, 25)]);
+    }
+
+    #[test]
+    fn a_region_within_itself_lasts_once() {
+        let (mut r, mut regions) = (Recorder::default(), Regions::default());
+        regions.begin(&mut r, "a", None, 0);
+        regions.begin(&mut r, "a\n", Some(1), 5);
+        regions.end(&mut r, "", 7);
+        regions.end(&mut r, "a", 10);
+        regions.begin(&mut r, "a", None, 20);
+        regions.finish(&mut r, 21);
+        assert_eq!(elapsed(&r), [("", 0, 10), ("a", 3, 11)]);
+    }
+
+    #[test]
+    fn a_guest_cannot_keep_endless_regions_open() {
+        let (mut r, mut regions) = (Recorder::default(), Regions::default());
+        for i in 0..10_000 {
+            regions.begin(&mut r, &i.to_string(), None, i);
+        }
+        assert_eq!(regions.open.len(), MOST_OPEN);
+        for i in 0..10_000 {
+            regions.end(&mut r, "never begun", i);
+        }
+        assert_eq!(regions.open.len(), MOST_OPEN);
+        assert!(r.regions().len() <= MOST_OPEN + 1);
+    }
+}

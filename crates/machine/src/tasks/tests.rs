@@ -1,0 +1,284 @@
+//! A kernel of a few instructions, in real mode, whose functions have a real one's names.
+
+use super::*;
+use crate::board::{Board, Parts};
+use crate::devices::marker;
+use crate::vcpus::{Activity, Vcpus};
+use cpu::model::{CpuidEntry, CpuidRegs};
+use cpu::state::{Segment, seg};
+use cpu::testing::assemble;
+use iced_x86::IcedError;
+use iced_x86::code_asm::{CodeAssembler, CodeLabel, al, dx, edi, esi};
+use ledger::profile::Profile;
+use ledger::{Context, Costs, Family, Geometry, Recorder};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+const START: u64 = 0x1000;
+const NAME: u32 = 0x9000;
+/// Tasks are so far apart.
+const TASK: u32 = 0x2000;
+
+/// Address of a task; 0 is the idle task.
+fn task(number: u32) -> u32 {
+    0x2_0000 + number * TASK
+}
+
+/// Its memory as a kernel without BTF has it: numbers and names where [`Learner`](ledger::symbols::task_struct::Learner) finds them.
+fn memory_of(number: u32, comm: &str) -> Vec<u8> {
+    let mut bytes = vec![0x5a; TASK as usize];
+    bytes[100..104].copy_from_slice(&number.to_le_bytes());
+    bytes[104..108].copy_from_slice(&number.to_le_bytes());
+    bytes[200..216].fill(0);
+    bytes[200..200 + comm.len()].copy_from_slice(comm.as_bytes());
+    bytes
+}
+
+/// The functions of the kernel, each of which returns at once, and the addresses at which they are.
+struct Functions {
+    labels: [CodeLabel; 4],
+}
+
+const NAMES: [&str; 4] = ["__switch_to", "wake_up_new_task", "__set_task_comm", "handle_softirqs.isra.0"];
+
+/// A kernel's code in the making.
+struct Code<'a> {
+    a: &'a mut CodeAssembler,
+    functions: Functions,
+}
+
+impl Code<'_> {
+    /// Something that is charged: a CPUID.
+    fn work(&mut self) -> Result<(), IcedError> {
+        self.a.cpuid()
+    }
+
+    fn call(&mut self, function: usize, first: u32, second: u32) -> Result<(), IcedError> {
+        self.a.mov(edi, first)?;
+        self.a.mov(esi, second)?;
+        self.a.call(self.functions.labels[function])
+    }
+
+    fn switch(&mut self, from: u32, to: u32) -> Result<(), IcedError> {
+        self.call(0, task(from), task(to))
+    }
+
+    fn make(&mut self, number: u32) -> Result<(), IcedError> {
+        self.call(1, task(number), 0)
+    }
+
+    /// Soft interrupts that do some work. Return addresses are 8 bytes long where a kernel runs.
+    fn soft_interrupts(&mut self) -> Result<(), IcedError> {
+        (0..3).try_for_each(|_| self.a.push(0))?;
+        self.call(3, 0, 0)
+    }
+
+    fn say(&mut self, name: &str, command: marker::Command) -> Result<(), IcedError> {
+        self.a.mov(dx, i32::from(marker::NAME))?;
+        for byte in name.bytes().chain([0]) {
+            self.a.mov(al, i32::from(byte))?;
+            self.a.out(dx, al)?;
+        }
+        self.a.mov(dx, i32::from(marker::CONTROL))?;
+        self.a.mov(al, command as i32)?;
+        self.a.out(dx, al)
+    }
+}
+
+/// Runs a kernel on one processor; `names` are of the tasks in memory. Who did the work: kind and name of the task, the context, the region.
+fn run(
+    linux: bool,
+    names: &[&str],
+    write: impl FnOnce(&mut Code) -> Result<(), IcedError>,
+) -> Vec<(String, Context, String)> {
+    let mut addresses = Vec::new();
+    let bytes = assemble(16, START, |a| {
+        let labels = std::array::from_fn(|_| a.create_label());
+        let mut code = Code { a, functions: Functions { labels } };
+        // The first access to the board, after which the kernel is looked for.
+        code.a.out(0x80, al)?;
+        write(&mut code)?;
+        let Code { a, functions: Functions { mut labels } } = code;
+        a.cli()?;
+        a.hlt()?;
+        for (function, label) in labels.iter_mut().enumerate() {
+            a.set_label(label)?;
+            a.nop()?;
+            // Soft interrupts work.
+            if function == 3 {
+                a.cpuid()?;
+                a.ret_1(6)?;
+            } else {
+                a.ret()?;
+            }
+            a.int3()?;
+        }
+        Ok(())
+    });
+    // The functions are at the end, each of NOP, RET and INT3.
+    let mut at = bytes.len() - 3 * 3 - 7;
+    for size in [3, 3, 3, 7] {
+        addresses.push(START + at as u64);
+        at += size;
+    }
+    let ram = GuestRam::new(16 << 20).unwrap();
+    assert!(ram.write(START, &bytes) && ram.write(NAME.into(), b"renamed\0"));
+    for (number, name) in (0u32..).zip(names) {
+        assert!(ram.write(task(number).into(), &memory_of(number, name)));
+    }
+    let profile = Profile::find("skx").unwrap();
+    let board = Rc::new(RefCell::new(Board::new(&ram, 1, &profile, Parts::default()).unwrap()));
+    let leaf = CpuidEntry { leaf: 1, subleaf: None, regs: CpuidRegs { eax: 0, ebx: 0, ecx: 0, edx: 0 } };
+    let model = Arc::new(cpu::Model {
+        costs: Costs::free(),
+        geometry: Geometry::generic(),
+        cpuid: vec![leaf],
+        tsc_hz: 1_000_000_000,
+        arch_capabilities: 0,
+        physical_bits: 46,
+        recorded: true,
+    });
+    let recorder = Rc::new(RefCell::new(Recorder::default()));
+    let view = crate::machine::processor_ram(&ram, None);
+    let mut cpu = Cpu::new(0, model, view, board.clone(), recorder.clone());
+    for segment in [seg::CS, seg::SS, seg::DS] {
+        cpu.seg[usize::from(segment)] = Segment::real(0, segment == seg::CS);
+    }
+    cpu.rip = START;
+    cpu.gpr[4] = 0x8000;
+    cpu.msr.lstar = if linux { 0x1234 } else { 0 };
+    cpu.mode_changed();
+    let mut vcpus = Vcpus::new(vec![cpu], board, None, ram.clone());
+    vcpus.tasks.symbols = NAMES.iter().zip(addresses).map(|(name, address)| Symbol::new(address, 2, name)).collect();
+    vcpus.all[0].activity = Activity::Running;
+    drop(ram.take_written());
+    assert_eq!(vcpus.run(), crate::vcpus::Pause::Stuck);
+    vcpus.finish();
+    let recorder = recorder.borrow();
+    let mut works: Vec<_> = recorder.events().filter(|(_, _, kind, _)| kind.family == Family::Cpuid).collect();
+    works.sort_unstable_by_key(|work| work.1);
+    let describe = |(origin, _, _, amount): (ledger::OriginId, u64, ledger::Kind, ledger::Amount)| {
+        let origin = recorder.origins()[origin.0 as usize];
+        let task = &recorder.tasks()[origin.task.0 as usize];
+        assert_eq!(amount.count, 1);
+        let region = recorder.regions()[usize::from(origin.region.0)].name.clone();
+        (format!("{:?} {} {}", task.kind, task.tid, task.comm), origin.context, region)
+    };
+    works.into_iter().map(describe).collect()
+}
+
+fn expect(found: Vec<(String, Context, String)>, expected: &[(&str, Context, &str)]) {
+    let found: Vec<_> =
+        found.iter().map(|(task, context, region)| (task.as_str(), *context, region.as_str())).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_kernel_without_types_tells_its_tasks() {
+    let names = ["swapper/0", "init", "kthreadd", "worker"];
+    let found = run(true, &names, |code| {
+        code.work()?;
+        (1..=2).try_for_each(|number| code.make(number))?;
+        code.switch(0, 2)?;
+        // The thread that makes the kernel's threads has number 2, but until the third task is made nobody knows.
+        code.make(3)?;
+        code.switch(2, 1)?;
+        code.work()?;
+        code.call(2, task(1), NAME)?;
+        code.work()?;
+        code.switch(1, 0)?;
+        code.work()
+    });
+    use Context::Task;
+    expect(
+        found,
+        &[
+            ("Idle 0 swapper/0", Task, ""),
+            ("Process 1 init", Task, ""),
+            ("Process 1 renamed", Task, ""),
+            ("Idle 0 swapper/0", Task, ""),
+        ],
+    );
+}
+
+#[test]
+fn a_region_is_a_task_and_its_descendants() {
+    let names = ["swapper/0", "init", "kthreadd", "other", "child", "grandchild"];
+    let found = run(true, &names, |code| {
+        (1..=3).try_for_each(|number| code.make(number))?;
+        code.switch(0, 1)?;
+        code.say("mine", marker::Command::Begin)?;
+        code.work()?;
+        code.make(4)?;
+        code.switch(1, 3)?;
+        code.work()?;
+        code.switch(3, 4)?;
+        code.work()?;
+        code.make(5)?;
+        code.switch(4, 5)?;
+        code.soft_interrupts()?;
+        code.work()?;
+        code.say("everything", marker::Command::BeginAll)?;
+        code.switch(5, 0)?;
+        code.work()?;
+        code.say("everything", marker::Command::End)?;
+        code.say("mine", marker::Command::End)?;
+        code.switch(0, 5)?;
+        code.work()
+    });
+    use Context::{SoftInterrupt, Task};
+    expect(
+        found,
+        &[
+            ("Process 1 init", Task, "mine"),
+            ("Process 3 other", Task, ""),
+            ("Process 4 child", Task, "mine"),
+            ("Process 5 grandchild", Task, "mine"),
+            ("Idle 0 swapper/0", Task, "everything"),
+            ("Process 5 grandchild", Task, ""),
+            // The work of soft interrupts is in a function behind all others.
+            ("Process 5 grandchild", SoftInterrupt, "mine"),
+        ],
+    );
+}
+
+#[test]
+fn other_guests_declare_their_tasks() {
+    let found = run(false, &[], |code| {
+        code.work()?;
+        code.say("7 parent", marker::Command::Task)?;
+        code.say("all of 7", marker::Command::Begin)?;
+        code.work()?;
+        code.say("8 7 child", marker::Command::Task)?;
+        code.work()?;
+        code.say("idle", marker::Command::Task)?;
+        code.work()?;
+        code.say("", marker::Command::Task)?;
+        code.work()
+    });
+    use Context::Task;
+    expect(
+        found,
+        &[
+            ("Process 0 ", Task, ""),
+            ("Process 7 parent", Task, "all of 7"),
+            ("Process 8 child", Task, "all of 7"),
+            ("Process 0 idle", Task, ""),
+            ("Process 0 ", Task, ""),
+        ],
+    );
+}
+
+#[test]
+fn a_guest_that_lies_is_charged_all_the_same() {
+    let found = run(true, &["swapper/0"], |code| {
+        code.call(0, u32::MAX, u32::MAX)?;
+        code.call(1, u32::MAX, 0)?;
+        code.call(2, u32::MAX, u32::MAX)?;
+        code.soft_interrupts()?;
+        code.switch(7, 7)?;
+        code.work()
+    });
+    assert_eq!(found.len(), 2);
+}
