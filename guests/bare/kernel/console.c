@@ -5,7 +5,7 @@
 
 enum { COM1 = 0x3f8, DEBUG_EXIT = 0xf4 };
 /* The marker ports of docs/marker-port.md; on a machine without them the writes go nowhere. */
-enum { MARKER_NAME = 0x1f0e, MARKER_CONTROL = 0x1f0f, MARKER_BEGIN = 1, MARKER_END = 2 };
+enum { MARKER_NAME = 0x1f0e, MARKER_CONTROL = 0x1f0f, MARKER_BEGIN = 1, MARKER_END = 2, MARKER_TASK = 4 };
 
 static char command_line[512];
 
@@ -132,11 +132,29 @@ _Noreturn void panic(const char *format, ...) {
     leave(EXIT_FAIL);
 }
 
-void marker_begin(const char *name) {
+static void marker_name(const char *name) {
     do
         outb(MARKER_NAME, (uint8_t)*name);
     while (*name++);
+}
+
+void marker_begin(const char *name) {
+    marker_name(name);
     outb(MARKER_CONTROL, MARKER_BEGIN);
+}
+
+static void marker_number(unsigned number) {
+    if (number > 9)
+        marker_number(number / 10);
+    outb(MARKER_NAME, (uint8_t)('0' + number % 10));
+}
+
+void marker_task(unsigned pid, unsigned parent) {
+    marker_number(pid);
+    outb(MARKER_NAME, ' ');
+    marker_number(parent);
+    marker_name(pid ? " process" : " idle");
+    outb(MARKER_CONTROL, MARKER_TASK);
 }
 
 void marker_end(void) { outb(MARKER_CONTROL, MARKER_END); }

@@ -45,6 +45,8 @@ _Noreturn void leave(uint8_t status);
 _Noreturn void panic(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void marker_begin(const char *name);
 void marker_end(void);
+/* Tells the machine that this processor runs a process from now on, and which process made it. */
+void marker_task(unsigned pid, unsigned parent);
 void *memcpy(void *to, const void *from, size_t count);
 void *memset(void *to, int value, size_t count);
 

@@ -15,6 +15,7 @@ static struct queue queues[2], *active = &queues[0], *expired = &queues[1];
 static unsigned long expired_since;
 static struct task idle;
 struct task *current = &idle;
+static int tell_tasks; /* the machine is told of each switch (tell-tasks=1) */
 unsigned long switches;
 int work_pending;
 static int child_first, fsgsbase;
@@ -202,6 +203,8 @@ void switch_state(struct task *from, struct task *to) {
     (void)from; /* GS is among the registers that the way back to user mode loads, from the entries just written */
 #endif
     current = to;
+    if (tell_tasks)
+        marker_task((unsigned)to->pid, to->real_parent ? (unsigned)to->real_parent->pid : 0);
 }
 
 /* After a switch, on the new stack: the task that ran before. */
@@ -338,6 +341,7 @@ void sched_start(void) {
 #else
     child_first = argument("child-first", 1) != 0;
 #endif
+    tell_tasks = argument("tell-tasks", 0) != 0;
     extern char init_stack[];
     idle.stack_top = (unsigned long)init_stack + THREAD_SIZE;
     idle.state = RUNNING;

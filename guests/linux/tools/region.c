@@ -9,16 +9,16 @@
 #include <unistd.h>
 
 /* The marker ports of docs/marker-port.md. */
-enum { MARKER_NAME = 0x1f0e, MARKER_CONTROL = 0x1f0f, MARKER_BEGIN = 1, MARKER_END = 2, MARKER_PRESENT = 0x4d };
+enum { MARKER_NAME = 0x1f0e, MARKER_CONTROL = 0x1f0f, MARKER_PRESENT = 0x4d };
 
-void mark(int begin, const char *name) {
+void mark(enum mark what, const char *name) {
     if (ioperm(MARKER_NAME, 2, 1))
         return;
     if (inb(MARKER_CONTROL) == MARKER_PRESENT) {
         do
             outb((unsigned char)*name, MARKER_NAME);
         while (*name++);
-        outb(begin ? MARKER_BEGIN : MARKER_END, MARKER_CONTROL);
+        outb((unsigned char)what, MARKER_CONTROL);
     }
     /* Given back, so that this task has no I/O bitmap to be switched during the region. */
     ioperm(MARKER_NAME, 2, 0);
@@ -29,18 +29,26 @@ int marker_main(int argc, char **argv) {
         fputs("usage: marker begin|end NAME\n", stderr);
         return 2;
     }
-    mark(!strcmp(argv[1], "begin"), argv[2]);
+    /* What is to be marked is what others do after this process has ended. */
+    mark(strcmp(argv[1], "begin") ? MARK_END : MARK_BEGIN_ALL, argv[2]);
     return 0;
 }
 
 int region_main(int argc, char **argv) {
+    enum mark begin = MARK_BEGIN;
+    if (argc > 1 && !strcmp(argv[1], "-a")) {
+        begin = MARK_BEGIN_ALL;
+        argv++, argc--;
+    }
     if (argc < 3) {
-        fputs("usage: region NAME COMMAND...\n", stderr);
+        fputs("usage: region [-a] NAME COMMAND...\n"
+              "  -a  all that the machine does meanwhile, not the command and its descendants alone\n",
+              stderr);
         return 2;
     }
     const char *name = argv[1];
     say("begin %s", name);
-    mark(1, name);
+    mark(begin, name);
     double begun = now();
     pid_t child = fork();
     if (!child) {
@@ -52,7 +60,7 @@ int region_main(int argc, char **argv) {
     if (child > 0)
         waitpid(child, &status, 0);
     double seconds = now() - begun;
-    mark(0, name);
+    mark(MARK_END, name);
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     say("end %s %.6f s, status %d", name, seconds, code);
     return code;

@@ -4,7 +4,7 @@
 
 /* As process 1: mounts, loads modules, changes to the root disk if told to, runs the workload, powers off. */
 int init_main(int argc, char **argv);
-/* region NAME COMMAND...: runs the command between markers and prints how long it took in guest time. */
+/* region [-a] NAME COMMAND...: runs the command between markers and prints how long it took in guest time. */
 int region_main(int argc, char **argv);
 /* marker begin|end NAME: for scripts that mark a region themselves. */
 int marker_main(int argc, char **argv);
@@ -17,7 +17,9 @@ int spawn_main(int argc, char **argv);
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Guest time in seconds. */
 double now(void);
+/* Commands of the marker port: a region of this task and its descendants begins, a region ends, one of all that the machine does begins. */
+enum mark { MARK_BEGIN = 1, MARK_END = 2, MARK_BEGIN_ALL = 3 };
 /* Tells the machine, where it has a marker port, that a region begins or ends; elsewhere this does nothing. */
-void mark(int begin, const char *name);
+void mark(enum mark what, const char *name);
 
 #endif
