@@ -56,7 +56,7 @@ fn verw_costs_what_clearing_buffers_costs_where_there_is_something_to_clear() {
     }
 }
 
-/// H says that the figure was measured on this processor, and read where it was published.
+/// H says that the figure was measured on this core, and read where it was published.
 #[test]
 fn what_is_not_measured_on_the_processor_is_not_called_so() {
     let elsewhere = [
