@@ -169,7 +169,8 @@ pub enum Family {
     ReturnMiss,
     /// WBINVD, INVD.
     CacheFlush,
-    /// LGDT, LIDT, LLDT, LTR, SGDT and their kin; parameter: 0 store, 1 load.
+    /// LGDT, LIDT, LLDT, LTR, SGDT and their kin; parameter: 0 store, 1 load. 2: VERW of memory, which on some processors
+    /// clears buffers.
     DescriptorTable,
     /// SWAPGS.
     Swapgs,

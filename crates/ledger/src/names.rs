@@ -239,9 +239,12 @@ impl Kind {
             Family::PortOut => port("OUT", p, name),
             Family::MmioRead => named(if name.is_some() { "read of" } else { "read of device" }),
             Family::MmioWrite => named(if name.is_some() { "write to" } else { "write to device" }),
-            Family::DescriptorTable => {
-                if p == 0 { "SGDT, SIDT, SLDT, STR" } else { "LGDT, LIDT, LLDT, LTR" }.to_owned()
+            Family::DescriptorTable => match p {
+                0 => "SGDT, SIDT, SLDT, STR",
+                1 => "LGDT, LIDT, LLDT, LTR",
+                _ => "VERW (clears buffers)",
             }
+            .to_owned(),
             Family::Undefined => named("undefined opcode"),
             Family::VmExit => match exit_reason_name(p) {
                 Some(reason) => format!("VM exit {reason}"),
@@ -373,6 +376,8 @@ mod tests {
             (Kind::cpuid(0x8000_0008, 5), "CPUID 0x80000008"),
             (Kind::new(Family::Wrmsr, 0x6e0), "WRMSR IA32_TSC_DEADLINE"),
             (Kind::new(Family::PortOut, 0x80), "OUT 0x80"),
+            (Kind::new(Family::DescriptorTable, 1), "LGDT, LIDT, LLDT, LTR"),
+            (Kind::new(Family::DescriptorTable, 2), "VERW (clears buffers)"),
             (Kind::new(Family::Iret, 0), "IRET"),
             (Kind::new(Family::VmExit, 28), "VM exit CR_ACCESS"),
             (Kind::new(Family::VmExit, 35), "VM exit 35"),

@@ -412,7 +412,7 @@ mod tests {
         assert_eq!(names(By::Level), ["guest", "hypervisor"]);
         assert_eq!(names(By::Ring), ["guest, ring 0", "guest, ring 3", "hypervisor, for ring 0"]);
         let (all, host) = (ledger.all().total(), ledger.all().at_level(0).total());
-        assert_eq!((all.exits().count, all.exits().ticks), (6, 6 * (338_000 + 338_000)));
+        assert_eq!((all.exits().count, all.exits().ticks), (6, 6 * (304_250 + 304_250)));
         assert_eq!(host.instructions, 0);
         assert_eq!(host.crossings().ticks, host.exits().ticks + host.operations().ticks);
         // The hypervisor's work is charged where the guest caused it.

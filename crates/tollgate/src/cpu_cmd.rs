@@ -85,6 +85,14 @@ fn confidences(profile: &Profile) -> [usize; 4] {
     counts
 }
 
+/// How many of a processor's prices are measured and how many are not, in words.
+fn confidence_text(profile: &Profile) -> String {
+    let counts = confidences(profile);
+    let all: usize = counts.iter().sum();
+    let [high, medium, low, estimates] = counts;
+    format!("{estimates} of {all} prices are estimates (H {high}, M {medium}, L {low})")
+}
+
 fn names(profiles: &[Profile]) -> String {
     let rows: Vec<Vec<String>> = profiles
         .iter()
@@ -136,6 +144,7 @@ fn text(profile: &Profile) -> String {
         out.push_str(paragraph.trim_end_matches('.'));
         out.push_str(".\n");
     }
+    out.push_str(&format!("\n{}.\n", confidence_text(profile)));
     prices_text(&mut out, &profile.prices);
     sizes_text(&mut out, &profile.sizes);
     out
@@ -320,6 +329,22 @@ mod tests {
     #[test]
     fn the_costs_of_an_emulator_read_well() {
         insta::assert_snapshot!(emulator_text(&Profile::named("core2").unwrap()));
+    }
+
+    #[test]
+    fn the_documentation_says_how_many_prices_are_estimates() {
+        let readme = include_str!("../../../README.md");
+        let skx = Profile::named("skx").unwrap();
+        let counts = confidences(&skx);
+        let claim = format!("{} of {} prices of `skx` are estimates", counts[3], counts.iter().sum::<usize>());
+        assert!(readme.replace('\n', " ").contains(&claim), "README.md should say: {claim}");
+        assert!(confidence_text(&skx).starts_with(&claim.replace(" of `skx`", "")));
+        let guide = include_str!("../../../docs/profiles.md");
+        for name in Profile::names() {
+            let [high, medium, low, estimates] = confidences(&Profile::named(name).unwrap());
+            let row = format!("| `{name}` | {high} | {medium} | {low} | {estimates} |");
+            assert!(guide.contains(&row), "docs/profiles.md should have the row {row}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::run::Exit;
 use crate::state::{Segment, TableRegister, bits::*, reg, rights, seg};
 use crate::testing::{CODE, DATA, Machine, STACK};
 use iced_x86::code_asm::*;
+use ledger::{Family, Kind};
 
 const GDT: u64 = 0x4000;
 const IDT: u64 = 0x5000;
@@ -212,6 +213,27 @@ fn lar_lsl_verr_and_arpl() {
     m.cpu.gpr[1] = 3;
     m.execute(|a| a.arpl(ax, cx)).unwrap();
     assert_eq!((m.cpu.gpr[0], m.cpu.lazy.zf()), (0x13, true));
+}
+
+/// Only the form with memory clears buffers, and so does a VERW that finds nothing writable.
+#[test]
+fn verw_of_memory_is_an_event_and_verw_of_a_register_is_none() {
+    let mut m = system(3);
+    let clears = |m: &Machine| {
+        let recorder = m.cpu.recorder.borrow();
+        let kind = Kind::new(Family::DescriptorTable, 2);
+        recorder.events().filter(|event| event.3 == kind).map(|event| event.4.count).sum::<u64>()
+    };
+    m.cpu.gpr[0] = u64::from(USER_DATA);
+    m.execute(|a| a.verw(ax)).unwrap();
+    m.execute(|a| a.verr(word_ptr(DATA as u32))).unwrap();
+    assert_eq!(clears(&m), 0);
+    for selector in [USER_DATA, 0, USER_CODE] {
+        m.poke(DATA, &selector.to_le_bytes());
+        m.execute(|a| a.verw(word_ptr(DATA as u32))).unwrap();
+        assert_eq!(m.cpu.lazy.zf(), selector == USER_DATA);
+    }
+    assert_eq!(clears(&m), 3);
 }
 
 /// Enters virtual-8086 mode at 1000:0 by IRET, with a stack at 2000:1000.

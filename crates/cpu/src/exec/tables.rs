@@ -20,8 +20,9 @@ pub static ROWS: &[Row] = &[
     Row::end(Ltr, Class::System, |i, op| selector(i, op, ltr)),
     Row::end(Sldt, Class::System, |i, op| selector(i, op, sldt)),
     Row::end(Str, Class::System, |i, op| selector(i, op, str_)),
-    Row::new(Verr, Class::Microcode, |i, op| selector(i, op, verify::<false>)),
-    Row::new(Verw, Class::Microcode, |i, op| selector(i, op, verify::<true>)),
+    Row::new(Verr, Class::Microcode, |i, op| selector(i, op, verr)),
+    // Ends its block: what it may do to the processor's buffers takes time of its own.
+    Row::end(Verw, Class::Microcode, |i, op| selector(i, op, verw)),
     Row::new(Lar, Class::Microcode, |i, op| query(i, op, lar)),
     Row::new(Lsl, Class::Microcode, |i, op| query(i, op, lsl)),
     Row::new(Arpl, Class::Microcode, |i, op| selector(i, op, arpl)),
@@ -46,6 +47,12 @@ fn operand(cpu: &mut Cpu, op: &Op) -> Exec<u16> {
 impl Cpu {
     fn charge_table(&mut self, load: bool) {
         self.charge(Kind::new(Family::DescriptorTable, u32::from(load)), 1);
+    }
+
+    /// VERW of memory, and of memory only, also clears buffers on processors with MD_CLEAR (Intel, "Deep dive: analysis of
+    /// microarchitectural data sampling"). The profile knows which those are; its price is on top of the class's.
+    fn charge_buffers(&mut self) {
+        self.charge(Kind::new(Family::DescriptorTable, 2), 1);
     }
 }
 
@@ -192,21 +199,25 @@ fn reachable(cpu: &Cpu, d: &Descriptor) -> bool {
     d.conforming() || (d.dpl() >= cpu.cpl && d.dpl() >= d.selector as u8 & 3)
 }
 
-fn verify<const WRITE: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+fn verr(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    verify(cpu, op, Descriptor::readable)?;
+    Ok(Flow::Next)
+}
+
+fn verw(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    verify(cpu, op, Descriptor::writable)?;
+    if op.imm != 0 {
+        cpu.charge_buffers();
+    }
+    Ok(Flow::End)
+}
+
+fn verify(cpu: &mut Cpu, op: &Op, allows: fn(&Descriptor) -> bool) -> Exec<()> {
     cpu.only_protected()?;
     let selector = operand(cpu, op)?;
-    let good = match probe(cpu, selector)? {
-        Some(d) if !d.is_system() && reachable(cpu, &d) => {
-            if WRITE {
-                d.writable()
-            } else {
-                d.readable()
-            }
-        }
-        _ => false,
-    };
+    let good = probe(cpu, selector)?.is_some_and(|d| !d.is_system() && reachable(cpu, &d) && allows(&d));
     cpu.lazy.set_zf(good);
-    Ok(Flow::Next)
+    Ok(())
 }
 
 /// The source selector of LAR and LSL.

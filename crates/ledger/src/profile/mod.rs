@@ -21,7 +21,7 @@ use std::path::Path;
 /// How far a figure can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Confidence {
-    /// Read in a primary measured source.
+    /// Read in a primary measured source, for this processor or one with the same core.
     High,
     /// A secondary source, or a neighbouring processor, or raw logs that were never published.
     Medium,
