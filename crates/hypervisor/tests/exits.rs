@@ -56,7 +56,7 @@ fn write_protection_under_each_policy() {
     }
 }
 
-/// INVEPTs and INVVPIDs of a guest that changes a bit of CR4 `changes` times. It begins with CR4.SMEP and CR4.PCIDE clear.
+/// INVEPTs and INVVPIDs of a guest that changes a bit of CR4 `changes` times. It begins with both bits clear.
 fn flushes(mmu: MmuMode, vpid: bool, bit: i32, changes: i32) -> (u64, u64) {
     let mut guest = Guest::new("icx", Some(Config { vpid, ..config(mmu) }), Mode::Long);
     guest.code(64, |a| {
@@ -74,20 +74,20 @@ fn flushes(mmu: MmuMode, vpid: bool, bit: i32, changes: i32) -> (u64, u64) {
 
 #[test]
 fn a_flush_is_by_one_instruction() {
-    const SMEP: i32 = 1 << 20;
+    const PSE: i32 = 1 << 4;
     const PCIDE: i32 = 1 << 17;
-    // One for each change after the first: setting PCIDE flushes nothing, clearing it the guest's TLB; a change of SMEP loads the
-    // root again, which flushes the current context, whether it also asks for that itself or not.
+    // One for each change after the first: setting PCIDE flushes nothing, clearing it the guest's TLB; a change of PSE loads the
+    // root again, which flushes the current context.
     let table = [
         (MmuMode::Tdp, true, PCIDE, (0, 1)),
-        (MmuMode::Tdp, true, SMEP, (1, 0)),
+        (MmuMode::Tdp, true, PSE, (1, 0)),
         (MmuMode::Tdp, false, PCIDE, (0, 0)),
-        (MmuMode::Tdp, false, SMEP, (1, 0)),
+        (MmuMode::Tdp, false, PSE, (1, 0)),
         (MmuMode::LegacyTdp, true, PCIDE, (0, 1)),
-        (MmuMode::LegacyTdp, true, SMEP, (1, 0)),
+        (MmuMode::LegacyTdp, true, PSE, (1, 0)),
         (MmuMode::Shadow, true, PCIDE, (0, 1)),
-        (MmuMode::Shadow, true, SMEP, (0, 1)),
-        (MmuMode::Shadow, false, SMEP, (0, 0)),
+        (MmuMode::Shadow, true, PSE, (0, 1)),
+        (MmuMode::Shadow, false, PSE, (0, 0)),
     ];
     for (mmu, vpid, bit, expected) in table {
         let (before, after) = (flushes(mmu, vpid, bit, 1), flushes(mmu, vpid, bit, 2));
