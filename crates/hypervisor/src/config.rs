@@ -80,12 +80,22 @@ impl MmuMode {
 named! {
     /// What a change of CR0.WP alone leads to.
     Cr0Wp, "CR0.WP policy" {
+        /// The roots are unloaded, and with two-dimensional paging too the bit is part of their role: a root with it set is
+        /// not one with it clear (KVM before 5.19).
+        Role = "role",
         /// The roots are unloaded, as for any other change of the MMU's role.
         Unload = "unload",
         /// With two-dimensional paging only the metadata is refreshed, with paging off nothing at all.
         InPlace = "in-place",
         /// The guest owns the bit: no exit. Needs two-dimensional paging.
         GuestOwned = "guest-owned",
+    }
+}
+
+impl Cr0Wp {
+    /// Whether a change unloads the roots, whatever they depend on.
+    pub const fn unloads(self) -> bool {
+        matches!(self, Self::Role | Self::Unload)
     }
 }
 

@@ -2,7 +2,7 @@
 //! its paging in between.
 
 use crate::failure::Failure;
-use crate::mmu::{Fault, Guest, MmuError, Resolution, Root, VcpuMmu};
+use crate::mmu::{Fault, Flushes, Guest, MmuError, Resolution, Root, VcpuMmu};
 use crate::vcpu::{Context, Step};
 use cpu::ram::PAGE;
 use cpu::state::bits::*;
@@ -80,25 +80,46 @@ impl Context<'_> {
         let loaded = self.with_mmu(|mmu, vcpu, guest| mmu.prepare(vcpu, guest))?;
         let root = loaded.map_err(|error| self.mmu_failure(error))?;
         self.publish_roots()?;
-        let asked = self.with_mmu(|mmu, vcpu, _| mmu.take_flush(vcpu))?;
-        if asked | std::mem::take(&mut self.vcpu.flush) {
-            self.flush_processor(root);
-        }
+        let asked = self.with_mmu(|mmu, vcpu, _| mmu.take_flushes(vcpu))?;
+        let due = std::mem::take(&mut self.vcpu.due).and(asked);
+        self.flush_processor(due, root);
         Ok(root)
     }
 
-    /// Flushes the guest's translations, as KVM does it on this processor: without tags the entry does.
-    fn flush_processor(&mut self, root: Root) {
-        self.charge(Operation::TlbFlush, 1);
-        if self.vm.config.mmu.is_tdp() {
-            self.charge(Operation::Invept, 1);
-            let pointer = self.ept_pointer(root);
-            self.cpu.invept(Invept::Single(pointer));
+    /// Flushes the guest's translations, each kind with its own instruction as [`Flushes`] has them.
+    fn flush_processor(&mut self, due: Flushes, root: Root) {
+        let ept = self.vm.config.mmu.is_tdp().then(|| self.ept_pointer(root));
+        let vpid = self.cpu.controls().vpid;
+        if due.all {
+            self.charge(Operation::TlbFlush, 1);
+            match ept {
+                Some(_) => self.invept(Invept::Global),
+                None => self.invvpid(Invvpid::All),
+            }
         }
+        if due.of_current() {
+            self.charge(Operation::TlbFlush, 1);
+            match ept {
+                Some(pointer) => self.invept(Invept::Single(pointer)),
+                None => self.invvpid(Invvpid::Single(vpid)),
+            }
+        }
+        if due.guest {
+            self.charge(Operation::TlbFlush, 1);
+            self.invvpid(Invvpid::Single(vpid));
+        }
+    }
+
+    fn invept(&mut self, what: Invept) {
+        self.charge(Operation::Invept, 1);
+        self.cpu.invept(what);
+    }
+
+    /// INVVPID, if translations have tags; without, each entry flushes them.
+    fn invvpid(&mut self, what: Invvpid) {
         if self.vm.config.vpid {
             self.charge(Operation::Invvpid, 1);
-            let vpid = self.cpu.controls().vpid;
-            self.cpu.invvpid(Invvpid::Single(vpid));
+            self.cpu.invvpid(what);
         }
     }
 
@@ -203,11 +224,8 @@ impl Context<'_> {
     /// The guest invalidates the translation of a page.
     pub fn invalidate_page(&mut self, linear: u64) -> Result<(), Failure> {
         self.with_mmu(|mmu, vcpu, _| mmu.invlpg(vcpu, linear))?;
-        if self.vm.config.vpid {
-            self.charge(Operation::Invvpid, 1);
-            let vpid = self.cpu.controls().vpid;
-            self.cpu.invvpid(Invvpid::Address { vpid, linear });
-        }
+        let vpid = self.cpu.controls().vpid;
+        self.invvpid(Invvpid::Address { vpid, linear });
         Ok(())
     }
 }

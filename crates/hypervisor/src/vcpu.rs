@@ -4,6 +4,7 @@ use crate::controls::{self, SPEC_CTRL};
 use crate::events::Events;
 use crate::exits;
 use crate::failure::{Failure, Place};
+use crate::mmu::Flushes;
 use crate::paravirt::Paravirt;
 use crate::registers::Visible;
 use crate::vm::Hypervisor;
@@ -25,8 +26,8 @@ pub struct Vcpu {
     pub(crate) paravirt: Paravirt,
     /// Added to the processor's time-stamp counter.
     pub(crate) tsc_offset: u64,
-    /// The guest's cached translations must go before it runs again.
-    pub(crate) flush: bool,
+    /// What of the guest's translations must go before it runs again.
+    pub(crate) due: Flushes,
     /// The guest has its debug registers, until the next exit.
     pub(crate) debug_registers: bool,
     /// The guest has IA32_SPEC_CTRL for itself.
@@ -133,9 +134,9 @@ impl Context<'_> {
     /// What other virtual CPUs have asked of this one: the interrupt that they would send makes the guest exit first.
     fn follow_others(&mut self) -> Result<(), Failure> {
         let behind = self.vcpu.followed != self.vm.announced.count;
-        let flush = self.with_mmu(|mmu, vcpu, _| mmu.take_flush(vcpu))?;
-        self.vcpu.flush |= flush;
-        self.vcpu.kicked = self.cpu.non_root() && (self.vcpu.kicked || flush || behind);
+        let asked = self.with_mmu(|mmu, vcpu, _| mmu.take_flushes(vcpu))?;
+        self.vcpu.due = self.vcpu.due.and(asked);
+        self.vcpu.kicked = self.cpu.non_root() && (self.vcpu.kicked || asked.any() || behind);
         Ok(())
     }
 
@@ -146,7 +147,7 @@ impl Context<'_> {
         self.vcpu.events = Events::default();
         self.vcpu.spec_ctrl = false;
         *cpu.controls_mut() = controls::fixed(&self.vm.config, &self.vm.shared, &self.vm.ownership, cpu);
-        self.vcpu.flush = true;
+        self.vcpu.due = self.vcpu.due.and(Flushes::RESET);
         self.vcpu.adopted = true;
         self.unregister()?;
         self.vcpu.paravirt.hypercall_page = 0;

@@ -37,12 +37,15 @@ fn toggles(config: Config) -> Guest {
 fn write_protection_under_each_policy() {
     // MMU, policy, exits for control registers, roots loaded anew.
     let table = [
+        (MmuMode::Tdp, Cr0Wp::Role, 50, true),
         (MmuMode::Tdp, Cr0Wp::Unload, 50, true),
         (MmuMode::Tdp, Cr0Wp::InPlace, 50, false),
         (MmuMode::Tdp, Cr0Wp::GuestOwned, 0, false),
+        (MmuMode::LegacyTdp, Cr0Wp::Role, 50, true),
         (MmuMode::LegacyTdp, Cr0Wp::Unload, 50, true),
         (MmuMode::LegacyTdp, Cr0Wp::InPlace, 50, false),
         (MmuMode::LegacyTdp, Cr0Wp::GuestOwned, 0, false),
+        (MmuMode::Shadow, Cr0Wp::Role, 50, true),
         (MmuMode::Shadow, Cr0Wp::Unload, 50, true),
         (MmuMode::Shadow, Cr0Wp::InPlace, 50, true),
     ];
@@ -50,6 +53,56 @@ fn write_protection_under_each_policy() {
         let guest = toggles(Config { cr0_wp, ..config(mmu) });
         assert_eq!(guest.exits(reason::CONTROL_REGISTER), exits, "{mmu} {cr0_wp}");
         assert_eq!(guest.operations(Operation::RootLoad) >= 50, reloaded, "{mmu} {cr0_wp}");
+    }
+}
+
+/// INVEPTs and INVVPIDs of a guest that changes a bit of CR4 `changes` times. It begins with both bits clear.
+fn flushes(mmu: MmuMode, vpid: bool, bit: i32, changes: i32) -> (u64, u64) {
+    let mut guest = Guest::new("icx", Some(Config { vpid, ..config(mmu) }), Mode::Long);
+    guest.code(64, |a| {
+        for _ in 0..changes {
+            a.mov(rax, cr4)?;
+            a.xor(rax, bit)?;
+            a.mov(cr4, rax)?;
+        }
+        a.cli()?;
+        a.hlt()
+    });
+    guest.finish();
+    (guest.operations(Operation::Invept), guest.operations(Operation::Invvpid))
+}
+
+#[test]
+fn a_flush_is_by_one_instruction() {
+    const PSE: i32 = 1 << 4;
+    const PCIDE: i32 = 1 << 17;
+    // One for each change after the first: setting PCIDE flushes nothing, clearing it the guest's TLB; a change of PSE loads the
+    // root again, which flushes the current context.
+    let table = [
+        (MmuMode::Tdp, true, PCIDE, (0, 1)),
+        (MmuMode::Tdp, true, PSE, (1, 0)),
+        (MmuMode::Tdp, false, PCIDE, (0, 0)),
+        (MmuMode::Tdp, false, PSE, (1, 0)),
+        (MmuMode::LegacyTdp, true, PCIDE, (0, 1)),
+        (MmuMode::LegacyTdp, true, PSE, (1, 0)),
+        (MmuMode::Shadow, true, PCIDE, (0, 1)),
+        (MmuMode::Shadow, true, PSE, (0, 1)),
+        (MmuMode::Shadow, false, PSE, (0, 0)),
+    ];
+    for (mmu, vpid, bit, expected) in table {
+        let (before, after) = (flushes(mmu, vpid, bit, 1), flushes(mmu, vpid, bit, 2));
+        assert_eq!((after.0 - before.0, after.1 - before.1), expected, "{mmu}, VPID {vpid}, bit {bit:#x}");
+    }
+}
+
+#[test]
+fn a_toggle_of_write_protection_flushes_once() {
+    for mmu in [MmuMode::Tdp, MmuMode::LegacyTdp] {
+        for cr0_wp in [Cr0Wp::Role, Cr0Wp::Unload] {
+            let (kept, unloaded) = (toggles(config(mmu)), toggles(Config { cr0_wp, ..config(mmu) }));
+            let more = |operation| unloaded.operations(operation) - kept.operations(operation);
+            assert_eq!((more(Operation::Invept), more(Operation::Invvpid)), (50, 0), "{mmu} {cr0_wp}");
+        }
     }
 }
 

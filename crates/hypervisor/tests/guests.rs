@@ -447,3 +447,42 @@ fn a_trap_whose_delivery_exits_pushes_the_same_flags() {
         });
     });
 }
+
+#[test]
+fn user_code_reaches_ports_after_sysret_of_either_vendor() {
+    for profile in ["icx", "zen3"] {
+        everywhere_on(profile, Mode::Long, |guest| {
+            guest.code(64, |a| {
+                let (mut user, mut back) = (a.create_label(), a.create_label());
+                for (register, low, high) in [(0xc000_0080u32, 0xd01u32, 0), (0xc000_0081, 0, 0x1b << 16 | 0x18)] {
+                    a.mov(ecx, register)?;
+                    a.mov(eax, low)?;
+                    a.mov(edx, high)?;
+                    a.wrmsr()?;
+                }
+                a.mov(ecx, 0xc000_0082u32)?;
+                a.lea(rax, ptr(back))?;
+                a.xor(edx, edx)?;
+                a.wrmsr()?;
+                a.lea(rcx, ptr(user))?;
+                // IOPL 3.
+                a.mov(r11d, 0x3002)?;
+                a.sysretq()?;
+                a.set_label(&mut user)?;
+                a.mov(edx, u32::from(PORT))?;
+                a.in_(eax, dx)?;
+                a.mov(ebx, eax)?;
+                a.out(dx, al)?;
+                a.mov(esi, cs)?;
+                a.mov(edi, ss)?;
+                a.mov(r8d, DATA as u32)?;
+                a.inc(qword_ptr(r8))?;
+                a.syscall()?;
+                a.set_label(&mut back)?;
+                a.xor(ecx, ecx)?;
+                a.cli()?;
+                a.hlt()
+            });
+        });
+    }
+}

@@ -15,6 +15,7 @@ pub mod pattern;
 pub mod report;
 pub mod results;
 pub mod runner;
+mod shown;
 pub mod text;
 
 #[cfg(test)]

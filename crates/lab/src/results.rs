@@ -219,7 +219,8 @@ fn measured(cell: &Cell, finished: &runner::Finished) -> Result<(Measured, Vec<S
     };
     let value = measure::value(metric, &ledger, &entries, output.as_deref())?;
     let published = cell.published();
-    let ratio = published.map(|published| value / published);
+    // Where only factors are compared, a ratio of two values means nothing.
+    let ratio = published.filter(|_| cell.experiment.relative_to.is_none()).map(|published| value / published);
     let unit = metric.unit().to_owned();
     let stacks = crate::flame::stacks(&ledger, metric.region.as_deref());
     Ok((Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries }, stacks))

@@ -7,7 +7,8 @@ use crate::format::{
     Align::{Left, Right},
     WIDTH, change, number, signed, table,
 };
-use crate::results::{ExperimentResult, Measured};
+use crate::results::ExperimentResult;
+use crate::shown;
 use ledger::TICKS_PER_CYCLE;
 
 /// A value with as many decimals as its size needs.
@@ -27,7 +28,7 @@ pub fn factor(value: f64) -> String {
     format!("{}x", figure(value))
 }
 
-fn optional(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
+fn optional<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), text)
 }
 
@@ -61,22 +62,27 @@ pub fn absent(experiment: &Experiment, result: &ExperimentResult, row: usize, co
     }
 }
 
-/// Ours in a cell, or why there is nothing.
-fn ours(experiment: &Experiment, result: &ExperimentResult, row: usize, column: usize) -> String {
-    match result.measured(experiment, row, column) {
-        Some(measured) => measured.figure(),
-        None => absent(experiment, result, row, column).to_owned(),
-    }
+/// The published figure in a cell, ours or why there is none, and their ratio.
+fn figures(experiment: &Experiment, result: &ExperimentResult, row: usize, column: usize) -> [String; 3] {
+    let shown = shown::cell(experiment, result, row, column);
+    [
+        optional(shown.published, |text| text),
+        shown.ours.unwrap_or_else(|| absent(experiment, result, row, column).to_owned()),
+        optional(shown.ratio, |ratio| format!("{ratio:.2}")),
+    ]
 }
 
-fn ratio(measured: Option<&Measured>) -> String {
-    optional(measured.and_then(|measured| measured.ratio), |ratio| format!("{ratio:.2}"))
+/// What relative values are relative to.
+fn note(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
+    if let Some(note) = shown::note(experiment, result) {
+        paragraph(out, &note);
+    }
 }
 
 /// One list per row: columns downwards, as announcements print it.
 fn lists(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
     for (at, row) in experiment.rows.iter().enumerate() {
-        out.push_str(&format!("\n{} ({})\n", row.line.title, row.metric.unit()));
+        out.push_str(&format!("\n{} ({})\n", row.line.title, shown::unit(experiment, at)));
         if let Some(scale) = &row.scale {
             out.push_str(&format!("ours: {scale}\n"));
         }
@@ -85,18 +91,13 @@ fn lists(out: &mut String, experiment: &Experiment, result: &ExperimentResult) {
             .iter()
             .enumerate()
             .map(|(column, line)| {
-                let measured = result.measured(experiment, at, column);
-                vec![
-                    format!("{}:", line.title),
-                    optional(row.published.get(&column).copied(), |value| value.to_string()),
-                    ours(experiment, result, at, column),
-                    ratio(measured),
-                ]
+                [vec![format!("{}:", line.title)], figures(experiment, result, at, column).to_vec()].concat()
             })
             .collect();
         out.push('\n');
         table(out, &[("", Left), ("published", Right), ("ours", Right), ("ours/published", Right)], &lines);
     }
+    note(out, experiment, result);
 }
 
 /// One table: three lines per row.
@@ -105,27 +106,19 @@ fn matrix(out: &mut String, experiment: &Experiment, result: &ExperimentResult) 
     headings.extend(experiment.columns.iter().map(|column| (column.title.as_str(), Right)));
     let mut lines = Vec::new();
     for (at, row) in experiment.rows.iter().enumerate() {
-        let columns = || 0..experiment.columns.len();
-        let mut push = |name: String, what: &str, cells: Vec<String>| {
-            lines.push([vec![name, what.to_owned()], cells].concat());
-        };
-        let name = format!("{} ({})", row.line.title, row.metric.unit());
-        let mut name = Some(name);
-        if !row.published.is_empty() {
-            let cells = columns()
-                .map(|column| optional(row.published.get(&column).copied(), |value| value.to_string()))
-                .collect();
-            push(name.take().unwrap_or_default(), "published", cells);
-        }
-        let cells = columns().map(|column| ours(experiment, result, at, column)).collect();
-        push(name.take().unwrap_or_default(), "ours", cells);
-        if !row.published.is_empty() {
-            let cells = columns().map(|column| ratio(result.measured(experiment, at, column))).collect();
-            push(String::new(), "ours/published", cells);
+        let cells: Vec<[String; 3]> =
+            (0..experiment.columns.len()).map(|column| figures(experiment, result, at, column)).collect();
+        let mut name = Some(format!("{} ({})", row.line.title, shown::unit(experiment, at)));
+        for (which, what) in ["published", "ours", "ours/published"].into_iter().enumerate() {
+            if what == "ours" || !row.published.is_empty() {
+                let values = cells.iter().map(|cell| cell[which].clone()).collect();
+                lines.push([vec![name.take().unwrap_or_default(), what.to_owned()], values].concat());
+            }
         }
     }
     out.push('\n');
     table(out, &headings, &lines);
+    note(out, experiment, result);
     let mut scales: Vec<&str> = experiment.rows.iter().filter_map(|row| row.scale.as_deref()).collect();
     scales.dedup();
     for scale in scales {

@@ -59,20 +59,22 @@ fn syscall(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
         return Err(cpu.ud());
     }
     cpu.charge(Kind::new(Family::Syscall, 0), 1);
-    let selector = (cpu.msr.star >> 32) as u16 & 0xfffc;
+    // The RPL is taken out of the selector of CS only.
+    let base = (cpu.msr.star >> 32) as u16;
+    let (selector, stack_selector) = (base & 0xfffc, base.wrapping_add(8));
     let image = cpu.rflags();
     cpu.gpr[usize::from(reg::RCX)] = cpu.rip;
     if !cpu.long_mode() {
         let target = cpu.msr.star & 0xffff_ffff;
         cpu.set_rflags(image & !(flags::VM | flags::IF | flags::RF));
-        return Ok(cpu.go_flat(code(selector, 0, false), stack(selector.wrapping_add(8), 0), 0, target));
+        return Ok(cpu.go_flat(code(selector, 0, false), stack(stack_selector, 0), 0, target));
     }
     cpu.gpr[11] = image & !flags::RF;
     let target = if cpu.long64 { cpu.msr.lstar } else { cpu.msr.cstar };
     cpu.set_rflags(image & !(cpu.msr.fmask | flags::RF));
     // A trap after SYSCALL goes by the flag it leaves.
     cpu.single_step &= cpu.flags & flags::TF != 0;
-    Ok(cpu.go_flat(code(selector, 0, true), stack(selector.wrapping_add(8), 0), 0, target))
+    Ok(cpu.go_flat(code(selector, 0, true), stack(stack_selector, 0), 0, target))
 }
 
 fn sysret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
@@ -109,8 +111,8 @@ fn sysret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let rip = if long { rcx } else { rcx & 0xffff_ffff };
     let mut ss = stack(base.wrapping_add(8) | 3, 3);
     if cpu.capabilities.amd {
-        // Only the selector is loaded; base, limit and attributes stay what they were.
-        ss = Segment { selector: ss.selector, ..cpu.seg[usize::from(seg::SS)] };
+        // Only the selector is loaded, with the RPL that STAR has; base, limit and attributes stay what they were.
+        ss = Segment { selector: base.wrapping_add(8), ..cpu.seg[usize::from(seg::SS)] };
     }
     Ok(cpu.go_flat(code(selector, 3, long), ss, 3, rip))
 }

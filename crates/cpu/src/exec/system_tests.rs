@@ -233,6 +233,26 @@ fn syscall_and_sysret_exchange_rip_and_flags() {
 }
 
 #[test]
+fn the_stack_segments_of_syscall_and_sysret() {
+    // STAR's RPLs: SYSCALL takes it out of CS alone; SYSRET forces 3, but AMD's not in SS, of which it loads the selector only.
+    for (amd, returned, dpl) in [(false, 0x1b, 3), (true, 0x19, 0)] {
+        let mut m = system(3);
+        m.cpu.capabilities.amd = amd;
+        m.cpu.msr.star = u64::from(CODE64 | 2) << 32 | 0x11 << 48;
+        m.cpu.msr.lstar = DATA;
+        m.code(|a| a.syscall());
+        m.step().unwrap();
+        let part = |m: &Machine, which: u8| m.cpu.seg[usize::from(which)];
+        assert_eq!(part(&m, seg::CS).selector, CODE64, "amd: {amd}");
+        assert_eq!(part(&m, seg::SS).selector, (CODE64 | 2) + 8, "amd: {amd}");
+        m.poke(DATA, &[0x48, 0x0f, 0x07]);
+        m.step().unwrap();
+        assert_eq!(part(&m, seg::CS).selector, 0x23, "amd: {amd}");
+        assert_eq!((part(&m, seg::SS).selector, part(&m, seg::SS).dpl()), (returned, dpl), "amd: {amd}");
+    }
+}
+
+#[test]
 fn a_trap_flag_loaded_by_sysret_traps_at_once_and_one_cleared_by_syscall_does_not() {
     let mut m = system(3);
     m.cpu.msr.star = u64::from(CODE64) << 32 | 0x18 << 48;

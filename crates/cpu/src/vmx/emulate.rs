@@ -276,6 +276,7 @@ impl Cpu {
         self.ilen = 0;
         self.single_step = false;
         self.code_write_allowed = allowed;
+        self.show_privilege_level();
         real.load(self);
         if done.mapping_changed {
             self.mapping_changed();

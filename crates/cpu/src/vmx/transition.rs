@@ -5,7 +5,7 @@ use super::controls::{Controls, activity, entry, exit, interruptibility, interru
 use super::information::{VmExit, reason};
 use crate::fault::{Cause, Fault};
 use crate::flags;
-use crate::state::{Cpu, attention};
+use crate::state::{Cpu, attention, rights, seg};
 use ledger::{Family, Kind, TICKS_PER_CYCLE, Ticks};
 
 /// Interruptibility, and what [`Cpu::attention`] has for it.
@@ -152,6 +152,7 @@ impl Cpu {
         for (bit, attended) in BLOCKING {
             blocking |= if shadow & attended != 0 { bit } else { 0 };
         }
+        self.show_privilege_level();
         let long = self.long_mode();
         let left = (self.vmx.timer_at.saturating_sub(self.clock) / TICKS_PER_CYCLE) >> PREEMPTION_TIMER_SHIFT;
         let halted = std::mem::take(&mut self.vmx.halted);
@@ -170,6 +171,14 @@ impl Cpu {
         self.attention &= !GUEST_ATTENTION;
         self.pending_dr6 = 0;
         self.single_step = false;
+    }
+
+    /// Makes the DPL of SS the current privilege level: a VMCS has no other place for it (SDM vol. 3, 24.4.1). Intel's processors
+    /// always have it so. AMD's SYSRET loads the selector of SS alone (APM vol. 3), whose DPL stays that of the kernel; a VMCB has
+    /// a field for the level.
+    pub(super) fn show_privilege_level(&mut self) {
+        let ss = &mut self.seg[usize::from(seg::SS)];
+        ss.rights = ss.rights & !(3 << rights::DPL_SHIFT) | u32::from(self.cpl) << rights::DPL_SHIFT;
     }
 
     /// The debug exceptions that an exit leaves pending: those that it has priority over, or that MOV SS holds back.

@@ -16,6 +16,7 @@ mod check;
 mod cr3_cache;
 mod direct;
 mod dirty;
+mod flushes;
 mod guest_walk;
 mod mapping;
 mod nocache;
@@ -35,6 +36,7 @@ mod unsync;
 mod writes;
 
 pub use cr3_cache::Adopted;
+pub use flushes::Flushes;
 pub use guest_walk::PageFault;
 pub use roots::VcpuMmu;
 pub use slots::{Slot, SlotConfig, Slots};

@@ -122,9 +122,10 @@ impl Role {
     /// Levels of the tables of two-dimensional paging.
     pub const TDP_LEVELS: u8 = 4;
 
-    /// The role of the root of two-dimensional paging, which depends on nothing of the guest.
-    pub fn tdp_root() -> Self {
-        Self { level: Self::TDP_LEVELS, direct: true, access: ALL, nxe: true, cr0_wp: true, ..Self::default() }
+    /// The role of the root of two-dimensional paging. Nothing of the guest matters for what it maps; in KVM before 5.19 it held
+    /// the guest's CR0.WP all the same.
+    pub fn tdp_root(cr0_wp: bool) -> Self {
+        Self { level: Self::TDP_LEVELS, direct: true, access: ALL, nxe: true, cr0_wp, ..Self::default() }
     }
 
     /// The role of a page that the entry `index` of a page of this role points to.

@@ -4,7 +4,7 @@ use super::cr3_cache::Cr3Cache;
 use super::pool::{EntryRef, Keeping, PageId};
 use super::role::{CR0_ROLE, CR4_ROLE, Paging, Role};
 use super::spte::Format;
-use super::{Guest, Mmu, MmuError, Root};
+use super::{Flushes, Guest, Mmu, MmuError, Root};
 use crate::config::{Cr0Wp, MmuMode};
 use cpu::state::bits::*;
 use ledger::Operation;
@@ -42,7 +42,7 @@ pub struct VcpuMmu {
     /// The page for PDPTEs: 128 times 32 bytes.
     pub(super) pdptes: PageId,
     sync: bool,
-    flush: bool,
+    due: Flushes,
     flushes: u64,
     /// The last fault that found nothing to put right.
     pub(super) spurious: Option<(u64, u32)>,
@@ -66,7 +66,7 @@ impl Mmu {
             cache: Cr3Cache::default(),
             pdptes,
             sync: false,
-            flush: true,
+            due: Flushes::RESET,
             flushes: self.flushes,
             spurious: None,
         })
@@ -87,7 +87,7 @@ impl Mmu {
     /// The guest has changed CR0 from `old` to what `guest` says.
     pub fn cr0_changed(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, old: u64) {
         let changed = old ^ guest.cr0;
-        if changed == CR0_WP && self.cr0_wp != Cr0Wp::Unload {
+        if changed == CR0_WP && !self.cr0_wp.unloads() {
             if guest.cr0 & CR0_PG == 0 {
                 // There are no permissions; what is known is worked out when paging is turned on.
                 return;
@@ -97,7 +97,7 @@ impl Mmu {
                 return;
             }
         }
-        if changed & CR0_PG != 0 {
+        if changed & old & CR0_PG != 0 {
             self.flush_guest(vcpu);
         }
         if changed & CR0_ROLE != 0 {
@@ -117,7 +117,7 @@ impl Mmu {
         if changed & CR4_PGE != 0 || changed & old & CR4_PCIDE != 0 {
             self.flush_guest(vcpu);
         } else if changed & CR4_PAE != 0 || changed & guest.cr4 & CR4_SMEP != 0 {
-            vcpu.flush = true;
+            vcpu.due.current = true;
         }
     }
 
@@ -139,8 +139,15 @@ impl Mmu {
         }
         if flush {
             vcpu.sync = true;
-            vcpu.flush = true;
+            self.flush_pcid(vcpu);
         }
+    }
+
+    /// Flushes what the guest has in the TLB for the PCID that it uses. Under EPT its tables are not the hypervisor's, and KVM
+    /// does not know what the processor keeps for which PCID: it flushes them all (kvm_invalidate_pcid).
+    fn flush_pcid(&self, vcpu: &mut VcpuMmu) {
+        let due = if self.mode.is_tdp() { &mut vcpu.due.guest } else { &mut vcpu.due.current };
+        *due = true;
     }
 
     fn switch_root(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, flush: bool) {
@@ -166,24 +173,25 @@ impl Mmu {
 
     /// The guest flushes its whole TLB, global entries included.
     pub fn flush_guest(&mut self, vcpu: &mut VcpuMmu) {
-        vcpu.flush = true;
         match self.mode {
+            // Loading the next root flushes.
             MmuMode::ShadowNocache => self.unload(vcpu),
             MmuMode::Shadow => {
+                vcpu.due.guest = true;
                 vcpu.sync = true;
                 for set in std::mem::take(&mut vcpu.kept) {
                     self.put_down(set);
                 }
             }
-            MmuMode::LegacyTdp | MmuMode::Tdp => {}
+            MmuMode::LegacyTdp | MmuMode::Tdp => vcpu.due.guest = true,
         }
     }
 
     /// The guest flushes translations of one PCID that need not be the current one, or of all without the global ones.
     pub fn invpcid(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, pcid: Option<u16>) {
         let Some(pcid) = pcid else { return self.flush_guest(vcpu) };
-        if (guest.cr3 & 0xfff) as u16 == pcid {
-            vcpu.flush = true;
+        if (guest.cr3 & 0xfff) as u16 == pcid || self.mode.is_tdp() {
+            self.flush_pcid(vcpu);
             vcpu.sync = true;
             if self.mode == MmuMode::ShadowNocache {
                 self.unload(vcpu);
@@ -296,10 +304,11 @@ impl Mmu {
         Root { hpa: self.pool.hpa(id), levels }
     }
 
-    /// Whether the processor must flush the guest's translations before it enters it.
-    pub fn take_flush(&mut self, vcpu: &mut VcpuMmu) -> bool {
+    /// What the processor must flush of the guest's translations before it enters it.
+    pub fn take_flushes(&mut self, vcpu: &mut VcpuMmu) -> Flushes {
         let behind = std::mem::replace(&mut vcpu.flushes, self.flushes) != self.flushes;
-        std::mem::take(&mut vcpu.flush) | behind
+        let due = std::mem::take(&mut vcpu.due);
+        Flushes { all: due.all || behind, ..due }
     }
 
     fn load(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) -> Result<(), MmuError> {
@@ -309,7 +318,7 @@ impl Mmu {
         self.tolls.add(Operation::RootLoad, 1);
         self.stats.roots_loaded += 1;
         vcpu.sync = true;
-        vcpu.flush = true;
+        vcpu.due.loaded = true;
         if vcpu.cache.entries() != 0 && self.mode == MmuMode::Shadow {
             return self.load_cached(vcpu, guest);
         }
@@ -330,7 +339,11 @@ impl Mmu {
             pdpt_version: 0,
         };
         if self.mode.is_tdp() {
-            let root = if self.mode == MmuMode::Tdp { self.tdp_root() } else { self.get_page(0, Role::tdp_root()) };
+            let role = Role::tdp_root(self.cr0_wp != Cr0Wp::Role || paging.wp);
+            let root = match self.mode {
+                MmuMode::Tdp => self.tdp_root(role),
+                _ => self.get_page(0, role),
+            };
             set.pages[0] = self.count_root(root)?;
             return Ok(set);
         }

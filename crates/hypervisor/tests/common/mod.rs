@@ -137,6 +137,7 @@ pub fn configurations() -> Vec<Config> {
             all.push(Config { huge_pages: false, unsync: false, ..base.clone() });
             all.push(Config { paravirt: true, cr0_wp: Cr0Wp::Unload, ..base.clone() });
             if mmu.is_tdp() {
+                all.push(Config { cr0_wp: Cr0Wp::Role, ..base.clone() });
                 all.push(Config { cr0_wp: Cr0Wp::GuestOwned, ..base.clone() });
                 all.push(Config { unrestricted_guest: false, ..base });
             }
@@ -363,14 +364,19 @@ impl Guest {
 
 /// Runs a guest on bare hardware and under every configuration: all must compute the same.
 pub fn everywhere(mode: Mode, prepare: impl Fn(&mut Guest)) {
+    everywhere_on("icx", mode, prepare);
+}
+
+/// The same on the processor of a profile.
+pub fn everywhere_on(profile: &str, mode: Mode, prepare: impl Fn(&mut Guest)) {
     let run = |config: Option<Config>| {
-        let mut guest = Guest::new("icx", config, mode);
+        let mut guest = Guest::new(profile, config, mode);
         prepare(&mut guest);
         guest.finish();
         guest.outcome()
     };
     let bare = run(None);
     for config in configurations() {
-        assert_eq!(run(Some(config.clone())), bare, "under {config:?}");
+        assert_eq!(run(Some(config.clone())), bare, "on {profile} under {config:?}");
     }
 }

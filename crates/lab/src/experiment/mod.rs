@@ -178,6 +178,8 @@ pub struct Experiment {
     pub about: String,
     /// Where published figures come from.
     pub source: Option<Source>,
+    /// The cell, by row and column, that values are compared as multiples of: for a source that names no machine.
+    pub relative_to: Option<(usize, usize)>,
     /// How the table is set.
     pub layout: Layout,
     /// What every cell sets unless its row or column does.

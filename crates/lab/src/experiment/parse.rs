@@ -73,6 +73,8 @@ struct File {
     #[serde(default)]
     about: String,
     source: Option<FileSource>,
+    #[serde(rename = "relative-to")]
+    relative_to: Option<FileReference>,
     #[serde(default)]
     layout: Layout,
     #[serde(default)]
@@ -136,6 +138,13 @@ struct FileLine {
 struct FileFactor {
     from: String,
     to: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileReference {
+    row: String,
+    column: String,
 }
 
 #[derive(Deserialize)]
@@ -285,13 +294,34 @@ impl Reader<'_> {
     }
 
     fn skip(&self, skip: &FileSkip, rows: &[Row], columns: &[Line]) -> Parsed<Skip> {
-        let row = rows.iter().position(|row| row.line.id == skip.row);
-        let column = columns.iter().position(|column| column.id == skip.column);
         let reason = self.text("skip.reason", &skip.reason)?;
+        let (row, column) = self.place("skip", (&skip.row, &skip.column), rows, columns)?;
+        Ok(Skip { row, column, reason })
+    }
+
+    /// The cell that values are relative to: one that has a published figure.
+    fn relative_to(&self, cell: &FileReference, rows: &[Row], columns: &[Line]) -> Parsed<(usize, usize)> {
+        let place = self.place("relative-to", (&cell.row, &cell.column), rows, columns)?;
+        match rows[place.0].published.contains_key(&place.1) {
+            true => Ok(place),
+            false => Err(self.error("relative-to", "is a cell without a published figure")),
+        }
+    }
+
+    /// A cell by the names of its row and column.
+    fn place(
+        &self,
+        key: &str,
+        (row_id, column_id): (&str, &str),
+        rows: &[Row],
+        columns: &[Line],
+    ) -> Parsed<(usize, usize)> {
+        let row = rows.iter().position(|row| row.line.id == row_id);
+        let column = columns.iter().position(|column| column.id == column_id);
         match (row, column) {
-            (Some(row), Some(column)) => Ok(Skip { row, column, reason }),
-            (None, _) => Err(self.error("skip.row", format!("there is no row '{}'", skip.row))),
-            (_, None) => Err(self.error("skip.column", format!("there is no column '{}'", skip.column))),
+            (Some(row), Some(column)) => Ok((row, column)),
+            (None, _) => Err(self.error(format!("{key}.row"), format!("there is no row '{row_id}'"))),
+            (_, None) => Err(self.error(format!("{key}.column"), format!("there is no column '{column_id}'"))),
         }
     }
 
@@ -369,12 +399,14 @@ pub(super) fn experiment(
     });
     let factors = parsed.factor.iter().map(|f| r.factor(f, &rows, &columns)).collect::<Parsed<Vec<_>>>()?;
     let skips = parsed.skip.iter().map(|s| r.skip(s, &rows, &columns)).collect::<Parsed<Vec<_>>>()?;
+    let relative_to = parsed.relative_to.as_ref().map(|cell| r.relative_to(cell, &rows, &columns)).transpose()?;
     let experiment = Experiment {
         name: name.to_owned(),
         file: path,
         title: r.text("title", &parsed.title)?,
         about: Reader::prose(&parsed.about),
         source: source.transpose()?,
+        relative_to,
         layout: parsed.layout,
         defaults: parsed.defaults,
         guests,

@@ -49,6 +49,8 @@ words! {
 words! {
     /// What a change of CR0.WP does.
     Cr0Wp {
+        /// All roots are unloaded, and the bit is part of the role of two-dimensional tables.
+        Role = "role",
         /// All roots are unloaded.
         Unload = "unload",
         /// Roots stay where that is possible.

@@ -88,6 +88,12 @@ fn what_makes_no_sense_is_named() {
         ("a = 1.5", "c = 1.5", "row.r.published.c: there is no such column"),
         ("a = 1.5", "a = -1.5", "row.r.published.a: should be above 0, is -1.5"),
         ("to = \"b\"", "to = \"r\"", "factor: 'a' and 'r' are neither two columns nor two rows"),
+        (
+            "[source]",
+            "relative-to = { row = \"r\", column = \"b\" }\n[source]",
+            "relative-to: is a cell without a published figure",
+        ),
+        ("[source]", "relative-to = { row = \"s\", column = \"a\" }\n[source]", "relative-to.row: there is no row 's'"),
         ("title = \"Sample\"", "title = \"\"", "title: is empty"),
         ("title = \"Sample\"", "title =", "line 2"),
     ];

@@ -4,6 +4,7 @@ use crate::Experiment;
 use crate::difference::{Difference, factors};
 use crate::format::{number, signed};
 use crate::results::ExperimentResult;
+use crate::shown;
 use crate::text::{absent, factor};
 use ledger::TICKS_PER_CYCLE;
 
@@ -30,27 +31,30 @@ pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) 
     head(&mut out, &headings);
     for (at, line) in experiment.rows.iter().enumerate() {
         let columns = || 0..experiment.columns.len();
-        let measured = |column| result.measured(experiment, at, column);
-        let mut title = Some(format!("{} ({})", line.line.title, line.metric.unit()));
+        let shown = |column| shown::cell(experiment, result, at, column);
+        let mut title = Some(format!("{} ({})", line.line.title, shown::unit(experiment, at)));
         let mut push = |what: &str, cells: Vec<String>| {
             row(&mut out, &[vec![title.take().unwrap_or_default(), what.to_owned()], cells].concat());
         };
         if !line.published.is_empty() {
-            let published = |column| line.published.get(&column).map_or_else(|| "–".to_owned(), f64::to_string);
+            let published = |column| shown(column).published.unwrap_or_else(|| "–".to_owned());
             push("published", columns().map(published).collect());
         }
-        let ours = |column| match measured(column) {
-            Some(measured) => format!("**{}**", measured.figure()),
+        let ours = |column| match shown(column).ours {
+            Some(ours) => format!("**{ours}**"),
             None => absent(experiment, result, at, column).to_owned(),
         };
         push("ours", columns().map(ours).collect());
         if !line.published.is_empty() {
-            let ratio = |column| match measured(column).and_then(|measured| measured.ratio) {
+            let ratio = |column| match shown(column).ratio {
                 Some(ratio) => format!("{ratio:.2}"),
                 None => "–".to_owned(),
             };
             push("ours/published", columns().map(ratio).collect());
         }
+    }
+    if let Some(note) = shown::note(experiment, result) {
+        out.push_str(&format!("\n{note}\n"));
     }
     let pairs = factors(experiment);
     out.push_str("\n### Times faster\n\n");

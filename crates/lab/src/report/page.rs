@@ -4,7 +4,8 @@ use super::ReportError;
 use super::chart::{self, Bar};
 use crate::difference::{self, Change, Difference, Pair};
 use crate::format::{change, number, signed, whole_cycles};
-use crate::results::{CellResult, Entries, ExperimentResult, Measured};
+use crate::results::{CellResult, Entries, ExperimentResult};
+use crate::shown;
 use crate::text::{absent, factor};
 use crate::{Experiment, flame};
 use ledger::TICKS_PER_CYCLE;
@@ -177,31 +178,29 @@ fn cell(experiment: &Experiment, cell: &CellResult) -> PageCell {
 fn row(experiment: &Experiment, result: &ExperimentResult, at: usize) -> PageRow {
     let row = &experiment.rows[at];
     let values = |column: usize| {
-        let measured = result.measured(experiment, at, column);
-        let ratio = measured.and_then(|measured| measured.ratio);
+        let shown = shown::cell(experiment, result, at, column);
         PageValue {
-            published: row.published.get(&column).map(f64::to_string),
-            ours: measured.map_or_else(|| absent(experiment, result, at, column).to_owned(), Measured::figure),
-            ratio: ratio.map(|ratio| format!("{ratio:.2}")),
-            far: ratio.is_some_and(|ratio| !(1.0 / FAR..=FAR).contains(&ratio)),
+            published: shown.published,
+            ours: shown.ours.unwrap_or_else(|| absent(experiment, result, at, column).to_owned()),
+            ratio: shown.ratio.map(|ratio| format!("{ratio:.2}")),
+            far: shown.ratio.is_some_and(|ratio| !(1.0 / FAR..=FAR).contains(&ratio)),
         }
     };
     let bars: Vec<Bar> = experiment
         .columns
         .iter()
         .enumerate()
-        .map(|(column, line)| Bar {
-            label: line.title.clone(),
-            published: row.published.get(&column).copied(),
-            ours: result.measured(experiment, at, column).map(|measured| measured.value),
+        .map(|(column, line)| {
+            let [published, ours] = shown::cell(experiment, result, at, column).numbers;
+            Bar { label: line.title.clone(), published, ours }
         })
         .collect();
     PageRow {
         title: row.line.title.clone(),
-        unit: row.metric.unit().to_owned(),
+        unit: shown::unit(experiment, at).to_owned(),
         scale: row.scale.clone(),
         cells: (0..experiment.columns.len()).map(values).collect(),
-        chart: chart::svg(&bars, row.metric.unit()),
+        chart: chart::svg(&bars, shown::unit(experiment, at)),
     }
 }
 
@@ -219,7 +218,9 @@ fn page(experiment: &Experiment, result: &ExperimentResult) -> Page {
         id: experiment.name.clone(),
         title: experiment.title.clone(),
         name: experiment.name.clone(),
-        about: experiment.about.split("\n\n").filter(|part| !part.is_empty()).map(str::to_owned).collect(),
+        about: (experiment.about.split("\n\n").filter(|part| !part.is_empty()).map(str::to_owned))
+            .chain(shown::note(experiment, result))
+            .collect(),
         source: experiment.source.as_ref().map(|source| format!("{} {}", source.text, source.reference)),
         columns: experiment.columns.iter().map(|column| column.title.clone()).collect(),
         rows: (0..experiment.rows.len()).map(|at| row(experiment, result, at)).collect(),

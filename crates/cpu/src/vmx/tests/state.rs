@@ -6,6 +6,7 @@ use super::super::{
 };
 use super::{EPT, Guest, Mode, unrestricted};
 use crate::Exit;
+use crate::cache::BlockCache;
 use crate::fault::vector;
 use crate::flags;
 use crate::state::{Segment, bits::*, reg, seg};
@@ -267,4 +268,49 @@ fn long_mode_guests_switch_it_on_themselves() {
     assert!(guest.m.cpu.long_mode());
     assert_eq!(guest.m.cpu.controls().entry, super::entry::IA32E_GUEST);
     assert_eq!(guest.m.cpu.vm_reentry(), Ok(()));
+}
+
+#[test]
+fn an_exit_after_sysret_saves_the_privilege_level_in_ss_on_amd_too() {
+    for amd in [false, true] {
+        let mut guest = Guest::long()
+            .with(|c| c.primary |= primary::UNCONDITIONAL_IO)
+            .set(|cpu| {
+                cpu.capabilities.amd = amd;
+                cpu.msr.efer |= EFER_SCE;
+                cpu.msr.star = 0x1b << 48;
+                cpu.gpr[usize::from(reg::RCX)] = DATA;
+                cpu.gpr[11] = 2 | flags::IOPL;
+            })
+            .code(|a| a.sysretq());
+        // IN AL, 0x70; NOP; IN AL, 0x71
+        guest.m.poke(DATA, &[0xe4, 0x70, 0x90, 0xe4, 0x71]);
+        assert_eq!(guest.exit().reason, reason::IO, "amd: {amd}");
+        let cpu = &mut guest.m.cpu;
+        let stack = cpu.seg[usize::from(seg::SS)];
+        assert_eq!((cpu.cpl, stack.dpl(), stack.selector), (3, 3, 0x23), "amd: {amd}");
+        // The guest can be entered again, and is where it was.
+        cpu.rip += 2;
+        cpu.vm_reentry().expect("valid");
+        assert_eq!(guest.m.run(super::LONG), Exit::Vm);
+        assert_eq!((guest.m.cpu.vm_exit.qualification >> 16, guest.m.cpu.cpl), (0x71, 3), "amd: {amd}");
+    }
+}
+
+#[test]
+fn a_sysret_in_software_leaves_a_guest_that_can_be_entered() {
+    let mut guest = Guest::long().set(|cpu| {
+        cpu.capabilities.amd = true;
+        cpu.msr.efer |= EFER_SCE;
+        cpu.msr.star = 0x1b << 48;
+        cpu.gpr[usize::from(reg::RCX)] = DATA;
+        cpu.gpr[11] = 2;
+    });
+    guest = guest.code(|a| a.sysretq());
+    let view = crate::vmx::GuestView::of(&guest.m.cpu);
+    let emulation = guest.m.cpu.emulate(&view, None, &mut BlockCache::new());
+    assert_eq!(emulation.outcome, crate::vmx::Outcome::Completed);
+    assert_eq!((guest.m.cpu.cpl, guest.m.cpu.seg[usize::from(seg::SS)].dpl()), (3, 3));
+    let controls = guest.controls.clone();
+    assert_eq!(guest.m.cpu.check_guest(&controls), Ok(()));
 }

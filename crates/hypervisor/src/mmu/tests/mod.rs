@@ -132,7 +132,7 @@ impl Rig {
     /// What happens before each entry.
     fn enter(&mut self, guest: &Guest) -> Root {
         let root = self.mmu.prepare(&mut self.vcpu, guest).unwrap();
-        if self.mmu.take_flush(&mut self.vcpu) {
+        if self.mmu.take_flushes(&mut self.vcpu).any() {
             self.tlb.clear();
         }
         self.mmu.take_written();

@@ -179,6 +179,101 @@ fn a_toggle_of_write_protection_unloads_roots_or_not() {
 }
 
 #[test]
+fn with_write_protection_in_the_role_each_value_has_a_root() {
+    let pages = |mode, policy, held: bool| {
+        let mut rig = Rig::new(&Config { cr0_wp: policy, ..config(mode) }, RAM);
+        let guest = long_guest(&rig);
+        if held {
+            // The other virtual processor uses a root with CR0.WP set all the time.
+            rig.swap();
+            rig.mmu.reset_context(&mut rig.vcpu, &guest);
+            read(&mut rig, &guest, 0);
+            rig.swap();
+        }
+        rig.mmu.reset_context(&mut rig.vcpu, &guest);
+        let clear = Guest { cr0: guest.cr0 ^ CR0_WP, ..guest };
+        let mut counts = Vec::new();
+        read(&mut rig, &guest, 0);
+        for (now, before) in [(clear, guest), (guest, clear), (clear, guest)] {
+            let pages = rig.mmu.tolls.count(Operation::PageAllocate);
+            rig.mmu.cr0_changed(&mut rig.vcpu, &now, before.cr0);
+            read(&mut rig, &now, 0);
+            counts.push(rig.mmu.tolls.count(Operation::PageAllocate) - pages);
+        }
+        rig.check();
+        counts.iter().map(|pages| *pages != 0).collect::<Vec<_>>()
+    };
+    // What toggles make anew: clearing the bit, setting it, clearing it again.
+    assert_eq!(pages(MmuMode::Tdp, Cr0Wp::Role, false), [true, true, true]);
+    assert_eq!(pages(MmuMode::Tdp, Cr0Wp::Unload, false), [true, true, true]);
+    // One root that another holds is enough, unless the bit tells roots apart.
+    assert_eq!(pages(MmuMode::Tdp, Cr0Wp::Role, true), [true, false, true]);
+    assert_eq!(pages(MmuMode::Tdp, Cr0Wp::Unload, true), [false, false, false]);
+    // In the hash both are found again.
+    assert_eq!(pages(MmuMode::LegacyTdp, Cr0Wp::Role, false), [true, false, false]);
+    assert_eq!(pages(MmuMode::LegacyTdp, Cr0Wp::Unload, false), [false, false, false]);
+}
+
+#[test]
+fn flushes_are_told_apart() {
+    let due = |mode: MmuMode, act: fn(&mut Mmu, &mut VcpuMmu, &Guest)| {
+        let mut rig = Rig::new(&config(mode), RAM);
+        let guest = long_guest(&rig);
+        rig.enter(&guest);
+        act(&mut rig.mmu, &mut rig.vcpu, &guest);
+        rig.mmu.prepare(&mut rig.vcpu, &guest).unwrap();
+        let due = rig.mmu.take_flushes(&mut rig.vcpu);
+        (due.all, due.of_current(), due.guest)
+    };
+    let nothing = (false, false, false);
+    let (all, current, guest) = ((true, false, false), (false, true, false), (false, false, true));
+    for (tdp, mode) in [(true, MmuMode::Tdp), (true, MmuMode::LegacyTdp), (false, MmuMode::Shadow)] {
+        assert_eq!(due(mode, |_, _, _| {}), nothing, "{mode}");
+        assert_eq!(due(mode, |mmu, vcpu, _| mmu.flush_guest(vcpu)), guest, "{mode}");
+        assert_eq!(due(mode, |mmu, vcpu, now| mmu.new_cr3(vcpu, now, false)), nothing, "{mode}");
+        let own = if tdp { guest } else { current };
+        assert_eq!(due(mode, |mmu, vcpu, now| mmu.new_cr3(vcpu, now, true)), own, "{mode}");
+        assert_eq!(due(mode, |mmu, vcpu, now| mmu.invpcid(vcpu, now, Some(0))), own, "{mode}");
+        // Another PCID: nobody knows what the processor has of it under EPT, nothing is in shadow tables.
+        let other = if tdp { guest } else { nothing };
+        assert_eq!(due(mode, |mmu, vcpu, now| mmu.invpcid(vcpu, now, Some(7))), other, "{mode}");
+        assert_eq!(due(mode, |mmu, vcpu, now| mmu.invpcid(vcpu, now, None)), guest, "{mode}");
+        assert_eq!(due(mode, |mmu, vcpu, now| mmu.reset_context(vcpu, now)), current, "{mode}");
+        assert_eq!(due(mode, |mmu, _, _| assert!(mmu.log_dirty(0, true))), all, "{mode}");
+        let cr4 = |set: u64, clear: u64| (CR4_PAE | set, CR4_PAE | clear);
+        let changes: [((u64, u64), _); 6] = [
+            (cr4(0, CR4_PGE), guest),
+            (cr4(CR4_PGE, 0), guest),
+            (cr4(CR4_PCIDE, 0), guest),
+            (cr4(0, CR4_SMEP), current),
+            (cr4(CR4_SMEP, 0), current),
+            (cr4(0, CR4_FSGSBASE), nothing),
+        ];
+        for ((old, new), expected) in changes {
+            let mut rig = Rig::new(&config(mode), RAM);
+            let before = Guest { cr4: old, ..long_guest(&rig) };
+            rig.enter(&before);
+            let now = Guest { cr4: new, ..before };
+            rig.mmu.cr4_changed(&mut rig.vcpu, &now, old);
+            rig.mmu.prepare(&mut rig.vcpu, &now).unwrap();
+            let due = rig.mmu.take_flushes(&mut rig.vcpu);
+            assert_eq!((due.all, due.of_current(), due.guest), expected, "{mode} {old:#x} {new:#x}");
+        }
+        // Paging that is turned off flushes the guest's TLB; a root is loaded either way.
+        for (old, new, flushed) in [(CR0_PG, 0, true), (0, CR0_PG, false)] {
+            let mut rig = Rig::new(&config(mode), RAM);
+            let guest = Guest { cr4: CR4_PAE, efer: 0, ..long_guest(&rig) };
+            let with = |pg| Guest { cr0: CR0_PE | pg, ..guest };
+            rig.enter(&with(old));
+            rig.mmu.cr0_changed(&mut rig.vcpu, &with(new), CR0_PE | old);
+            rig.mmu.prepare(&mut rig.vcpu, &with(new)).unwrap();
+            let due = rig.mmu.take_flushes(&mut rig.vcpu);
+            assert_eq!((due.all, due.of_current(), due.guest), (false, true, flushed), "{mode}");
+        }
+    }
+}
+
+#[test]
 fn with_paging_off_write_protection_means_nothing() {
     for (policy, loads) in [(Cr0Wp::Unload, 1), (Cr0Wp::InPlace, 0)] {
         let mut rig = Rig::new(&Config { cr0_wp: policy, ..config(MmuMode::Shadow) }, RAM);

@@ -1,0 +1,106 @@
+//! What a table shows of a cell: values, or, where the source names no machine, multiples of one cell's.
+//!
+//! Seconds of an unknown machine say nothing beside those of another. Factors between cells do: with `relative-to`, published
+//! figures are divided by the published one of a cell, and ours by ours of the same cell.
+
+use crate::Experiment;
+use crate::results::ExperimentResult;
+use crate::text::{factor, figure};
+
+/// A cell of a table, as text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shown {
+    /// The published figure.
+    pub published: Option<String>,
+    /// Ours, if there is a result.
+    pub ours: Option<String>,
+    /// Ours over the published one; both as they are shown.
+    pub ratio: Option<f64>,
+    /// Both as numbers, for charts.
+    pub numbers: [Option<f64>; 2],
+}
+
+/// The cell that a row is relative to: rows of another unit than its are not.
+fn reference(experiment: &Experiment, row: usize) -> Option<(usize, usize)> {
+    let unit = |row: usize| experiment.rows[row].metric.unit();
+    experiment.relative_to.filter(|(reference, _)| unit(*reference) == unit(row))
+}
+
+/// What a row's values are, for its heading: their unit, or that they are relative.
+pub fn unit(experiment: &Experiment, row: usize) -> &str {
+    reference(experiment, row).map_or(experiment.rows[row].metric.unit(), |_| "relative")
+}
+
+/// The line that says what relative values are relative to.
+pub fn note(experiment: &Experiment, result: &ExperimentResult) -> Option<String> {
+    let (row, column) = experiment.relative_to?;
+    let (line, title) = (&experiment.rows[row], &experiment.columns[column].title);
+    let place = format!("{}, {title}", line.line.title);
+    let ours = match result.measured(experiment, row, column) {
+        Some(measured) => format!("is {} {} here", measured.figure(), measured.unit),
+        None => "was not measured here".to_owned(),
+    };
+    Some(format!(
+        "relative: multiples of {place}, which {ours}. The source names no machine, so only factors are compared."
+    ))
+}
+
+/// What is shown of a cell.
+pub fn cell(experiment: &Experiment, result: &ExperimentResult, row: usize, column: usize) -> Shown {
+    let measured = result.measured(experiment, row, column);
+    let published = experiment.rows[row].published.get(&column).copied();
+    let Some((base_row, base_column)) = reference(experiment, row) else {
+        return Shown {
+            published: published.map(|value| value.to_string()),
+            ours: measured.map(|measured| measured.figure()),
+            ratio: measured.and_then(|measured| measured.ratio),
+            numbers: [published, measured.map(|measured| measured.value)],
+        };
+    };
+    let base = experiment.rows[base_row].published.get(&base_column);
+    let published = published.zip(base).map(|(value, base)| value / base);
+    let base = result.measured(experiment, base_row, base_column);
+    let ours = measured.zip(base).map(|(measured, base)| measured.value / base.value);
+    Shown {
+        published: published.map(factor),
+        // Without the cell that it is relative to a value is shown as it is, with its unit.
+        ours: ours.map(factor).or_else(|| measured.map(|m| format!("{} {}", figure(m.value), m.unit))),
+        ratio: ours.zip(published).map(|(ours, published)| ours / published),
+        numbers: [published, ours],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing;
+
+    #[test]
+    fn values_are_multiples_of_the_cell_that_they_are_relative_to() {
+        let (mut experiment, mut result) = testing::results(4);
+        let values = |experiment: &crate::Experiment, result: &_, column| {
+            let shown = super::cell(experiment, result, 0, column);
+            (shown.published, shown.ours, shown.ratio.map(|ratio| (ratio * 1000.0).round()))
+        };
+        experiment.relative_to = Some((0, 1));
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(values(&experiment, &result, 1), (text("1.00x"), text("1.00x"), Some(1000.0)));
+        let measured = |column| result.measured(&experiment, 0, column).unwrap().value;
+        let (ours, published) = (measured(2) / measured(1), 2.0 / 61.18);
+        let ratio = Some((ours / published * 1000.0_f64).round());
+        assert_eq!(values(&experiment, &result, 2), (text("0.0327x"), Some(super::factor(ours)), ratio));
+        assert_eq!(super::unit(&experiment, 0), "relative");
+        // Exits are no times.
+        assert_eq!(super::unit(&experiment, 1), "exits");
+        assert!(
+            super::note(&experiment, &result)
+                .unwrap()
+                .starts_with("relative: multiples of switch, KVM before, which is ")
+        );
+        // A run of other cells only.
+        result.cells.retain(|cell| cell.column != "before");
+        let (published, ours, ratio) = values(&experiment, &result, 2);
+        assert_eq!((published, ratio), (text("0.0327x"), None));
+        assert!(ours.unwrap().ends_with(" us"));
+        assert!(super::note(&experiment, &result).unwrap().contains("was not measured here"));
+    }
+}
