@@ -1,6 +1,7 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
 use crate::memory;
+use crate::output::OutputFile;
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
 use crate::terminal::{Terminal, print};
@@ -15,8 +16,6 @@ use machine::board::Parts;
 use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
 use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
-use std::fs::{File, OpenOptions};
-use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -29,8 +28,6 @@ const GUEST_DIED: u8 = 125;
 const INTERRUPTED: u8 = 130;
 /// The largest file with symbols: more than a kernel with all that debuggers want.
 const LARGEST_SYMBOLS: u64 = 2 << 30;
-/// Room that must be there for a ledger before the run.
-const LEDGER_ROOM: usize = 256 << 10;
 
 /// Boots a kernel and shows its serial line.
 #[derive(Args)]
@@ -248,7 +245,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     let mut machine = make(tier)?;
     // An unwritable ledger is better known before the run than after it.
-    let ledger = args.ledger.as_deref().map(LedgerFile::create).transpose()?;
+    let ledger = args.ledger.as_deref().map(|path| OutputFile::create(path, "ledger")).transpose()?;
     let mut console = console()?;
     let outcome = machine.run(&mut console);
     let timed_out = console.timed_out;
@@ -270,7 +267,7 @@ fn conclude(
     machine: &Machine,
     ended: Ended,
     symbol_files: Vec<(String, Vec<Symbol>)>,
-    ledger: Option<LedgerFile>,
+    ledger: Option<OutputFile>,
 ) -> Result<ExitCode> {
     let Ended { outcome, timed_out, checked } = ended;
     let (mut text, status) = ending(outcome, timed_out);
@@ -289,7 +286,7 @@ fn conclude(
                 eprintln!("{place}");
             }
         }
-        if let Some(mut file) = ledger {
+        if let Some(file) = ledger {
             file.write(&machine.ledger(&symbols).to_bytes())?;
         }
     }
@@ -370,56 +367,5 @@ fn ending(outcome: Outcome, timed_out: bool) -> (String, u8) {
         Outcome::Stuck => ("every processor is halted with interrupts off".into(), GUEST_DIED),
         Outcome::Stopped if timed_out => ("time is up".into(), TIMED_OUT),
         Outcome::Stopped => ("interrupted".into(), INTERRUPTED),
-    }
-}
-
-/// A ledger to be: written beside its name and moved there once it is whole.
-struct LedgerFile {
-    path: PathBuf,
-    temporary: PathBuf,
-    file: File,
-}
-
-impl LedgerFile {
-    fn create(path: &Path) -> Result<Self> {
-        let metadata = std::fs::metadata(path).ok();
-        // A device or a pipe is written to directly.
-        let temporary = match metadata {
-            Some(m) if m.is_dir() => bail!("can't write the ledger {}: it is a directory", path.display()),
-            Some(m) if !m.is_file() => path.to_path_buf(),
-            _ => path.with_added_extension(format!("partial-{}", std::process::id())),
-        };
-        let failed = || format!("can't write the ledger {}", path.display());
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary).with_context(failed)?;
-        let mut ledger = Self { path: path.to_path_buf(), temporary, file };
-        if ledger.temporary != ledger.path {
-            ledger.try_room().with_context(failed)?;
-        }
-        Ok(ledger)
-    }
-
-    /// Fails if the disk is full.
-    fn try_room(&mut self) -> std::io::Result<()> {
-        self.file.write_all(&[0; LEDGER_ROOM])?;
-        self.file.set_len(0)?;
-        self.file.rewind()
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let failed = || format!("can't write the ledger {}", self.path.display());
-        self.file.write_all(bytes).and_then(|()| self.file.flush()).with_context(failed)?;
-        if self.temporary != self.path {
-            std::fs::rename(&self.temporary, &self.path).with_context(failed)?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for LedgerFile {
-    fn drop(&mut self) {
-        // After a successful write there is nothing left under this name.
-        if self.temporary != self.path {
-            let _ = std::fs::remove_file(&self.temporary);
-        }
     }
 }
