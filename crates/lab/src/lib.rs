@@ -7,6 +7,7 @@
 pub mod check;
 pub mod difference;
 pub mod experiment;
+pub mod failure;
 pub mod fingerprint;
 pub mod flame;
 pub mod format;
@@ -15,9 +16,11 @@ pub mod pattern;
 pub mod report;
 pub mod results;
 pub mod runner;
+pub mod store;
 pub mod text;
 
 #[cfg(test)]
 mod testing;
+mod tether;
 
 pub use experiment::{Cell, Experiment, ExperimentError};

@@ -51,12 +51,12 @@ impl Bench {
         let options = Options {
             program: self.directory.join("program"),
             root: self.directory.clone(),
-            out: self.directory.join("out"),
             jobs: 2,
             fresh,
             tier: vec!["--tier".into(), "auto".into()],
         };
-        run(&self.experiment.cells(), &options, stop, &mut Nobody).unwrap()
+        let store = Store::open(&self.directory.join("out"), stop).unwrap();
+        run(&self.experiment.cells(), &options, &store, stop, &mut Nobody).unwrap()
     }
 
     fn runs(&self) -> usize {

@@ -1,0 +1,26 @@
+//! A child process that does not outlive its parent.
+
+use std::io::{Error, Result};
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Has the kernel end the program of `command` by SIGKILL when the thread that starts it ends, however it ends. Until it
+/// is gone, it keeps `inherited` open, and with it the lock on what that is.
+pub fn tether(command: &mut Command, inherited: RawFd) {
+    let parent = std::process::id();
+    let prepare = move || -> Result<()> {
+        let ok = |status: libc::c_int| if status == -1 { Err(Error::last_os_error()) } else { Ok(()) };
+        // SAFETY: these calls take no pointers, and may be made between fork and exec.
+        unsafe {
+            ok(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+            // For a parent that died before that call there is no signal, but it is not our parent any more.
+            if libc::getppid().cast_unsigned() != parent {
+                return Err(Error::from_raw_os_error(libc::ESRCH));
+            }
+            ok(libc::fcntl(inherited, libc::F_SETFD, 0))
+        }
+    };
+    // SAFETY: `prepare` only makes system calls; it neither allocates nor takes locks.
+    unsafe { command.pre_exec(prepare) };
+}
