@@ -204,6 +204,36 @@ mod tests {
     }
 
     #[test]
+    fn what_improved_is_counted() {
+        let improved = |exits, ticks| check(&result(10, 500), &result(exits, ticks), STRICT, |_| true).improved;
+        // The total has the ticks too.
+        assert_eq!([improved(10, 500), improved(9, 500), improved(10, 400), improved(9, 400)], [0, 1, 2, 2]);
+        assert_eq!([improved(11, 501), improved(9, 501)], [0, 1]);
+    }
+
+    #[test]
+    fn a_limit_is_what_is_still_allowed() {
+        let limits = Limits { counts: 0.5, cycles: 1e6 };
+        let beyond = |exits| check(&result(100, 500), &result(exits, 500), limits, |_| true).regressions.len();
+        assert_eq!([beyond(149), beyond(150), beyond(151)], [0, 0, 1]);
+    }
+
+    #[test]
+    fn cycles_come_first_and_what_grew_most_of_each() {
+        let both = |exits: u64, ticks: u64, misses: u64| {
+            let mut results = result(exits, ticks);
+            let entries = &mut results[0].cells[0].measured.as_mut().unwrap().entries;
+            entries.events.insert("TLB miss".to_owned(), Tally { count: misses, ticks: 1000 + misses });
+            results
+        };
+        let verdict = check(&both(10, 500, 700), &both(12, 600, 9000), STRICT, |_| true);
+        let named: Vec<_> = verdict.regressions.iter().map(|r| (r.name.as_str(), r.what)).collect();
+        assert_eq!(named[..1], [("TLB miss", What::Cycles)]);
+        assert_eq!(named[named.len() - 2..], [("TLB miss", What::Count), ("CR_ACCESS", What::Count)]);
+        assert!(verdict.regressions.iter().map(|r| r.what == What::Count).is_sorted());
+    }
+
+    #[test]
     fn one_exit_more_is_named() {
         let verdict = check(&result(10, 500), &result(11, 504), STRICT, |_| true);
         assert_eq!(names(&verdict), [("VM exits by reason", "CR_ACCESS", What::Count)]);

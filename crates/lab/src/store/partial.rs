@@ -85,3 +85,22 @@ pub(super) fn sweep(path: &Path) -> bool {
     // Without locks nobody can tell whether it is in use.
     directory.try_lock().is_ok() && is_at(&directory, path) && std::fs::remove_dir_all(path).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_was_swept_away_and_made_anew_is_another_one() {
+        let path = std::env::temp_dir().join(format!("tollgate-partial-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        let first = File::open(&path).unwrap();
+        assert!(is_at(&first, &path));
+        std::fs::remove_dir(&path).unwrap();
+        assert!(!is_at(&first, &path));
+        std::fs::create_dir(&path).unwrap();
+        assert!(!is_at(&first, &path));
+        std::fs::remove_dir(&path).unwrap();
+        assert!(locked(&path).unwrap().is_none(), "it is gone before it could be locked");
+    }
+}

@@ -287,3 +287,28 @@ fn a_store_that_can_only_be_read_has_its_cells() {
     assert!(matches!(bench.store().find(&print('a')), Found::Finished(_)));
     set(0o755);
 }
+
+#[test]
+fn pruning_sweeps_too_and_says_how_much() {
+    let bench = Bench::new("prune-sweep");
+    let store = bench.store();
+    std::fs::create_dir(bench.0.join(".partial-1-1")).unwrap();
+    std::fs::create_dir(bench.0.join(".partial-1-2")).unwrap();
+    let nobody = BTreeSet::new();
+    let dry = store.prune(&Pruning { dry_run: true, ..Pruning::default() }, &nobody).unwrap();
+    assert_eq!((dry.unfinished, bench.names().len()), (0, 2));
+    let wet = store.prune(&Pruning::default(), &nobody).unwrap();
+    assert_eq!((wet.unfinished, bench.names().len()), (2, 0));
+}
+
+#[test]
+fn a_cell_that_has_no_place_is_not_kept() {
+    let bench = Bench::new("place");
+    let store = bench.store();
+    let partial = store.partial().unwrap();
+    std::fs::write(partial.path().join(LEDGER), "x").unwrap();
+    std::fs::write(partial.path().join(OUTPUT), "x").unwrap();
+    let error = store.keep(partial, "no/such", "").unwrap_err();
+    assert!(error.contains("no/such can't be made: "), "{error}");
+    assert!(bench.names().is_empty());
+}
