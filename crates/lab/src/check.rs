@@ -1,6 +1,6 @@
 //! Holds results against an earlier run: names what is done more often, or takes longer, than it did.
 
-use crate::results::{CellResult, ExperimentResult, FORMAT, Tally};
+use crate::results::{CellResult, ExperimentResult, FORMAT, Interrupted, Tally};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -9,6 +9,9 @@ use std::collections::BTreeSet;
 pub struct Document {
     /// The version of the document.
     pub format: u32,
+    /// If the run ended early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupted: Option<Interrupted>,
     /// The experiments.
     pub experiments: Vec<ExperimentResult>,
 }
@@ -16,29 +19,38 @@ pub struct Document {
 /// Why a file is no baseline.
 #[derive(Debug, thiserror::Error)]
 pub enum BaselineError {
+    /// It isn't even text.
+    #[error("is not what `tollgate lab run --json` prints: it is not text")]
+    NotText,
     /// It isn't such a document.
     #[error("is not what `tollgate lab run --json` prints: {0}")]
-    Malformed(#[from] serde_json::Error),
+    Malformed(String),
     /// Another version of this program wrote it.
     #[error("is a baseline of format version {found}; this program reads version {FORMAT}")]
     Version {
         /// The version found.
         found: u32,
     },
+    /// Cells are missing that were never run.
+    #[error("is no baseline: that run was {0}")]
+    Interrupted(Interrupted),
 }
 
 impl Document {
-    /// The results in a file's text.
-    pub fn read(text: &str) -> Result<Self, BaselineError> {
+    /// The results in a file.
+    pub fn read(bytes: &[u8]) -> Result<Self, BaselineError> {
         #[derive(Deserialize)]
         struct Version {
             format: u32,
         }
-        let Version { format } = serde_json::from_str(text)?;
+        let text = std::str::from_utf8(bytes).map_err(|_| BaselineError::NotText)?;
+        let malformed = |error: serde_json::Error| BaselineError::Malformed(error.to_string());
+        let Version { format } = serde_json::from_str(text).map_err(malformed)?;
         if format != FORMAT {
             return Err(BaselineError::Version { found: format });
         }
-        Ok(serde_json::from_str(text)?)
+        let document: Self = serde_json::from_str(text).map_err(malformed)?;
+        document.interrupted.map_or(Ok(document), |early| Err(BaselineError::Interrupted(early)))
     }
 }
 
@@ -88,6 +100,8 @@ pub struct Verdict {
     pub regressions: Vec<Regression>,
     /// Cells of the baseline without a result now, and why.
     pub missing: Vec<(String, String)>,
+    /// Cells that have no result in the baseline: they failed then, and are not compared.
+    pub failed_before: Vec<String>,
     /// Entries with fewer counts or cycles.
     pub improved: usize,
 }
@@ -136,9 +150,13 @@ pub fn check(
     let mut verdict = Verdict::default();
     for before in baseline {
         let after = now.iter().find(|after| after.name == before.name);
-        for cell in before.cells.iter().filter(|cell| cell.measured.is_some()) {
+        for cell in &before.cells {
             let id = format!("{}/{}", before.name, cell.id());
             if !wanted(&id) {
+                continue;
+            }
+            if cell.measured.is_none() {
+                verdict.failed_before.push(id);
                 continue;
             }
             match after.and_then(|after| after.cells.iter().find(|found| found.id() == cell.id())) {
@@ -186,6 +204,36 @@ mod tests {
     }
 
     #[test]
+    fn what_improved_is_counted() {
+        let improved = |exits, ticks| check(&result(10, 500), &result(exits, ticks), STRICT, |_| true).improved;
+        // The total has the ticks too.
+        assert_eq!([improved(10, 500), improved(9, 500), improved(10, 400), improved(9, 400)], [0, 1, 2, 2]);
+        assert_eq!([improved(11, 501), improved(9, 501)], [0, 1]);
+    }
+
+    #[test]
+    fn a_limit_is_what_is_still_allowed() {
+        let limits = Limits { counts: 0.5, cycles: 1e6 };
+        let beyond = |exits| check(&result(100, 500), &result(exits, 500), limits, |_| true).regressions.len();
+        assert_eq!([beyond(149), beyond(150), beyond(151)], [0, 0, 1]);
+    }
+
+    #[test]
+    fn cycles_come_first_and_what_grew_most_of_each() {
+        let both = |exits: u64, ticks: u64, misses: u64| {
+            let mut results = result(exits, ticks);
+            let entries = &mut results[0].cells[0].measured.as_mut().unwrap().entries;
+            entries.events.insert("TLB miss".to_owned(), Tally { count: misses, ticks: 1000 + misses });
+            results
+        };
+        let verdict = check(&both(10, 500, 700), &both(12, 600, 9000), STRICT, |_| true);
+        let named: Vec<_> = verdict.regressions.iter().map(|r| (r.name.as_str(), r.what)).collect();
+        assert_eq!(named[..1], [("TLB miss", What::Cycles)]);
+        assert_eq!(named[named.len() - 2..], [("TLB miss", What::Count), ("CR_ACCESS", What::Count)]);
+        assert!(verdict.regressions.iter().map(|r| r.what == What::Count).is_sorted());
+    }
+
+    #[test]
     fn one_exit_more_is_named() {
         let verdict = check(&result(10, 500), &result(11, 504), STRICT, |_| true);
         assert_eq!(names(&verdict), [("VM exits by reason", "CR_ACCESS", What::Count)]);
@@ -216,11 +264,25 @@ mod tests {
 
     #[test]
     fn a_baseline_is_read_as_it_was_written() {
-        let document = Document { format: FORMAT, experiments: result(10, 500) };
+        let mut document = Document { format: FORMAT, interrupted: None, experiments: result(10, 500) };
         let text = serde_json::to_string(&document).unwrap();
-        assert_eq!(Document::read(&text).unwrap(), document);
+        assert_eq!(Document::read(text.as_bytes()).unwrap(), document);
+        let refused = |bytes: &[u8]| Document::read(bytes).unwrap_err().to_string();
         let newer = text.replacen("\"format\":1", "\"format\":9", 1);
-        assert!(Document::read(&newer).unwrap_err().to_string().contains("format version 9"));
-        assert!(Document::read("[]").is_err());
+        assert!(refused(newer.as_bytes()).contains("format version 9"));
+        assert!(refused(b"[]").starts_with("is not what `tollgate lab run --json` prints: invalid"));
+        assert_eq!(refused(b"\x89PNG\xff"), "is not what `tollgate lab run --json` prints: it is not text");
+        document.interrupted = Some(Interrupted { done: 1, cells: 3 });
+        let early = serde_json::to_vec(&document).unwrap();
+        assert_eq!(refused(&early), "is no baseline: that run was interrupted: 1 of 3 cells");
+    }
+
+    #[test]
+    fn a_cell_that_failed_in_the_baseline_is_named() {
+        let mut before = result(10, 500);
+        before[0].cells[0].measured = None;
+        let verdict = check(&before, &result(10, 500), STRICT, |_| true);
+        assert_eq!((verdict.cells, verdict.missing.len()), (0, 0));
+        assert_eq!(verdict.failed_before, ["x/r/c"]);
     }
 }

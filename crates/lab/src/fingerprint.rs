@@ -9,7 +9,7 @@ use std::io::{Error, Read};
 use std::path::{Path, PathBuf};
 
 /// Changes when the contents of a finished cell's directory do.
-const FORMAT: &str = "tollgate lab cell 1";
+const FORMAT: &str = "tollgate lab cell 2";
 
 /// Hashes of files, each read once.
 pub struct Fingerprints {
@@ -28,7 +28,8 @@ pub struct Unreadable {
     pub error: Error,
 }
 
-fn hash(path: &Path) -> Result<[u8; 32], Unreadable> {
+/// The hash of a file's contents.
+pub(crate) fn hash(path: &Path) -> Result<[u8; 32], Unreadable> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 16];
     let unreadable = |error| Unreadable { path: path.display().to_string(), error };
@@ -41,6 +42,11 @@ fn hash(path: &Path) -> Result<[u8; 32], Unreadable> {
             Err(error) => return Err(unreadable(error)),
         }
     }
+}
+
+/// Hexadecimal digits.
+pub(crate) fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Fingerprints {
@@ -67,6 +73,6 @@ impl Fingerprints {
             hasher.update(found);
         }
         // Half of it identifies a cell, and makes a name that people can still look at.
-        Ok(hasher.finalize()[..16].iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(digits(&hasher.finalize()[..16]))
     }
 }

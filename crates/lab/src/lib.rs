@@ -7,6 +7,7 @@
 pub mod check;
 pub mod difference;
 pub mod experiment;
+pub mod failure;
 pub mod fingerprint;
 pub mod flame;
 pub mod format;
@@ -16,9 +17,11 @@ pub mod report;
 pub mod results;
 pub mod runner;
 mod shown;
+pub mod store;
 pub mod text;
 
 #[cfg(test)]
 mod testing;
+mod tether;
 
 pub use experiment::{Cell, Experiment, ExperimentError};

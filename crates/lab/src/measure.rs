@@ -159,6 +159,7 @@ pub fn value(metric: &Metric, ledger: &Ledger, entries: &Entries, output: Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
 
     #[test]
     fn results_are_read_from_what_a_guest_prints() {
@@ -172,8 +173,58 @@ mod tests {
     fn times_are_converted() {
         assert_eq!(converted(1500.0, "us", "ms", 1), Some(1.5));
         assert_eq!(converted(2e9, "cycles", "s", 1_000_000_000), Some(2.0));
+        assert_eq!(converted(2e9, "cycles", "ms", 1_000_000_000), Some(2000.0));
         assert_eq!(converted(3.0, "messages", "messages", 1), Some(3.0));
         assert_eq!(converted(3.0, "messages", "s", 1), None);
         assert_eq!(converted(3.0, "s", "messages", 1), None);
+    }
+
+    fn metric(measure: Measure) -> Metric {
+        Metric { measure, region: Some("work".to_owned()), per: 4.0, times: 10.0 }
+    }
+
+    #[test]
+    fn a_value_is_divided_and_scaled() {
+        let ledger = testing::ledger(40);
+        let entries = Entries::new(&ledger, selection(&ledger, Some("work")).unwrap());
+        let of = |measure, output| value(&metric(measure), &ledger, &entries, output);
+        let count = |kind: &str| of(Measure::Count { kind: kind.to_owned(), unit: "times".to_owned() }, None);
+        assert_eq!(count("MOV CR3").unwrap(), 40.0 / 4.0 * 10.0);
+        assert_eq!(count("MOV CR*").unwrap(), 40.0 / 4.0 * 10.0);
+        assert_eq!(count("VM exit HLT").unwrap(), 0.0);
+        assert_eq!(count("hypervisor: nothing of the kind").unwrap(), 0.0);
+        assert_eq!(count("MOV CR9").unwrap_err().to_string(), "nothing called 'MOV CR9' was charged");
+        let printed = |unit: &str| Measure::Result { name: "switch".to_owned(), unit: unit.to_owned() };
+        let output = Some("result switch 2 us\n");
+        assert_eq!(of(printed("ns"), output).unwrap(), 2000.0 / 4.0 * 10.0);
+        let error = of(printed("messages"), output).unwrap_err().to_string();
+        assert_eq!(error, "it printed 'switch' in us, which can't be shown in messages");
+        let error = of(printed("ns"), Some("boot\n")).unwrap_err().to_string();
+        assert_eq!(error, "it printed no line 'result switch NUMBER UNIT'");
+    }
+
+    #[test]
+    fn processors_share_the_time() {
+        let mut ledger = testing::ledger(0);
+        ledger.header.clocks = vec![0, 0, 0, 0];
+        let ticks = ledger.header.tsc_hz * TICKS_PER_CYCLE;
+        assert_eq!(time(ticks, &ledger, TimeUnit::Milliseconds), 250.0);
+    }
+
+    #[test]
+    fn a_ledger_without_regions_says_that_it_has_none() {
+        let mut ledger = testing::ledger(1);
+        ledger.regions.truncate(1);
+        let error = selection(&ledger, Some("play")).err().unwrap().to_string();
+        assert_eq!(error, "its ledger has no region 'play'; it has: none");
+    }
+
+    #[test]
+    fn output_is_text_whatever_it_is() {
+        let path = std::env::temp_dir().join(format!("tollgate-output-{}", std::process::id()));
+        std::fs::write(&path, b"result a 1 us\n\xff").unwrap();
+        assert_eq!(output(&path).unwrap(), "result a 1 us\n\u{fffd}");
+        std::fs::remove_file(&path).unwrap();
+        assert!(output(&path).unwrap_err().to_string().contains("can't be read: No such file"));
     }
 }

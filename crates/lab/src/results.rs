@@ -1,15 +1,18 @@
 //! What came out: the value of each cell beside the published one, and everything on its ledger by name.
 
 use crate::experiment::{Measure, TimeUnit};
+use crate::failure::Failure;
 use crate::format::number;
 use crate::measure::{self, MeasureError};
-use crate::runner::{self, Failure, Outcome};
+use crate::runner::{self, Outcome};
+use crate::store::Finished;
 use crate::text::figure;
 use crate::{Cell, Experiment};
 use ledger::summary::{By, Cause, Selection};
 use ledger::{Amount, Class, Family, Kind, Ledger};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// The version of the JSON document.
 pub const FORMAT: u32 = 1;
@@ -207,8 +210,31 @@ impl ExperimentResult {
     }
 }
 
+/// A run that ended before all of its cells had an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interrupted {
+    /// Cells that have an outcome.
+    pub done: usize,
+    /// Cells that were to be run.
+    pub cells: usize,
+}
+
+impl Interrupted {
+    /// What became of a run's cells, if it was interrupted.
+    pub fn of(outcomes: &[Outcome]) -> Option<Self> {
+        let done = outcomes.iter().filter(|outcome| **outcome != Outcome::Interrupted).count();
+        (done != outcomes.len()).then_some(Self { done, cells: outcomes.len() })
+    }
+}
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "interrupted: {} of {} cells", self.done, self.cells)
+    }
+}
+
 /// The value of a cell that has run.
-fn measured(cell: &Cell, finished: &runner::Finished) -> Result<(Measured, Vec<String>), MeasureError> {
+fn measured(cell: &Cell, finished: &Finished) -> Result<(Measured, Vec<String>), MeasureError> {
     let ledger = measure::read(&finished.ledger)?;
     let metric = &cell.row_of().metric;
     let selection = measure::selection(&ledger, metric.region.as_deref())?;

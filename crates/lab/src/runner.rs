@@ -1,8 +1,11 @@
-//! Runs cells as child processes: some at a time, each in a directory of its own that gets its final name, the cell's
-//! fingerprint, once the cell is done. So a finished cell is never run again, and one that was interrupted leaves nothing.
+//! Runs cells as child processes: some at a time, each in a directory of its own that the [`Store`] keeps once the cell is
+//! done. So a finished cell is never run again, and one that was interrupted leaves nothing.
 
 use crate::Cell;
+use crate::failure::Failure;
 use crate::fingerprint::{Fingerprints, Unreadable};
+use crate::store::{Finished, Found, LEDGER, OUTPUT, Partial, Store};
+use crate::tether::tether;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -12,16 +15,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A finished cell's ledger.
-const LEDGER: &str = "ledger";
-/// What a cell printed.
-const OUTPUT: &str = "output";
 /// The most that a cell may print, in bytes.
 const MOST_OUTPUT: u64 = 64 << 20;
 /// How much of a failed cell's output is shown: bytes, lines.
 const TAIL: (u64, usize) = (8192, 12);
 /// Between two looks at the children.
 const NAP: Duration = Duration::from_millis(10);
+/// Room that a cell needs at least, in bytes.
+const ROOM: usize = 256 << 10;
 /// Exit status of `tollgate run` when its time is up.
 const TIMED_OUT: i32 = 124;
 
@@ -31,48 +32,12 @@ pub struct Options {
     pub program: PathBuf,
     /// The directory that guests' names are relative to.
     pub root: PathBuf,
-    /// Where finished cells are kept.
-    pub out: PathBuf,
     /// How many at a time.
     pub jobs: usize,
     /// Whether cells are run although there is a finished one.
     pub fresh: bool,
     /// Arguments of `tollgate run` that say what executes the instructions; what comes out does not depend on them.
     pub tier: Vec<String>,
-}
-
-/// Why nothing could be run.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The program can't be read.
-    #[error(transparent)]
-    Program(#[from] Unreadable),
-    /// The directory for finished cells can't be used.
-    #[error("{path} can't be used for the results: {error}")]
-    Directory {
-        /// The directory.
-        path: String,
-        /// Why.
-        error: std::io::Error,
-    },
-}
-
-/// Why a cell has no outcome.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// In a few words.
-    pub reason: String,
-    /// The end of what it printed.
-    pub tail: Vec<String>,
-}
-
-/// A cell that ran as it should.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finished {
-    /// Its ledger.
-    pub ledger: PathBuf,
-    /// What it printed.
-    pub output: PathBuf,
 }
 
 /// What became of a cell.
@@ -88,6 +53,8 @@ pub enum Outcome {
 
 /// Who is told of the progress.
 pub trait Watch {
+    /// Cells are run although something is kept for them, which is damaged: each with what is wrong.
+    fn damaged(&mut self, _cells: &[(&Cell, String)]) {}
     /// A cell was begun.
     fn begun(&mut self, _cell: &Cell) {}
     /// A cell is done; `ran` if it ran now.
@@ -101,16 +68,6 @@ struct Running {
     cell: usize,
     child: Child,
     directory: Partial,
-}
-
-/// A directory that is removed unless it gets its final name.
-struct Partial(PathBuf);
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // After it got its final name there is nothing left here.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// The end of what a cell printed.
@@ -133,19 +90,14 @@ pub fn tail(output: &Path) -> Vec<String> {
 struct Runner<'a> {
     cells: &'a [Cell<'a>],
     options: &'a Options,
+    store: &'a Store,
     fingerprints: Vec<Option<String>>,
     outcomes: Vec<Option<Outcome>>,
     /// Cells with the same fingerprint as an earlier one.
     same: BTreeMap<usize, usize>,
-    started: usize,
 }
 
 impl Runner<'_> {
-    fn finished(&self, fingerprint: &str) -> Finished {
-        let directory = self.options.out.join(fingerprint);
-        Finished { ledger: directory.join(LEDGER), output: directory.join(OUTPUT) }
-    }
-
     fn fail(&mut self, cell: usize, reason: String, tail: Vec<String>, watch: &mut dyn Watch) {
         self.settle(cell, Outcome::Failed(Failure { reason, tail }), true, watch);
     }
@@ -156,57 +108,65 @@ impl Runner<'_> {
     }
 
     /// Settles what needs no run, and returns what does.
-    fn plan(&mut self, watch: &mut dyn Watch) -> Result<Vec<usize>, RunError> {
+    fn plan(&mut self, watch: &mut dyn Watch) -> Result<Vec<usize>, Unreadable> {
         let mut prints = Fingerprints::new(&self.options.root, &self.options.program)?;
         let mut first: BTreeMap<String, usize> = BTreeMap::new();
         let mut wanted = Vec::new();
+        let mut damaged = Vec::new();
         for (at, cell) in self.cells.iter().enumerate() {
             let fingerprint = match prints.of(cell) {
                 Ok(fingerprint) => fingerprint,
                 Err(error) => {
                     let advice = format!("{error}: '{}' makes it", cell.guest().made_by);
-                    self.fail(at, advice, Vec::new(), watch);
+                    self.settle(at, Outcome::Failed(Failure { reason: advice, tail: Vec::new() }), false, watch);
                     continue;
                 }
             };
             self.fingerprints[at] = Some(fingerprint.clone());
-            let finished = self.finished(&fingerprint);
             if let Some(&earlier) = first.get(&fingerprint) {
                 self.same.insert(at, earlier);
-            } else if !self.options.fresh && finished.ledger.is_file() {
-                self.settle(at, Outcome::Finished(finished), false, watch);
-            } else {
-                first.insert(fingerprint, at);
-                wanted.push(at);
+                continue;
             }
+            let found = if self.options.fresh { Found::Nothing } else { self.store.find(&fingerprint) };
+            match found {
+                Found::Finished(finished) => {
+                    self.settle(at, Outcome::Finished(finished), false, watch);
+                    continue;
+                }
+                Found::Damaged(reason) => damaged.push((cell, reason)),
+                Found::Nothing => {}
+            }
+            first.insert(fingerprint, at);
+            wanted.push(at);
+        }
+        if !damaged.is_empty() {
+            watch.damaged(&damaged);
         }
         Ok(wanted)
     }
 
     fn start(&mut self, cell: usize) -> std::io::Result<Running> {
-        self.started += 1;
-        let name = format!(".partial-{}-{}", std::process::id(), self.started);
-        let directory = Partial(self.options.out.join(name));
-        std::fs::create_dir_all(&directory.0)?;
-        let output = File::create(directory.0.join(OUTPUT))?;
+        let directory = self.store.partial()?;
+        let output = File::create(directory.path().join(OUTPUT))?;
         let mut command = Command::new(&self.options.program);
         command
             .args(self.cells[cell].arguments())
             .args(&self.options.tier)
             .args(["--timeout", &self.cells[cell].timeout().to_string(), "--ledger"])
-            .arg(std::path::absolute(directory.0.join(LEDGER))?)
+            .arg(std::path::absolute(directory.path().join(LEDGER))?)
             .current_dir(&self.options.root)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
             // Keys on the terminal are for the laboratory, which then ends its cells itself.
             .process_group(0);
+        tether(&mut command, directory.descriptor());
         Ok(Running { cell, child: command.spawn()?, directory })
     }
 
     /// What became of a child that has ended.
     fn end(&mut self, running: Running, status: ExitStatus, watch: &mut dyn Watch) {
-        let (cell, directory) = (running.cell, &running.directory.0);
+        let Running { cell, directory, .. } = running;
         let wanted = self.cells[cell].guest().status;
         let reason = match (status.code(), status.signal()) {
             (Some(code), _) if code == wanted => None,
@@ -214,16 +174,21 @@ impl Runner<'_> {
             (Some(code), _) => Some(format!("ended with status {code} where {wanted} was expected")),
             (None, signal) => Some(format!("was ended by signal {}", signal.unwrap_or(0))),
         };
+        let output = tail(&directory.path().join(OUTPUT));
         if let Some(reason) = reason {
-            return self.fail(cell, reason, tail(&directory.join(OUTPUT)), watch);
+            return match room(&directory) {
+                Ok(()) => self.fail(cell, reason, output, watch),
+                // That is why, whatever it had to say of it.
+                Err(error) => {
+                    let reason = format!("{} can't be written to: {error}", self.store.path().display());
+                    self.fail(cell, reason, Vec::new(), watch)
+                }
+            };
         }
         let fingerprint = self.fingerprints[cell].clone().unwrap_or_default();
-        let place = self.options.out.join(&fingerprint);
-        // An older one is in the way only if it was to be made anew.
-        let _ = std::fs::remove_dir_all(&place);
-        match std::fs::rename(directory, &place) {
-            Ok(()) => self.settle(cell, Outcome::Finished(self.finished(&fingerprint)), true, watch),
-            Err(error) => self.fail(cell, format!("{} can't be made: {error}", place.display()), Vec::new(), watch),
+        match self.store.keep(directory, &fingerprint, &self.cells[cell].command()) {
+            Ok(finished) => self.settle(cell, Outcome::Finished(finished), true, watch),
+            Err(reason) => self.fail(cell, format!("can't be kept: {reason}"), output, watch),
         }
     }
 
@@ -236,7 +201,10 @@ impl Runner<'_> {
                 watch.begun(&self.cells[cell]);
                 match self.start(cell) {
                     Ok(started) => running.push(started),
-                    Err(error) => self.fail(cell, format!("can't be started: {error}"), Vec::new(), watch),
+                    Err(error) => {
+                        let reason = format!("can't be started in {}: {error}", self.store.path().display());
+                        self.fail(cell, reason, Vec::new(), watch);
+                    }
                 }
             }
             if running.is_empty() {
@@ -253,7 +221,7 @@ impl Runner<'_> {
                     }
                     Ok(None) if stop.load(Ordering::Relaxed) => kill(running.remove(at)),
                     Ok(None) if talks_too_much(&running[at]) => {
-                        let (cell, output) = (running[at].cell, tail(&running[at].directory.0.join(OUTPUT)));
+                        let (cell, output) = (running[at].cell, tail(&running[at].directory.path().join(OUTPUT)));
                         kill(running.remove(at));
                         self.fail(cell, format!("printed more than {MOST_OUTPUT} bytes"), output, watch);
                     }
@@ -277,26 +245,31 @@ fn kill(mut running: Running) {
 }
 
 fn talks_too_much(running: &Running) -> bool {
-    std::fs::metadata(running.directory.0.join(OUTPUT)).is_ok_and(|file| file.len() > MOST_OUTPUT)
+    std::fs::metadata(running.directory.path().join(OUTPUT)).is_ok_and(|file| file.len() > MOST_OUTPUT)
 }
 
-/// Runs cells that are not finished yet, and returns what became of each. Ends early when `stop` is set.
+/// Whether there is room for what a cell writes: the same that `tollgate run` makes sure of for a ledger.
+fn room(directory: &Partial) -> std::io::Result<()> {
+    std::fs::write(directory.path().join("room"), [0; ROOM])
+}
+
+/// Runs cells that are not finished yet, and returns what became of each. Ends early when `stop` is set. Cells end with the
+/// thread that calls this, if not before.
 pub fn run(
     cells: &[Cell],
     options: &Options,
+    store: &Store,
     stop: &AtomicBool,
     watch: &mut dyn Watch,
-) -> Result<Vec<Outcome>, RunError> {
-    let directory = |error| RunError::Directory { path: options.out.display().to_string(), error };
-    std::fs::create_dir_all(&options.out).map_err(directory)?;
+) -> Result<Vec<Outcome>, Unreadable> {
     let count = cells.len();
     let mut runner = Runner {
         cells,
         options,
+        store,
         fingerprints: vec![None; count],
         outcomes: vec![None; count],
         same: BTreeMap::new(),
-        started: 0,
     };
     let wanted = runner.plan(watch)?;
     runner.run(wanted, stop, watch);

@@ -1,8 +1,10 @@
 //! A small experiment with synthetic ledgers, for tests of everything that is made from results.
 
 use crate::Experiment;
+use crate::failure::Failure;
 use crate::results::{self, ExperimentResult};
-use crate::runner::{Failure, Finished, Outcome};
+use crate::runner::Outcome;
+use crate::store::Finished;
 use ledger::{Class, Family, Header, Kind, Ledger, Operation, Origin, Profile, Recorder, Symbol, Symbols};
 use std::path::PathBuf;
 

@@ -6,6 +6,7 @@ mod identity;
 mod input;
 mod lab_cmd;
 mod memory;
+mod output;
 mod platform;
 mod report;
 mod run;
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab_cmd::run(&args),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("tollgate: error: {error:#}");
+        output::say(&format!("tollgate: error: {error:#}"));
         ExitCode::from(FAILED)
     })
 }

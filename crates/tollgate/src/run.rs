@@ -2,6 +2,7 @@
 
 use crate::identity;
 use crate::memory;
+use crate::output::OutputFile;
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
 use crate::terminal::{Terminal, print};
@@ -16,8 +17,6 @@ use machine::board::Parts;
 use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
 use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
-use std::fs::{File, OpenOptions};
-use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -30,8 +29,6 @@ const GUEST_DIED: u8 = 125;
 const INTERRUPTED: u8 = 130;
 /// The largest file with symbols: more than a kernel with all that debuggers want.
 const LARGEST_SYMBOLS: u64 = 2 << 30;
-/// Room that must be there for a ledger before the run.
-const LEDGER_ROOM: usize = 256 << 10;
 
 /// Boots a kernel and shows its serial line.
 #[derive(Args)]
@@ -258,7 +255,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let ledger = match &args.ledger {
         Some(path) => {
             let facts = identity::facts(&config, args.disk.iter().map(|disk| disk_path(disk).0))?;
-            Some(LedgerFile::create(path, facts)?)
+            Some(LedgerFile { file: OutputFile::create(path, "ledger")?, facts })
         }
         None => None,
     };
@@ -303,10 +300,10 @@ fn conclude(
                 eprintln!("{place}");
             }
         }
-        if let Some(mut file) = ledger {
+        if let Some(LedgerFile { file, facts }) = ledger {
             let mut saved = machine.ledger(&symbols);
-            saved.header.metadata.extend(std::mem::take(&mut file.facts));
-            file.write(&saved.to_bytes().with_context(|| format!("can't write {}", file.path.display()))?)?;
+            saved.header.metadata.extend(facts);
+            file.write(&saved.to_bytes().with_context(|| format!("can't write {}", file.path().display()))?)?;
         }
     }
     if args.json {
@@ -389,55 +386,9 @@ fn ending(outcome: Outcome, timed_out: bool) -> (String, u8) {
     }
 }
 
-/// A ledger to be: written beside its name and moved there once it is whole.
+/// A ledger to be.
 struct LedgerFile {
-    path: PathBuf,
-    temporary: PathBuf,
-    file: File,
+    file: OutputFile,
     /// What the run was made from.
     facts: Vec<(String, String)>,
-}
-
-impl LedgerFile {
-    fn create(path: &Path, facts: Vec<(String, String)>) -> Result<Self> {
-        let metadata = std::fs::metadata(path).ok();
-        // A device or a pipe is written to directly.
-        let temporary = match metadata {
-            Some(m) if m.is_dir() => bail!("can't write the ledger {}: it is a directory", path.display()),
-            Some(m) if !m.is_file() => path.to_path_buf(),
-            _ => path.with_added_extension(format!("partial-{}", std::process::id())),
-        };
-        let failed = || format!("can't write the ledger {}", path.display());
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary).with_context(failed)?;
-        let mut ledger = Self { path: path.to_path_buf(), temporary, file, facts };
-        if ledger.temporary != ledger.path {
-            ledger.try_room().with_context(failed)?;
-        }
-        Ok(ledger)
-    }
-
-    /// Fails if the disk is full.
-    fn try_room(&mut self) -> std::io::Result<()> {
-        self.file.write_all(&[0; LEDGER_ROOM])?;
-        self.file.set_len(0)?;
-        self.file.rewind()
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let failed = || format!("can't write the ledger {}", self.path.display());
-        self.file.write_all(bytes).and_then(|()| self.file.flush()).with_context(failed)?;
-        if self.temporary != self.path {
-            std::fs::rename(&self.temporary, &self.path).with_context(failed)?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for LedgerFile {
-    fn drop(&mut self) {
-        // After a successful write there is nothing left under this name.
-        if self.temporary != self.path {
-            let _ = std::fs::remove_file(&self.temporary);
-        }
-    }
 }

@@ -16,9 +16,27 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too much; {help}"))
 }
 
+/// Bytes as a user would write them: with the largest unit that leaves something before the point.
+pub fn size_text(bytes: u64) -> String {
+    let units = [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')];
+    match units.into_iter().find(|(shift, _)| bytes >> shift != 0) {
+        Some((shift, unit)) => format!("{:.1}{unit}", bytes as f64 / (1u64 << shift) as f64),
+        None => format!("{bytes} bytes"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse_size;
+    use super::{parse_size, size_text};
+
+    #[test]
+    fn sizes_are_shown_in_the_unit_that_fits() {
+        for (bytes, text) in
+            [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0K"), (1536 << 10, "1.5M"), (1 << 40, "1.0T")]
+        {
+            assert_eq!(size_text(bytes), text);
+        }
+    }
 
     #[test]
     fn sizes_are_powers_of_1024() {

@@ -122,7 +122,7 @@ fn a_cell_that_fails_is_named_with_what_it_printed() {
     let files = Files::new("fail", &[PRINT, b"\x0f\x0b"].concat());
     let (status, printed, errors) = files.lab(&["run", "./prints.toml"]);
     assert_eq!(status, 1, "{errors}");
-    assert!(errors.contains("prints/out/two ended with status 125 where 0 was expected"), "{errors}");
+    assert!(errors.contains("prints/out/two: ended with status 125 where 0 was expected"), "{errors}");
     assert!(errors.contains("    | *"), "{errors}");
     assert!(printed.contains("ours               1  failed"), "{printed}");
 }
@@ -147,7 +147,7 @@ fn a_check_names_what_grew() {
     let (status, ..) = files.lab(&["check", "baseline.json", "--only", "out/one"]);
     assert_eq!(status, 0);
     let (status, _, errors) = files.lab(&["check", "prints.toml"]);
-    assert!(status == 126 && errors.contains("prints.toml: is not what `tollgate lab run --json` prints"), "{errors}");
+    assert!(status == 126 && errors.contains("prints.toml is not what `tollgate lab run --json` prints"), "{errors}");
 }
 
 #[test]
@@ -173,15 +173,10 @@ fn wait(child: &mut Child) -> i32 {
     }
 }
 
-#[test]
-fn an_interrupted_run_leaves_no_process_and_no_half_cell() {
-    let files = Files::new("interrupt", SPIN);
-    let mut child = files
-        .command(&["run", "./prints.toml", "--jobs", "2"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+/// Starts a run whose second cell spins, with these arguments besides, and waits until the first cell is done.
+fn spinning(files: &Files, arguments: &[&str]) -> Child {
+    let arguments = [&["run", "./prints.toml", "--jobs", "2"], arguments].concat();
+    let child = files.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
     let done = || files.0.join("out").exists() && files.kept().iter().any(|name| !name.starts_with('.'));
     let running = || files.kept().iter().any(|name| name.starts_with('.'));
@@ -189,9 +184,201 @@ fn an_interrupted_run_leaves_no_process_and_no_half_cell() {
         assert!(begun.elapsed() < Duration::from_secs(60), "the first cell is not done");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    child
+}
+
+fn signal(child: &Child, name: &str) {
+    let killed = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
+}
+
+#[test]
+fn an_interrupted_run_leaves_no_process_and_no_half_cell() {
+    let files = Files::new("interrupt", SPIN);
+    let mut child = spinning(&files, &[]);
+    signal(&child, "INT");
     assert_eq!(wait(&mut child), 130);
     assert_eq!(files.kept().len(), 1);
     assert!(!files.kept()[0].starts_with('.'));
+}
+
+#[test]
+fn an_interrupted_run_says_how_much_of_it_there_is() {
+    let files = Files::new("early", SPIN);
+    let finish = |arguments: &[&str]| {
+        let child = spinning(&files, arguments);
+        signal(&child, "INT");
+        let Output { status, stdout, .. } = child.wait_with_output().unwrap();
+        assert_eq!(status.code(), Some(130));
+        String::from_utf8(stdout).unwrap()
+    };
+    let printed = finish(&["--html", "early.html"]);
+    assert!(printed.starts_with("interrupted: 1 of 2 cells\n\nprints: Characters\n"), "{printed}");
+    let page = std::fs::read_to_string(files.0.join("early.html")).unwrap();
+    assert!(page.contains(">interrupted: 1 of 2 cells<"));
+    let printed = finish(&["--markdown"]);
+    assert!(printed.starts_with("interrupted: 1 of 2 cells\n\n## Characters\n"), "{printed}");
+    let printed = finish(&["--json"]);
+    let value: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(value["interrupted"], serde_json::json!({ "done": 1, "cells": 2 }));
+    std::fs::write(files.0.join("early.json"), printed).unwrap();
+    let (status, _, errors) = files.lab(&["check", "early.json"]);
+    assert_eq!(
+        (status, errors.as_str()),
+        (126, "tollgate: error: early.json is no baseline: that run was interrupted: 1 of 2 cells\n")
+    );
+}
+
+#[test]
+fn a_laboratory_that_is_killed_takes_its_cells_with_it_and_the_next_one_clears_up() {
+    let files = Files::new("killed", SPIN);
+    let mut child = spinning(&files, &[]);
+    let listed = Command::new("ps").args(["-o", "pid=", "--ppid", &child.id().to_string()]).output().unwrap();
+    let cells: Vec<String> = String::from_utf8(listed.stdout).unwrap().split_whitespace().map(str::to_owned).collect();
+    assert!(!cells.is_empty(), "the second cell runs");
+    signal(&child, "KILL");
+    assert!(child.wait().unwrap().code().is_none());
+    let begun = Instant::now();
+    // A zombie is over, whoever reaps it.
+    let state = |cell: &String| Command::new("ps").args(["-o", "stat=", "-p", cell]).output().unwrap().stdout;
+    while cells.iter().any(|cell| state(cell).first().is_some_and(|state| *state != b'Z')) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "a cell outlives its laboratory");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let unfinished = || files.kept().iter().filter(|name| name.starts_with('.')).count();
+    assert_eq!(unfinished(), 1);
+    let (status, ..) = files.lab(&["run", "./prints.toml", "--only", "*/one"]);
+    assert_eq!((status, unfinished(), files.kept().len()), (0, 0, 1));
+}
+
+#[test]
+fn a_laboratory_leaves_the_running_cells_of_another_alone() {
+    let files = Files::new("two", SPIN);
+    let mut first = spinning(&files, &[]);
+    let before = files.kept();
+    let (status, ..) = files.lab(&["run", "./prints.toml", "--only", "*/one"]);
+    assert_eq!((status, files.kept()), (0, before.clone()));
+    let (status, _, errors) = files.lab(&["prune", "--keep", "0"]);
+    assert!(status == 126 && errors.contains("is in use by a `tollgate lab` that runs"), "{errors}");
+    assert_eq!(files.kept(), before);
+    signal(&first, "INT");
+    assert_eq!(wait(&mut first), 130);
+    let (status, printed, _) = files.lab(&["prune", "--keep", "0"]);
+    assert!(
+        status == 0 && printed.starts_with("1 cells (") && printed.ends_with(" removed, 0 cells (0 bytes) kept\n"),
+        "{printed}"
+    );
+    assert!(files.kept().is_empty());
+}
+
+#[test]
+fn a_damaged_cell_is_run_again_and_that_is_said() {
+    let files = Files::new("damaged", &twice());
+    let (_, printed, _) = files.lab(&["run", "./prints.toml"]);
+    for name in files.kept() {
+        std::fs::write(files.0.join("out").join(name).join("ledger"), "").unwrap();
+    }
+    let (status, again, errors) = files.lab(&["run", "./prints.toml"]);
+    assert_eq!((status, again), (0, printed.clone()));
+    assert_eq!(
+        errors,
+        "tollgate: prints/out/one and another cell: run again: what was kept is damaged: its file 'ledger' is empty\n"
+    );
+    let (status, again, errors) = files.lab(&["run", "./prints.toml"]);
+    assert_eq!((status, again, errors.as_str()), (0, printed, ""));
+}
+
+#[test]
+fn a_run_keeps_no_more_than_it_is_told_to_and_its_own_cells_always() {
+    let files = Files::new("keep", &twice());
+    files.lab(&["run", "./prints.toml"]);
+    files.guest("one.elf", &[PRINT, PRINT, PRINT, RESET].concat());
+    let (status, _, errors) = files.lab(&["run", "./prints.toml", "--keep", "all"]);
+    assert_eq!((status, errors.as_str(), files.kept().len()), (0, "", 3));
+    let (status, _, errors) = files.lab(&["run", "./prints.toml", "--keep", "0"]);
+    assert_eq!((status, files.kept().len()), (0, 2));
+    assert!(
+        errors.starts_with("tollgate: 1 cells (") && errors.ends_with("are removed from out: see --keep\n"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_known_before_the_run() {
+    let files = Files::new("nowhere", SPIN);
+    for (place, reason) in [("nowhere/x.html", "No such file"), (".", "it is a directory")] {
+        let (status, _, errors) = files.lab(&["run", "./prints.toml", "--html", place]);
+        assert!(status == 126 && errors.contains("can't write the report") && errors.contains(reason), "{errors}");
+        assert!(!files.0.join("out").exists(), "nothing was run");
+    }
+}
+
+#[test]
+fn a_report_goes_into_a_pipe_too() {
+    let files = Files::new("pipe", &twice());
+    let (status, printed, errors) = files.lab(&["run", "./prints.toml", "--html", "/dev/stdout"]);
+    assert_eq!((status, errors.as_str()), (0, ""));
+    assert!(printed.starts_with("prints: ") && printed.trim_end().ends_with("</html>"), "{printed}");
+}
+
+#[test]
+fn one_cause_has_one_line() {
+    let files = Files::new("missing", &twice());
+    std::fs::write(files.0.join("prints.toml"), EXPERIMENT.replace("two.elf", "one.elf")).unwrap();
+    let (_, baseline, _) = files.lab(&["run", "./prints.toml", "--json"]);
+    std::fs::write(files.0.join("baseline.json"), baseline).unwrap();
+    std::fs::remove_file(files.0.join("one.elf")).unwrap();
+    let (status, printed, errors) = files.lab(&["run", "./prints.toml"]);
+    assert_eq!((status, errors.lines().count()), (1, 1), "{errors}");
+    assert!(errors.starts_with("tollgate: prints/out/one and another cell: ./one.elf can't be read: "), "{errors}");
+    assert!(errors.ends_with("'the test' makes it\n") && printed.contains("failed"), "{errors}");
+    let (status, printed, _) = files.lab(&["check", "baseline.json"]);
+    assert_eq!(status, 1);
+    assert!(printed.starts_with("prints/out/one and another cell: no result now: ./one.elf"), "{printed}");
+    assert_eq!(printed.lines().count(), 2, "{printed}");
+}
+
+#[test]
+fn files_that_are_something_else_are_refused_in_one_line() {
+    let files = Files::new("picture", &twice());
+    std::fs::write(files.0.join("picture.toml"), b"\x89PNG\r\n\x1a\n\0\xff").unwrap();
+    std::fs::write(files.0.join("broken.toml"), "title = 'x'\nabout = \n").unwrap();
+    for (arguments, message) in [
+        (["check", "picture.toml"], "picture.toml is not what `tollgate lab run --json` prints: it is not text"),
+        (["run", "picture.toml"], "picture.toml is no experiment: it is not text"),
+        (["run", "broken.toml"], "broken.toml:2:9: "),
+        (["check", "broken.toml"], "broken.toml is not what `tollgate lab run --json` prints: "),
+    ] {
+        let (status, _, errors) = files.lab(&arguments);
+        assert!(status == 126 && errors.contains(message) && errors.lines().count() == 1, "{errors}");
+    }
+}
+
+#[test]
+fn experiments_are_listed_and_described_for_programs() {
+    let files = Files::new("list", &twice());
+    let value = |arguments: &[&str]| -> serde_json::Value {
+        let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .arg("lab")
+            .args(arguments)
+            .current_dir(&files.0)
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let list = value(&["list", "--json"]);
+    assert!(list[0]["name"] == "pv-cr3" && list[0]["cells"].as_u64().unwrap() > 10, "{list}");
+    let shown = value(&["show", "./prints.toml", "--json"]);
+    assert_eq!(shown["cells"][1]["id"], "out/two");
+    assert_eq!(shown["cells"][1]["published"], 4.0);
+    assert!(shown["cells"][1]["command"].as_str().unwrap().starts_with("tollgate run --kernel two.elf"), "{shown}");
+}
+
+#[test]
+fn a_standard_error_that_cannot_be_written_is_no_crash() {
+    let files = Files::new("full", &twice());
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let status = files.command(&["run", "nothing"]).stderr(full).stdout(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(126));
 }

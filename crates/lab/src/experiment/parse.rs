@@ -14,6 +14,10 @@ const LARGEST: u64 = 1 << 20;
 /// The most rows, and the most columns.
 const MOST_LINES: usize = 64;
 
+/// Exit statuses of `tollgate run` that say that the guest did not run to its end, and so never that all is well.
+const NEVER: &[(i32, &str)] =
+    &[(124, "the time was up"), (126, "the machine could not be made"), (130, "the run was interrupted")];
+
 /// Why there is no experiment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExperimentError {
@@ -33,12 +37,22 @@ pub enum ExperimentError {
         /// Why.
         reason: String,
     },
+    /// It is a picture, a program or the like.
+    #[error("{file} is no experiment: it is not text")]
+    NotText {
+        /// The file.
+        file: String,
+    },
     /// It isn't TOML, or has keys or values that mean nothing.
-    #[error("{file}: {reason}")]
+    #[error("{file}:{line}:{column}: {reason}")]
     Syntax {
         /// The file.
         file: String,
-        /// What is wrong, with its place.
+        /// The line, from 1.
+        line: usize,
+        /// The character in the line, from 1.
+        column: usize,
+        /// What is wrong.
         reason: String,
     },
     /// A value makes no sense.
@@ -57,13 +71,24 @@ pub enum ExperimentError {
 pub(super) fn read(path: &Path) -> Result<String, ExperimentError> {
     let unreadable =
         |reason: String| ExperimentError::Unreadable { file: path.display().to_string(), reason: reason.to_owned() };
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
-    file.take(LARGEST + 1).read_to_string(&mut text).map_err(|error| unreadable(error.to_string()))?;
-    match text.len() as u64 > LARGEST {
-        true => Err(unreadable(format!("it has more than {LARGEST} bytes"))),
-        false => Ok(text),
+    file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| unreadable(error.to_string()))?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(unreadable(format!("it has more than {LARGEST} bytes")));
     }
+    String::from_utf8(bytes).map_err(|_| ExperimentError::NotText { file: path.display().to_string() })
+}
+
+/// What the TOML library says of a file, in one line: it would show the place in four more.
+fn syntax(file: &str, text: &str, error: &toml::de::Error) -> ExperimentError {
+    // The library names places in the text it was given; where it names none, the file as a whole is meant.
+    let start = error.span().map_or(0, |span| span.start.min(text.len()));
+    let before = String::from_utf8_lossy(&text.as_bytes()[..start]);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    let reason = error.message().lines().map(str::trim).collect::<Vec<_>>().join("; ");
+    ExperimentError::Syntax { file: file.to_owned(), line, column, reason }
 }
 
 #[derive(Deserialize)]
@@ -189,6 +214,13 @@ impl Reader<'_> {
             _ => return Err(self.error(key, "must have either image or kernel")),
         };
         let made_by = self.text(&format!("{key}.made-by"), &guest.made_by)?;
+        if let Some((_, meaning)) = NEVER.iter().find(|(status, _)| *status == guest.status) {
+            let reason = format!("{} is no status to expect: it says that {meaning}", guest.status);
+            return Err(self.error(format!("{key}.status"), reason));
+        }
+        if !(0..=255).contains(&guest.status) {
+            return Err(self.error(format!("{key}.status"), format!("should be 0 to 255, is {}", guest.status)));
+        }
         Ok(Guest { image, status: guest.status, symbols: guest.symbols.clone(), made_by })
     }
 
@@ -366,11 +398,7 @@ pub(super) fn experiment(
     text: &str,
 ) -> Result<Experiment, ExperimentError> {
     let r = Reader { file };
-    let syntax = |error: toml::de::Error| ExperimentError::Syntax {
-        file: file.to_owned(),
-        reason: error.to_string().trim_end().to_owned(),
-    };
-    let parsed: File = toml::from_str(text).map_err(syntax)?;
+    let parsed: File = toml::from_str(text).map_err(|error| syntax(file, text, &error))?;
     let guests = parsed.guest.iter().map(|(name, guest)| Ok((name.clone(), r.guest(name, guest)?)));
     let guests = guests.collect::<Parsed<BTreeMap<_, _>>>()?;
     r.settings("defaults", &parsed.defaults, &guests)?;

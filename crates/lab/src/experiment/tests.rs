@@ -40,7 +40,7 @@ fn refused(change: (&str, &str), message: &str) {
     assert!(GOOD.contains(change.0), "{}", change.0);
     let error = parsed(&GOOD.replacen(change.0, change.1, 1)).expect_err("should be refused");
     assert!(error.contains(message), "{error}");
-    assert!(error.starts_with("x.toml: "), "{error}");
+    assert!(error.starts_with("x.toml:") && !error.contains('\n'), "{error}");
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_cell_has_what_experiment_column_and_row_set() {
 #[test]
 fn what_makes_no_sense_is_named() {
     let cases = [
-        ("append = \"always=1\"", "vmexit = 0", "unknown field `vmexit`"),
+        ("append = \"always=1\"", "vmexit = 0", "x.toml:9:1: unknown field `vmexit`"),
         ("profile = \"skx\"", "profile = \"mine.toml\"", "defaults.profile: 'mine.toml' is none of"),
         ("profile = \"skx\"\n", "", "row.r with column.a: no profile is set"),
         ("platform = \"hvm\"", "platform = \"bare\"", "row.r with column.a: mmu is for the platform hvm, this is bare"),
@@ -95,7 +95,15 @@ fn what_makes_no_sense_is_named() {
         ),
         ("[source]", "relative-to = { row = \"s\", column = \"a\" }\n[source]", "relative-to.row: there is no row 's'"),
         ("title = \"Sample\"", "title = \"\"", "title: is empty"),
-        ("title = \"Sample\"", "title =", "line 2"),
+        ("title = \"Sample\"", "title =", "x.toml:2:8: "),
+        ("title = \"Sample\"", "title = \"é\", 1", "x.toml:2:12: "),
+        ("[source]", "[defaults]", "x.toml:6:2: duplicate key"),
+        (
+            "made-by = \"make\"",
+            "made-by = \"make\"\nstatus = 124",
+            "guest.g.status: 124 is no status to expect: it says",
+        ),
+        ("made-by = \"make\"", "made-by = \"make\"\nstatus = 256", "guest.g.status: should be 0 to 255, is 256"),
     ];
     for (from, to, message) in cases {
         refused((from, to), message);
@@ -108,6 +116,11 @@ fn what_makes_no_sense_is_named() {
 fn what_is_not_there_is_named() {
     let error = Experiment::find("pv-cr4").unwrap_err().to_string();
     assert!(error.contains("there is no experiment 'pv-cr4'; there are: pv-cr3"), "{error}");
+    let picture = std::env::temp_dir().join(format!("tollgate-picture-{}.toml", std::process::id()));
+    std::fs::write(&picture, b"\x89PNG\r\n\xff").unwrap();
+    let error = Experiment::load(&picture).unwrap_err().to_string();
+    std::fs::remove_file(&picture).unwrap();
+    assert!(error.ends_with("is no experiment: it is not text"), "{error}");
     let error = Experiment::find("./nowhere.toml").unwrap_err().to_string();
     assert!(error.contains("./nowhere.toml can't be read"), "{error}");
 }

@@ -7,9 +7,10 @@ mod page;
 pub use markdown::markdown;
 pub use page::html;
 
-use crate::Experiment;
 use crate::difference::{Difference, Pair, factors, pairs};
-use crate::results::{ExperimentResult, FORMAT};
+use crate::experiment::{Line, Row, Skip};
+use crate::results::{ExperimentResult, FORMAT, Interrupted};
+use crate::{Cell, Experiment};
 use serde_json::{Value, json};
 
 /// Why a report can't be made.
@@ -17,10 +18,36 @@ use serde_json::{Value, json};
 #[error("the report can't be made: {0}")]
 pub struct ReportError(#[from] minijinja::Error);
 
-/// All results, with factors and differences.
-pub fn document(experiments: &[Experiment], results: &[ExperimentResult]) -> Value {
+/// All results, with factors and differences. [`crate::check::Document`] reads it.
+pub fn document(experiments: &[Experiment], results: &[ExperimentResult], interrupted: Option<Interrupted>) -> Value {
     let each: Vec<Value> = experiments.iter().zip(results).map(|(e, result)| one(e, result)).collect();
-    json!({ "format": FORMAT, "program": env!("CARGO_PKG_VERSION"), "experiments": each })
+    let mut document = json!({ "format": FORMAT, "program": env!("CARGO_PKG_VERSION"), "experiments": each });
+    if let Some(interrupted) = interrupted {
+        document["interrupted"] = json!(interrupted);
+    }
+    document
+}
+
+/// What an experiment is, before it is run.
+pub fn description(experiment: &Experiment) -> Value {
+    let source = experiment.source.as_ref().map(|source| json!({ "text": source.text, "reference": source.reference }));
+    let column = |column: &Line| json!({ "id": column.id, "title": column.title });
+    let row = |row: &Row| json!({ "id": row.line.id, "title": row.line.title, "unit": row.metric.unit(), "scale": row.scale });
+    let cell = |cell: &Cell| json!({ "id": cell.id(), "command": cell.command(), "published": cell.published() });
+    let skip = |skip: &Skip| {
+        let (row, column) = (&experiment.rows[skip.row].line.id, &experiment.columns[skip.column].id);
+        json!({ "id": format!("{row}/{column}"), "reason": skip.reason })
+    };
+    json!({
+        "name": experiment.name,
+        "title": experiment.title,
+        "about": experiment.about,
+        "source": source,
+        "rows": experiment.rows.iter().map(row).collect::<Value>(),
+        "columns": experiment.columns.iter().map(column).collect::<Value>(),
+        "cells": experiment.cells().iter().map(cell).collect::<Value>(),
+        "left_out": experiment.skips.iter().map(skip).collect::<Value>(),
+    })
 }
 
 fn one(experiment: &Experiment, result: &ExperimentResult) -> Value {

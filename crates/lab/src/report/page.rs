@@ -4,7 +4,7 @@ use super::ReportError;
 use super::chart::{self, Bar};
 use crate::difference::{self, Change, Difference, Pair};
 use crate::format::{change, number, signed, whole_cycles};
-use crate::results::{CellResult, Entries, ExperimentResult};
+use crate::results::{CellResult, Entries, ExperimentResult, Interrupted, Measured};
 use crate::shown;
 use crate::text::{absent, factor};
 use crate::{Experiment, flame};
@@ -232,14 +232,20 @@ fn page(experiment: &Experiment, result: &ExperimentResult) -> Page {
 }
 
 /// One page with everything in it: no file beside it and no network is needed.
-pub fn html(experiments: &[Experiment], results: &[ExperimentResult]) -> Result<String, ReportError> {
+pub fn html(
+    experiments: &[Experiment],
+    results: &[ExperimentResult],
+    interrupted: Option<Interrupted>,
+) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.add_template("report.html", include_str!("report.html"))?;
     let shown = experiments.iter().zip(results).filter(|(_, result)| !result.cells.is_empty());
     let pages: Vec<Page> = shown.map(|(experiment, result)| page(experiment, result)).collect();
     let template = environment.get_template("report.html")?;
-    Ok(template.render(context! { pages => Value::from(Serde(pages)), version => env!("CARGO_PKG_VERSION") })?)
+    let interrupted = interrupted.map(|interrupted| interrupted.to_string());
+    let version = env!("CARGO_PKG_VERSION");
+    Ok(template.render(context! { pages => Value::from(Serde(pages)), interrupted, version })?)
 }
 
 #[cfg(test)]
@@ -262,14 +268,23 @@ mod tests {
     #[test]
     fn the_page_is_as_it_should_be() {
         let (experiment, result) = testing::results(4);
-        let page = html(&[experiment], &[result]).unwrap();
+        let page = html(&[experiment], &[result], None).unwrap();
         insta::assert_snapshot!(without_flames(&page));
+    }
+
+    #[test]
+    fn a_page_of_an_interrupted_run_says_so_at_its_head() {
+        let (experiment, result) = testing::results(4);
+        let early = Interrupted { done: 5, cells: 9 };
+        let page = html(&[experiment], &[result], Some(early)).unwrap();
+        let (head, _) = page.split_once("<table").unwrap();
+        assert!(head.contains("interrupted: 5 of 9 cells"), "{head}");
     }
 
     #[test]
     fn the_page_needs_nothing_else() {
         let (experiment, result) = testing::results(4);
-        let page = html(&[experiment], &[result]).unwrap();
+        let page = html(&[experiment], &[result], None).unwrap();
         assert_eq!(page.matches("<iframe").count(), 4);
         let drawn = page.replace("http://www.w3.org/", "").replace("https://www.w3.org/", "");
         for outside in ["src=\"", "href=\"http", "@import", "url(http", "<link"] {

@@ -19,9 +19,31 @@ for last in "$@"; do :; done
 case "$*" in
 *fail*) echo "it hurts"; exit 3 ;;
 *endless*) exec sleep 1000 ;;
+*chatty*) echo $$ > pid; head -c 67108865 /dev/zero; exec sleep 1000 ;;
+*evicted*) rm -r "$(dirname "$last")"; exit 3 ;;
+*silent*) exit 0 ;;
 esac
 echo "$*" > "$last"
 "#;
+
+/// What was said of the progress.
+#[derive(Default)]
+struct Seen(Vec<String>);
+
+impl Watch for Seen {
+    fn damaged(&mut self, cells: &[(&Cell, String)]) {
+        let each = cells.iter().map(|(cell, reason)| format!("{} {reason}", cell.id()));
+        self.0.push(format!("damaged: {}", each.collect::<Vec<_>>().join(", ")));
+    }
+
+    fn begun(&mut self, cell: &Cell) {
+        self.0.push(format!("{} begun", cell.id()));
+    }
+
+    fn done(&mut self, cell: &Cell, _outcome: &Outcome, ran: bool) {
+        self.0.push(format!("{} {}", cell.id(), if ran { "ran" } else { "did not run" }));
+    }
+}
 
 impl Bench {
     fn new(test: &str, rows: &[(&str, &str)]) -> Self {
@@ -46,17 +68,19 @@ impl Bench {
     }
 
     fn run(&self, fresh: bool, stop: &AtomicBool) -> Vec<Outcome> {
-        struct Nobody;
-        impl Watch for Nobody {}
+        self.watched(fresh, stop, &mut Seen::default())
+    }
+
+    fn watched(&self, fresh: bool, stop: &AtomicBool, seen: &mut Seen) -> Vec<Outcome> {
         let options = Options {
             program: self.directory.join("program"),
             root: self.directory.clone(),
-            out: self.directory.join("out"),
             jobs: 2,
             fresh,
             tier: vec!["--tier".into(), "auto".into()],
         };
-        run(&self.experiment.cells(), &options, stop, &mut Nobody).unwrap()
+        let store = Store::open(&self.directory.join("out"), stop).unwrap();
+        run(&self.experiment.cells(), &options, &store, stop, seen).unwrap()
     }
 
     fn runs(&self) -> usize {
@@ -140,4 +164,91 @@ fn an_interrupted_run_leaves_finished_cells_only() {
     assert!(matches!(outcomes[0], Outcome::Finished(_)), "{outcomes:?}");
     assert_eq!(outcomes[1..], [Outcome::Interrupted, Outcome::Interrupted]);
     assert_eq!(bench.left().len(), 1);
+}
+
+#[test]
+fn who_watches_is_told_what_runs_and_why() {
+    let bench = Bench::new("watch", &[("a", "one"), ("b", "one")]);
+    let go = AtomicBool::new(false);
+    let watch = |fresh| {
+        let mut seen = Seen::default();
+        bench.watched(fresh, &go, &mut seen);
+        seen.0
+    };
+    let ran = ["a/column begun", "a/column ran", "b/column did not run"];
+    assert_eq!(watch(false), ran);
+    assert_eq!(watch(false), ["a/column did not run", "b/column did not run"]);
+    std::fs::write(bench.directory.join("out").join(&bench.left()[0]).join(LEDGER), "").unwrap();
+    let seen = watch(false);
+    assert_eq!(seen[0], "damaged: a/column its file 'ledger' is empty");
+    assert_eq!(seen[1..], ran);
+    assert_eq!(watch(true), ran);
+    std::fs::remove_file(bench.directory.join("g.elf")).unwrap();
+    assert_eq!(watch(false), ["a/column did not run", "b/column did not run"]);
+}
+
+#[test]
+fn no_more_cells_run_at_a_time_than_was_said() {
+    let bench = Bench::new("jobs", &[("a", "endless 1"), ("b", "endless 2"), ("c", "endless 3")]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| bench.run(false, &stop));
+        while bench.runs() < 2 {
+            std::thread::sleep(NAP);
+        }
+        std::thread::sleep(20 * NAP);
+        assert_eq!(bench.runs(), 2);
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(running.join().unwrap(), [Outcome::Interrupted, Outcome::Interrupted, Outcome::Interrupted]);
+    });
+}
+
+#[test]
+fn a_cell_that_prints_without_end_is_ended() {
+    let bench = Bench::new("chatty", &[("a", "chatty")]);
+    let outcomes = bench.run(false, &AtomicBool::new(false));
+    let Outcome::Failed(failure) = &outcomes[0] else { panic!("{outcomes:?}") };
+    assert_eq!(failure.reason, "printed more than 67108864 bytes");
+    let pid = std::fs::read_to_string(bench.directory.join("pid")).unwrap();
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "it still runs");
+    assert!(bench.left().is_empty());
+}
+
+#[test]
+fn where_nothing_can_be_written_that_is_the_reason() {
+    let bench = Bench::new("room", &[("a", "evicted")]);
+    let outcomes = bench.run(false, &AtomicBool::new(false));
+    let Outcome::Failed(failure) = &outcomes[0] else { panic!("{outcomes:?}") };
+    assert!(failure.reason.contains("/out can't be written to: No such file"), "{failure:?}");
+    assert!(failure.tail.is_empty());
+}
+
+#[test]
+fn a_cell_that_leaves_no_ledger_has_failed() {
+    let bench = Bench::new("silent", &[("a", "silent")]);
+    let outcomes = bench.run(false, &AtomicBool::new(false));
+    let Outcome::Failed(failure) = &outcomes[0] else { panic!("{outcomes:?}") };
+    assert_eq!(failure.reason, "can't be kept: it has no file 'ledger'");
+    assert!(failure.tail[0].starts_with("arguments: run --kernel g.elf"), "{failure:?}");
+}
+
+#[test]
+fn a_guest_that_is_a_directory_can_not_be_read() {
+    let bench = Bench::new("directory", &[("a", "one")]);
+    std::fs::remove_file(bench.directory.join("g.elf")).unwrap();
+    std::fs::create_dir(bench.directory.join("g.elf")).unwrap();
+    let outcomes = bench.run(false, &AtomicBool::new(false));
+    let Outcome::Failed(failure) = &outcomes[0] else { panic!("{outcomes:?}") };
+    assert!(failure.reason.contains("g.elf can't be read: Is a directory"), "{failure:?}");
+}
+
+#[test]
+fn the_tail_is_the_end_without_what_a_terminal_would_obey() {
+    let bench = Bench::new("tail", &[("a", "one")]);
+    let path = bench.directory.join("printed");
+    let long: String = (0..3000).map(|line| format!("line {line}\r\n\n\x1b[2J")).collect();
+    std::fs::write(&path, long).unwrap();
+    let lines = tail(&path);
+    assert_eq!((lines.len(), lines[0].as_str(), lines[11].as_str()), (12, "[2Jline 2989", "[2J"));
+    assert!(tail(&bench.directory.join("nowhere")).is_empty());
 }

@@ -10,6 +10,9 @@ use super::*;
 use crate::memory::{GuestRam, layout};
 use crate::pci::{Msi, PciBus};
 
+mod devices;
+mod registers;
+
 const BASE: u64 = layout::PCI_WINDOW.start;
 const ISR: u64 = BASE + 0x1000;
 const DEVICE: u64 = BASE + 0x2000;
@@ -185,6 +188,9 @@ impl Backing for Memory {
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if self.broken {
+            return Err(io::Error::other("broken"));
+        }
         self.bytes.borrow_mut()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
@@ -449,9 +455,9 @@ fn broken_rings_need_a_reset_and_recover_by_it() {
     }
 }
 
-#[test]
-fn overlapping_rings_end() {
-    let mut driver = Driver::with(Entropy::new(1));
+/// Has the driver set up queue 0 with its used ring at `used`, and leaves the device ready.
+fn start_with_used_ring_at<D: Device + 'static>(device: D, used: u64) -> Driver {
+    let mut driver = Driver::with(device);
     driver.start(VERSION_1);
     driver.write(0x14, 1, 0);
     driver.write(0x14, 1, 3);
@@ -459,11 +465,41 @@ fn overlapping_rings_end() {
     driver.write(0x0c, 4, 1);
     driver.write(0x14, 1, 0xb);
     let (descriptors, available, _) = rings(0);
-    driver.set_up(0, (descriptors, available, available));
+    driver.set_up(0, (descriptors, available, used));
     driver.write(0x14, 1, 0xf);
-    driver.descriptor(descriptors, 0, (available + 2, 2, WRITE), 0);
+    driver
+}
+
+#[test]
+fn overlapping_rings_end() {
+    let (descriptors, available, _) = rings(0);
+    let mut driver = start_with_used_ring_at(Entropy::new(1), available);
+    driver.descriptor(descriptors, 0, (BUFFERS, 2, WRITE), 0);
     driver.publish(0, 0);
     driver.notify(0);
+    // The index in the used ring, which is the one in the available ring, says that the one request is done.
+    assert_eq!(driver.status(), 0xf);
+    assert_eq!(
+        (driver.bytes::<2>(available + 2), driver.bytes::<8>(available + 4)),
+        ([1, 0], [0, 0, 0, 0, 2, 0, 0, 0])
+    );
+    assert_ne!(driver.bytes::<2>(BUFFERS), [0, 0]);
+    driver.notify(0);
+    assert_eq!((driver.status(), driver.bytes::<2>(available + 2)), (0xf, [1, 0]));
+}
+
+#[test]
+fn a_ring_that_refills_itself_is_broken() {
+    let port = ConsolePort::default();
+    let mut driver = Driver::with(Console::new(port.clone()));
+    driver.start(VERSION_1);
+    let (descriptors, available, _) = rings(0);
+    // Each request is given two bytes of input, written over the index of the available ring: there is one request more.
+    driver.descriptor(descriptors, 0, (available + 2, 2, WRITE), 0);
+    port.send(&(2..100).flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
+    driver.publish(0, 0);
+    driver.notify(0);
+    assert_eq!((driver.status(), driver.used(0)), (0x4f, (2 * QUEUE_SIZE, 0, 2)));
 }
 
 #[test]

@@ -1,31 +1,37 @@
 //! `tollgate lab`: experiments, run in parallel, set beside what was published, and held against earlier runs.
 
+mod cells;
 mod progress;
+mod verdict;
 
+use crate::output::OutputFile;
+use crate::size::{parse_size, size_text};
 use crate::table::{
     Align::{Left, Right},
-    emit, number, table, whole_cycles,
+    emit, number, table,
 };
 use crate::tier::TierName;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
-use lab::check::{Document, Limits, Verdict, What};
+use lab::check::{Document, Limits};
 use lab::experiment::{self, Experiment};
-use lab::results::{ExperimentResult, FORMAT};
-use lab::runner::{self, Failure, Options};
-use lab::{Cell, pattern, report, results, text};
-use progress::Progress;
+use lab::results::ExperimentResult;
+use lab::store::{Pruned, Pruning, Size, Store};
+use lab::{Cell, report, text};
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Exit status when a cell failed, or a check found a regression.
 const FAILED: u8 = 1;
 /// Exit status when the user stopped it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
+/// Where cells are kept.
+const OUT: &str = "target/lab";
+/// How many bytes of them, unless the user says otherwise: the cells of some ten versions of the program.
+const KEEP: u64 = 1 << 30;
 /// The largest baseline.
 const LARGEST_BASELINE: u64 = 256 << 20;
 
@@ -39,9 +45,10 @@ Examples:
   tollgate lab run cr0-wp --only 'queue/*'
   tollgate lab run ./mine.toml
   tollgate lab check baseline.json --limit-cycles 0.5%
+  tollgate lab prune --older-than 30 --dry-run
 
 Exit status: 0 when every cell ran (and, for check, nothing regressed); 1 when a cell failed or something regressed; 130 when
-interrupted; 126 when nothing could be run; 2 when the command line is wrong.")]
+interrupted (a second Ctrl-C ends it at once); 126 when nothing could be run; 2 when the command line is wrong.")]
 pub struct LabArgs {
     #[command(subcommand)]
     command: Command,
@@ -50,13 +57,22 @@ pub struct LabArgs {
 #[derive(Subcommand)]
 enum Command {
     /// Lists the experiments
-    List,
+    List(ListArgs),
     /// Shows an experiment: what it is about, its cells, and the command that runs each
     Show(ShowArgs),
     /// Runs experiments and shows what came out
     Run(RunArgs),
     /// Runs what a baseline has, and names what is done more often or takes longer now
     Check(CheckArgs),
+    /// Removes kept cells: those used least recently, or not for long
+    Prune(PruneArgs),
+}
+
+#[derive(Args)]
+struct ListArgs {
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -64,6 +80,9 @@ struct ShowArgs {
     /// A name of `tollgate lab list`, or a TOML file
     #[arg(value_name = "NAME")]
     name: String,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -111,6 +130,29 @@ struct CheckArgs {
     top: usize,
 }
 
+#[derive(Args)]
+struct PruneArgs {
+    /// Where cells are kept
+    #[arg(long, value_name = "DIR", default_value = OUT)]
+    out: PathBuf,
+    /// Removes the least recently used until so much is left, `all` for none (default: 1G unless --older-than is given)
+    #[arg(long, value_name = "SIZE", value_parser = parse_keep)]
+    keep: Option<Keep>,
+    /// Removes those that were not used for so many days
+    #[arg(long, value_name = "DAYS")]
+    older_than: Option<u32>,
+    /// Removes nothing, and says what would be removed
+    #[arg(long)]
+    dry_run: bool,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How many bytes of cells are kept; `None` for all.
+#[derive(Clone, Copy)]
+struct Keep(Option<u64>);
+
 /// How cells are run.
 #[derive(Args)]
 struct Common {
@@ -121,8 +163,12 @@ struct Common {
     #[arg(long, value_name = "PATTERN")]
     only: Option<String>,
     /// Where finished cells are kept
-    #[arg(long, value_name = "DIR", default_value = "target/lab")]
+    #[arg(long, value_name = "DIR", default_value = OUT)]
     out: PathBuf,
+    /// How much is kept there: after the run the least recently used cells beyond it are removed, but none of this run.
+    /// `all` for no limit
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_keep)]
+    keep: Keep,
     /// The directory that guests' images are named from
     #[arg(long, value_name = "DIR", default_value = ".")]
     root: PathBuf,
@@ -132,6 +178,13 @@ struct Common {
     /// What executes the guests' instructions. Results do not depend on it
     #[arg(long, value_name = "TIER", value_enum, default_value_t = TierName::Auto)]
     tier: TierName,
+}
+
+fn parse_keep(text: &str) -> Result<Keep, String> {
+    match text {
+        "all" => Ok(Keep(None)),
+        _ => parse_size(text).map(|bytes| Keep(Some(bytes))).map_err(|error| format!("{error}, or all")),
+    }
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {
@@ -144,107 +197,41 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 /// Runs the command.
 pub fn run(args: &LabArgs) -> Result<ExitCode> {
     match &args.command {
-        Command::List => list(),
-        Command::Show(show) => {
-            emit(&text::description(&Experiment::find(&show.name)?))?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::List(args) => list(args.json),
+        Command::Show(args) => show(args),
         Command::Run(args) => run_experiments(args),
         Command::Check(args) => check(args),
+        Command::Prune(args) => prune(args),
     }
 }
 
-fn list() -> Result<ExitCode> {
-    let mut rows = Vec::new();
-    for name in experiment::names() {
-        let experiment = Experiment::named(name)?;
-        rows.push(vec![name.to_owned(), number(experiment.cells().len() as u64), experiment.title]);
+fn list(json: bool) -> Result<ExitCode> {
+    let experiments = experiment::names().map(Experiment::named).collect::<Result<Vec<_>, _>>()?;
+    if json {
+        let each = experiments.iter().map(|experiment| {
+            json!({ "name": experiment.name, "title": experiment.title, "cells": experiment.cells().len() })
+        });
+        emit(&format!("{:#}\n", each.collect::<serde_json::Value>()))?;
+        return Ok(ExitCode::SUCCESS);
     }
+    let row = |experiment: &Experiment| {
+        let cells = number(experiment.cells().len() as u64);
+        vec![experiment.name.clone(), cells, experiment.title.clone()]
+    };
     let mut out = String::new();
+    let rows: Vec<Vec<String>> = experiments.iter().map(row).collect();
     table(&mut out, &[("name", Left), ("cells", Right), ("title", Left)], &rows);
     emit(&out)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a pattern chooses a cell.
-fn chosen(only: Option<&str>, full_id: &str) -> bool {
-    let short = full_id.split_once('/').map_or(full_id, |(_, short)| short);
-    only.is_none_or(|only| pattern::matches(only, short) || pattern::matches(only, full_id))
-}
-
-/// What became of experiments.
-struct Ran {
-    results: Vec<ExperimentResult>,
-    failures: Vec<(String, Failure)>,
-    interrupted: bool,
-}
-
-/// Runs the cells of experiments that `--only` and `wanted` choose.
-fn cells(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -> bool) -> Result<Ran> {
-    let all: Vec<Cell> = experiments.iter().flat_map(Experiment::cells).collect();
-    let only = common.only.as_deref();
-    let cells: Vec<Cell> = all.into_iter().filter(|cell| chosen(only, &cell.full_id()) && wanted(cell)).collect();
-    if cells.is_empty() {
-        bail!("no cell is chosen; `tollgate lab show NAME` lists those of an experiment");
+fn show(args: &ShowArgs) -> Result<ExitCode> {
+    let experiment = Experiment::find(&args.name)?;
+    match args.json {
+        true => emit(&format!("{:#}\n", report::description(&experiment)))?,
+        false => emit(&text::description(&experiment))?,
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    let jobs = match common.jobs {
-        Some(jobs) => usize::from(jobs),
-        None => std::thread::available_parallelism().map_or(1, usize::from),
-    };
-    let options = Options {
-        program: std::env::current_exe().context("can't find this program's own file")?,
-        root: common.root.clone(),
-        out: common.out.clone(),
-        jobs,
-        fresh: common.fresh,
-        tier: common.tier.arguments(),
-    };
-    let mut progress = Progress::new(cells.len());
-    let outcomes = runner::run(&cells, &options, &stop, &mut progress)?;
-    drop(progress);
-    let named = |experiment: &Experiment| ExperimentResult {
-        name: experiment.name.clone(),
-        file: experiment.file.clone(),
-        cells: Vec::new(),
-    };
-    let mut ran = Ran {
-        results: experiments.iter().map(named).collect(),
-        failures: Vec::new(),
-        interrupted: stop.load(Ordering::Relaxed),
-    };
-    for (cell, outcome) in cells.iter().zip(&outcomes) {
-        if *outcome == runner::Outcome::Interrupted {
-            continue;
-        }
-        let (result, failure) = results::cell(cell, outcome);
-        let at = experiments.iter().position(|experiment| std::ptr::eq(experiment, cell.experiment));
-        if let Some(at) = at {
-            ran.results[at].cells.push(result);
-        }
-        ran.failures.extend(failure.map(|failure| (cell.full_id(), failure)));
-    }
-    Ok(ran)
-}
-
-impl Ran {
-    /// Names the cells that failed on standard error, and gives the exit status.
-    fn status(&self, otherwise: u8) -> ExitCode {
-        for (cell, failure) in &self.failures {
-            eprintln!("tollgate: {cell} {}", failure.reason);
-            for line in &failure.tail {
-                eprintln!("    | {line}");
-            }
-        }
-        if self.interrupted {
-            eprintln!("tollgate: interrupted; finished cells are kept");
-            return ExitCode::from(INTERRUPTED);
-        }
-        ExitCode::from(if self.failures.is_empty() { otherwise } else { FAILED })
-    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
@@ -253,45 +240,34 @@ fn run_experiments(args: &RunArgs) -> Result<ExitCode> {
         false => args.names.iter().map(String::as_str).collect(),
     };
     let experiments = names.into_iter().map(Experiment::find).collect::<Result<Vec<_>, _>>()?;
-    let ran = cells(&experiments, &args.common, |_| true)?;
+    let html = args.html.as_deref().map(|path| OutputFile::create(path, "report")).transpose()?;
+    let ran = cells::run(&experiments, &args.common, |_| true)?;
     if args.json {
-        emit(&format!("{:#}\n", report::document(&experiments, &ran.results)))?;
+        emit(&format!("{:#}\n", report::document(&experiments, &ran.results, ran.interrupted)))?;
     } else {
-        let mut out = String::new();
         let shown = experiments.iter().zip(&ran.results).filter(|(_, result)| !result.cells.is_empty());
-        for (experiment, result) in shown {
-            if !out.is_empty() {
-                out.push_str("\n\n");
-            }
-            out.push_str(&match args.markdown {
+        let parts: Vec<String> = shown
+            .map(|(experiment, result)| match args.markdown {
                 true => report::markdown(experiment, result, args.top),
                 false => text::report(experiment, result, args.top),
-            });
-        }
-        emit(&out)?;
+            })
+            .collect();
+        emit(&(head(&ran) + &parts.join("\n\n")))?;
     }
-    if let Some(path) = &args.html {
-        write_html(path, &report::html(&experiments, &ran.results)?)?;
+    if let Some(file) = html {
+        file.write(report::html(&experiments, &ran.results, ran.interrupted)?.as_bytes())?;
     }
     Ok(ran.status(0))
 }
 
-/// Writes a report beside its name and moves it there once it is whole.
-fn write_html(path: &Path, html: &str) -> Result<()> {
-    let temporary = path.with_added_extension(format!("partial-{}", std::process::id()));
-    let written = std::fs::write(&temporary, html).and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        // It may not even have come into being.
-        let _ = std::fs::remove_file(&temporary);
-    }
-    written.with_context(|| format!("can't write the report {}", path.display()))
+/// What comes before the results of a run that was interrupted.
+fn head(ran: &cells::Ran) -> String {
+    ran.interrupted.map_or_else(String::new, |early| format!("{early}\n\n"))
 }
 
 fn check(args: &CheckArgs) -> Result<ExitCode> {
     let bytes = crate::input::read(&args.baseline, LARGEST_BASELINE)?;
-    let name = || args.baseline.display().to_string();
-    let text = String::from_utf8(bytes).with_context(name)?;
-    let baseline = Document::read(&text).with_context(name)?;
+    let baseline = Document::read(&bytes).map_err(|error| anyhow!("{} {error}", args.baseline.display()))?;
     let find = |result: &ExperimentResult| Experiment::find(result.file.as_deref().unwrap_or(&result.name));
     let experiments = baseline.experiments.iter().map(find).collect::<Result<Vec<_>, _>>()?;
     let known = |cell: &Cell| {
@@ -299,78 +275,50 @@ fn check(args: &CheckArgs) -> Result<ExitCode> {
         let result = baseline.experiments.iter().find(same);
         result.is_some_and(|result| result.cells.iter().any(|c| c.measured.is_some() && c.id() == cell.id()))
     };
-    let ran = cells(&experiments, &args.common, known)?;
+    let ran = cells::run(&experiments, &args.common, known)?;
     let limits = Limits { counts: args.limit_counts, cycles: args.limit_cycles };
     let only = args.common.only.as_deref();
-    let verdict = lab::check::check(&baseline.experiments, &ran.results, limits, |id| chosen(only, id));
+    let compared = |id: &str| cells::chosen(only, id) && !ran.unfinished.contains(id);
+    let verdict = lab::check::check(&baseline.experiments, &ran.results, limits, compared);
     if args.json {
-        emit(&format!("{:#}\n", verdict_document(&verdict)))?;
-    } else if !ran.interrupted {
-        emit(&verdict_text(&verdict, args.top))?;
+        emit(&format!("{:#}\n", verdict::document(&verdict, ran.interrupted)))?;
+    } else {
+        emit(&(head(&ran) + &verdict::text(&verdict, args.top)))?;
     }
     let good = verdict.regressions.is_empty() && verdict.missing.is_empty();
     Ok(ran.status(if good { 0 } else { FAILED }))
 }
 
-fn growth(what: What, before: u64, after: u64) -> [String; 3] {
-    let shown = |value: u64| match what {
-        What::Count => number(value),
-        What::Cycles => number(whole_cycles(value)),
+fn prune(args: &PruneArgs) -> Result<ExitCode> {
+    let day = Duration::from_secs(24 * 60 * 60);
+    let age = args.older_than.map(|days| day * days);
+    // Without any limit, what a run would do.
+    let keep = args.keep.or(age.is_none().then_some(Keep(Some(KEEP)))).and_then(|keep| keep.0);
+    let pruning = Pruning { keep, age, dry_run: args.dry_run };
+    let pruned = match Store::existing(&args.out)? {
+        None => Some(Pruned::default()),
+        Some(store) => store.prune(&pruning, &BTreeSet::new()),
     };
-    [shown(before), shown(after), crate::table::change(before, after)]
-}
-
-fn verdict_text(verdict: &Verdict, top: usize) -> String {
-    let mut out = String::new();
-    let mut rows = Vec::new();
-    let mut shown: (&str, usize) = ("", 0);
-    let mut more = 0;
-    for regression in &verdict.regressions {
-        shown = if shown.0 == regression.cell { (shown.0, shown.1 + 1) } else { (&regression.cell, 1) };
-        if top != 0 && shown.1 > top {
-            more += 1;
-            continue;
-        }
-        let what = if regression.what == What::Count { "count" } else { "cycles" };
-        let [before, after, change] = growth(regression.what, regression.before, regression.after);
-        let entry = format!("{}: {}", regression.list, regression.name);
-        rows.push(vec![regression.cell.clone(), what.to_owned(), before, after, change, entry]);
+    let Some(pruned) = pruned else {
+        bail!("{} is in use by a `tollgate lab` that runs", args.out.display());
+    };
+    let (removed, kept) = (pruned.removed, pruned.kept);
+    if args.json {
+        let size = |size: Size| json!({ "cells": size.cells, "bytes": size.bytes });
+        let document = json!({
+            "dry_run": args.dry_run,
+            "removed": size(removed),
+            "kept": size(kept),
+            "unfinished": pruned.unfinished,
+        });
+        emit(&format!("{document:#}\n"))?;
+    } else {
+        let size = |size: Size| format!("{} cells ({})", size.cells, size_text(size.bytes));
+        let would = if args.dry_run { "would be " } else { "" };
+        emit(&format!("{} {would}removed, {} {would}kept\n", size(removed), size(kept)))?;
     }
-    if !rows.is_empty() {
-        let headings =
-            [("cell", Left), ("what", Left), ("baseline", Right), ("now", Right), ("", Right), ("entry", Left)];
-        table(&mut out, &headings, &rows);
-        if more != 0 {
-            out.push_str(&format!("and {} more (--top 0 shows all)\n", number(more)));
-        }
-        out.push('\n');
+    match pruned.failed {
+        Some(failed) => bail!("can't remove {failed}"),
+        None => Ok(ExitCode::SUCCESS),
     }
-    for (cell, reason) in &verdict.missing {
-        out.push_str(&format!("{cell} has no result now: {reason}\n"));
-    }
-    out.push_str(&format!(
-        "{} cells, {} entries compared: {} regressions, {} entries improved, {} cells missing\n",
-        verdict.cells,
-        number(verdict.entries as u64),
-        number(verdict.regressions.len() as u64),
-        number(verdict.improved as u64),
-        verdict.missing.len()
-    ));
-    out
-}
-
-fn verdict_document(verdict: &Verdict) -> serde_json::Value {
-    let regressions = verdict.regressions.iter().map(|r| {
-        let what = if r.what == What::Count { "count" } else { "ticks" };
-        json!({ "cell": r.cell, "list": r.list, "name": r.name, "what": what, "before": r.before, "after": r.after })
-    });
-    let missing = verdict.missing.iter().map(|(cell, reason)| json!({ "cell": cell, "reason": reason }));
-    json!({
-        "format": FORMAT,
-        "cells": verdict.cells,
-        "entries": verdict.entries,
-        "improved": verdict.improved,
-        "regressions": regressions.collect::<Vec<_>>(),
-        "missing": missing.collect::<Vec<_>>(),
-    })
 }

@@ -1,7 +1,9 @@
 //! Progress on a terminal; nothing in a pipe.
 
+use crate::output::say;
 use indicatif::{ProgressBar, ProgressStyle};
 use lab::Cell;
+use lab::failure::groups;
 use lab::runner::{Outcome, Watch};
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -11,6 +13,8 @@ pub struct Progress {
     bar: Option<ProgressBar>,
     running: Vec<String>,
     finished_before: usize,
+    /// Why cells failed, as far as it was said.
+    said: Vec<String>,
 }
 
 impl Progress {
@@ -26,7 +30,7 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(250));
             bar
         });
-        Self { bar, running: Vec::new(), finished_before: 0 }
+        Self { bar, running: Vec::new(), finished_before: 0, said: Vec::new() }
     }
 
     fn show(&self) {
@@ -37,6 +41,19 @@ impl Progress {
 }
 
 impl Watch for Progress {
+    fn damaged(&mut self, cells: &[(&Cell, String)]) {
+        let named: Vec<(String, &String)> = cells.iter().map(|(cell, reason)| (cell.full_id(), reason)).collect();
+        let say_all = || {
+            for (group, reason) in groups(named.iter().map(|(cell, reason)| (cell.as_str(), *reason))) {
+                say(&format!("tollgate: {group}: run again: what was kept is damaged: {reason}"));
+            }
+        };
+        match &self.bar {
+            Some(bar) => bar.suspend(say_all),
+            None => say_all(),
+        }
+    }
+
     fn begun(&mut self, cell: &Cell) {
         self.running.push(cell.full_id());
         self.show();
@@ -45,11 +62,16 @@ impl Watch for Progress {
     fn done(&mut self, cell: &Cell, outcome: &Outcome, ran: bool) {
         let id = cell.full_id();
         self.running.retain(|running| *running != id);
-        self.finished_before += usize::from(!ran);
+        self.finished_before += usize::from(!ran && matches!(outcome, Outcome::Finished(_)));
         if let Some(bar) = &self.bar {
             bar.inc(1);
-            if let Outcome::Failed(failure) = outcome {
-                bar.println(format!("{id} {}", failure.reason));
+            // At the end all failures are listed; whoever watches a long run wants to know of the first of a kind now.
+            if let Outcome::Failed(failure) = outcome
+                && ran
+                && !self.said.contains(&failure.reason)
+            {
+                bar.println(format!("{id}: {}", failure.reason));
+                self.said.push(failure.reason.clone());
             }
         }
         self.show();
@@ -62,7 +84,7 @@ impl Drop for Progress {
             bar.finish_and_clear();
         }
         if self.bar.is_some() && self.finished_before != 0 {
-            eprintln!("{} cells were finished before", self.finished_before);
+            say(&format!("{} cells were finished before", self.finished_before));
         }
     }
 }

@@ -1,0 +1,55 @@
+//! Why cells have no outcome, with one entry for each cause however many cells it concerns.
+
+use std::fmt;
+
+/// Why a cell has no outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// In a few words.
+    pub reason: String,
+    /// The end of what it printed.
+    pub tail: Vec<String>,
+}
+
+/// Cells that share something, for a message about all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group<'a> {
+    /// The first of them, by its name.
+    pub first: &'a str,
+    /// How many others there are.
+    pub others: usize,
+}
+
+impl fmt::Display for Group<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.others {
+            0 => write!(f, "{}", self.first),
+            1 => write!(f, "{} and another cell", self.first),
+            others => write!(f, "{} and {others} other cells", self.first),
+        }
+    }
+}
+
+/// Groups cells by what they share; the order is that of the first of each group.
+pub fn groups<'a, T: PartialEq>(cells: impl IntoIterator<Item = (&'a str, T)>) -> Vec<(Group<'a>, T)> {
+    let mut groups: Vec<(Group, T)> = Vec::new();
+    for (cell, shared) in cells {
+        match groups.iter_mut().find(|(_, found)| *found == shared) {
+            Some((group, _)) => group.others += 1,
+            None => groups.push((Group { first: cell, others: 0 }, shared)),
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_with_one_cause_are_one_group() {
+        let cells = [("x/a", 1), ("x/b", 2), ("x/c", 1), ("x/d", 3), ("x/e", 1), ("x/f", 2)];
+        let lines: Vec<String> = groups(cells).into_iter().map(|(group, cause)| format!("{group}: {cause}")).collect();
+        assert_eq!(lines, ["x/a and 2 other cells: 1", "x/b and another cell: 2", "x/d: 3"]);
+    }
+}

@@ -1,0 +1,236 @@
+//! Where finished cells are kept: one directory each, named by the cell's fingerprint. It has the cell's ledger, what the
+//! cell printed, and a record of both ([`record`]) by which a damaged one is known.
+//!
+//! Several laboratories may use one store. A running one holds a shared lock on the store, and whoever prunes an exclusive
+//! one, so nothing that a run has counted on goes away. A cell that is not finished is in a directory of its own
+//! ([`Partial`]), which is locked until the last process that writes to it is gone: killing a laboratory leaves such
+//! directories behind unlocked, and the next run removes them.
+
+mod partial;
+mod prune;
+mod record;
+
+pub use partial::Partial;
+pub use prune::{Pruned, Pruning, Size};
+
+use record::Record;
+use std::collections::BTreeSet;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+/// A finished cell's ledger.
+pub const LEDGER: &str = "ledger";
+/// What a cell printed.
+pub const OUTPUT: &str = "output";
+/// How directories of cells that are not finished begin.
+const PARTIAL: &str = ".partial-";
+/// How long a run waits for somebody else to finish pruning.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two attempts.
+const NAP: Duration = Duration::from_millis(50);
+
+/// A cell that ran as it should.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finished {
+    /// Its ledger.
+    pub ledger: PathBuf,
+    /// What it printed.
+    pub output: PathBuf,
+}
+
+/// What is kept under a fingerprint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing.
+    Nothing,
+    /// A finished cell.
+    Finished(Finished),
+    /// Something that can't be used, and why.
+    Damaged(String),
+}
+
+/// Why a store can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The directory can't be made or read.
+    #[error("{path} can't be used for the results: {error}")]
+    Directory {
+        /// The directory.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Somebody else is using it in a way that leaves no room for us.
+    #[error("{path} is in use by {by}")]
+    Busy {
+        /// The directory.
+        path: String,
+        /// By whom.
+        by: &'static str,
+    },
+}
+
+/// A directory of finished cells.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    /// The directory, locked; a file system without locks is used without.
+    directory: File,
+}
+
+/// How [`Store::lock`] locks.
+#[derive(Clone, Copy)]
+enum Lock {
+    Shared,
+    Exclusive,
+}
+
+impl Store {
+    fn error(path: &Path, error: std::io::Error) -> StoreError {
+        StoreError::Directory { path: path.display().to_string(), error }
+    }
+
+    fn at(path: &Path) -> Result<Self, StoreError> {
+        let directory = File::open(path).map_err(|error| Self::error(path, error))?;
+        let is_directory = directory.metadata().is_ok_and(|metadata| metadata.is_dir());
+        match is_directory {
+            true => Ok(Self { path: path.to_path_buf(), directory }),
+            false => Err(Self::error(path, std::io::ErrorKind::NotADirectory.into())),
+        }
+    }
+
+    /// `false` if somebody else's lock is in the way. A file system that has no locks is used without.
+    fn lock(&self, lock: Lock) -> bool {
+        let locked = match lock {
+            Lock::Shared => self.directory.try_lock_shared(),
+            Lock::Exclusive => self.directory.try_lock(),
+        };
+        !matches!(locked, Err(TryLockError::WouldBlock))
+    }
+
+    /// The store in the directory `path`, for a run: it is made if it is not there, and what laboratories that were killed
+    /// have left is removed. Waits while somebody prunes it, unless `stop` is set.
+    pub fn open(path: &Path, stop: &AtomicBool) -> Result<Self, StoreError> {
+        std::fs::create_dir_all(path).map_err(|error| Self::error(path, error))?;
+        let store = Self::at(path)?;
+        let begun = Instant::now();
+        while !store.lock(Lock::Shared) {
+            if begun.elapsed() > PATIENCE || stop.load(Ordering::Relaxed) {
+                let by = "another process that removes cells from it";
+                return Err(StoreError::Busy { path: path.display().to_string(), by });
+            }
+            std::thread::sleep(NAP);
+        }
+        store.sweep();
+        Ok(store)
+    }
+
+    /// The store in the directory `path`, to remove cells from it; `None` if there is no such directory.
+    pub fn existing(path: &Path) -> Result<Option<Self>, StoreError> {
+        match Self::at(path) {
+            Err(StoreError::Directory { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+            Ok(store) if store.lock(Lock::Exclusive) => Ok(Some(store)),
+            Ok(_) => Err(StoreError::Busy {
+                path: path.display().to_string(),
+                by: "a `tollgate lab` that runs; cells can be removed when it is done",
+            }),
+        }
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The names in it. An entry that can't be read is as good as absent.
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten();
+        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+    }
+
+    /// Removes unfinished cells that no live process works on, and returns how many. Nothing depends on it: what can't be
+    /// removed now (in a directory that is read-only, for example) stays for the next time.
+    fn sweep(&self) -> usize {
+        let unfinished = self.names().into_iter().filter(|name| name.starts_with(PARTIAL));
+        unfinished.filter(|name| partial::sweep(&self.path.join(name))).count()
+    }
+
+    fn finished(&self, fingerprint: &str) -> Finished {
+        let directory = self.path.join(fingerprint);
+        Finished { ledger: directory.join(LEDGER), output: directory.join(OUTPUT) }
+    }
+
+    /// What is kept under a fingerprint. It counts as used now.
+    pub fn find(&self, fingerprint: &str) -> Found {
+        let directory = self.path.join(fingerprint);
+        if std::fs::symlink_metadata(&directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            return Found::Nothing;
+        }
+        match Record::read(&directory).and_then(|record| record.holds(&directory)) {
+            Ok(()) => {
+                Record::touch(&directory, SystemTime::now());
+                Found::Finished(self.finished(fingerprint))
+            }
+            Err(reason) => Found::Damaged(reason),
+        }
+    }
+
+    /// A directory for a cell that is about to run.
+    pub fn partial(&self) -> std::io::Result<Partial> {
+        Partial::new(&self.path)
+    }
+
+    /// Keeps a cell that has run, under its fingerprint. The reason if that can't be done is in words for the user.
+    pub fn keep(&self, partial: Partial, fingerprint: &str, command: &str) -> Result<Finished, String> {
+        let record = Record::new(partial.path(), command)?;
+        let place = self.path.join(fingerprint);
+        // Another laboratory may have been faster. Its readers need not notice ours, which is the same.
+        let same = || Record::read(&place).is_ok_and(|found| found == record && found.holds(&place).is_ok());
+        let failed = |error: std::io::Error| format!("{} can't be made: {error}", place.display());
+        if !same() {
+            record.write(partial.path()).map_err(failed)?;
+            self.remove(fingerprint).map_err(failed)?;
+            match std::fs::rename(partial.path(), &place) {
+                Err(error) if !same() => return Err(failed(error)),
+                _ => {}
+            }
+        }
+        Ok(self.finished(fingerprint))
+    }
+
+    /// Removes what is kept under a fingerprint, whatever it is. The name is free at once: a removal that is interrupted
+    /// leaves an unfinished cell, not half of a finished one. No room on the disk is needed.
+    fn remove(&self, fingerprint: &str) -> std::io::Result<()> {
+        let place = self.path.join(fingerprint);
+        match std::fs::symlink_metadata(&place) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+            Ok(metadata) if !metadata.is_dir() => return std::fs::remove_file(place),
+            Ok(_) => {}
+        }
+        // One process alone can have moved this fingerprint away, so the name is free.
+        let aside = self.path.join(format!("{PARTIAL}{fingerprint}-{}", std::process::id()));
+        std::fs::rename(place, &aside)?;
+        std::fs::remove_dir_all(aside)
+    }
+
+    /// Removes cells as `pruning` says, but none of `spared`, and says what was removed. `None` if another laboratory is
+    /// running: it may be using them.
+    pub fn prune(&self, pruning: &Pruning, spared: &BTreeSet<Finished>) -> Option<Pruned> {
+        if !self.lock(Lock::Exclusive) {
+            return None;
+        }
+        let spared = |name: &str| spared.contains(&self.finished(name));
+        let mut pruned = prune::prune(self, pruning, spared);
+        if !pruning.dry_run {
+            pruned.unfinished = self.sweep();
+        }
+        Some(pruned)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! Which finished cells are removed: those not used for long, and the least recently used of those that together take too
+//! much room.
+
+use super::record::{RECORD, Record};
+use super::{LEDGER, OUTPUT, Store};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// Digits of a fingerprint.
+const DIGITS: usize = 32;
+/// Bytes of the unit of a file's blocks.
+const BLOCK: u64 = 512;
+
+/// What to remove.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pruning {
+    /// The least recently used, until those that are left take at most so many bytes on the disk.
+    pub keep: Option<u64>,
+    /// Those that were not used for so long.
+    pub age: Option<Duration>,
+    /// Nothing: only says what would be removed.
+    pub dry_run: bool,
+}
+
+/// Cells and the bytes that they take on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Cells.
+    pub cells: usize,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Size {
+    fn add(&mut self, bytes: u64) {
+        self.cells += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Finished cells that were removed.
+    pub removed: Size,
+    /// Those that are left.
+    pub kept: Size,
+    /// Unfinished cells of laboratories that were killed, which were removed too.
+    pub unfinished: usize,
+    /// What should have been removed and could not: the first, and why.
+    pub failed: Option<String>,
+}
+
+/// A finished cell, or what is left of one.
+struct Entry {
+    name: String,
+    bytes: u64,
+    used: SystemTime,
+}
+
+/// The entry of that name, if it is certainly one of ours: nothing else is ever removed.
+fn entry(store: &Path, name: String) -> Option<Entry> {
+    let fingerprint = name.len() == DIGITS && name.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let path = store.join(&name);
+    if !fingerprint || !std::fs::symlink_metadata(&path).ok()?.is_dir() {
+        return None;
+    }
+    let mut bytes = 0;
+    for file in std::fs::read_dir(&path).ok()? {
+        let file = file.ok()?;
+        let ours = [LEDGER, OUTPUT, RECORD].iter().any(|ours| file.file_name() == *ours);
+        if !ours {
+            return None;
+        }
+        bytes += std::fs::symlink_metadata(file.path()).ok()?.blocks() * BLOCK;
+    }
+    Some(Entry { used: Record::used(&path)?, name, bytes })
+}
+
+/// Removes what `pruning` says and `spared` does not exempt.
+pub(super) fn prune(store: &Store, pruning: &Pruning, spared: impl Fn(&str) -> bool) -> Pruned {
+    let mut entries: Vec<Entry> = store.names().into_iter().filter_map(|name| entry(store.path(), name)).collect();
+    entries.sort_by(|a, b| (a.used, &a.name).cmp(&(b.used, &b.name)));
+    let mut left: u64 = entries.iter().map(|entry| entry.bytes).sum();
+    let now = SystemTime::now();
+    let mut pruned = Pruned::default();
+    for entry in entries {
+        // One from the future is as new as can be.
+        let age = now.duration_since(entry.used).unwrap_or_default();
+        let wanted = pruning.age.is_some_and(|limit| age >= limit) || pruning.keep.is_some_and(|keep| left > keep);
+        let removed = match wanted && !spared(&entry.name) {
+            true if pruning.dry_run => Ok(true),
+            true => store.remove(&entry.name).map(|()| true),
+            false => Ok(false),
+        };
+        let removed = removed.unwrap_or_else(|error| {
+            pruned.failed.get_or_insert(format!("{}: {error}", store.path().join(&entry.name).display()));
+            false
+        });
+        if removed {
+            left -= entry.bytes;
+            pruned.removed.add(entry.bytes);
+        } else {
+            pruned.kept.add(entry.bytes);
+        }
+    }
+    pruned
+}

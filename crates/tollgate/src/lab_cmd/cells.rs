@@ -1,0 +1,135 @@
+//! Running the cells of experiments, and what became of them.
+
+use super::progress::Progress;
+use super::{Common, FAILED, INTERRUPTED};
+use crate::output::say;
+use crate::size::size_text;
+use anyhow::{Context, Result, bail};
+use lab::experiment::Experiment;
+use lab::failure::{Failure, groups};
+use lab::results::{self, ExperimentResult, Interrupted};
+use lab::runner::{self, Options, Outcome};
+use lab::store::{Pruning, Store};
+use lab::{Cell, pattern};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Whether a pattern chooses a cell.
+pub fn chosen(only: Option<&str>, full_id: &str) -> bool {
+    let short = full_id.split_once('/').map_or(full_id, |(_, short)| short);
+    only.is_none_or(|only| pattern::matches(only, short) || pattern::matches(only, full_id))
+}
+
+/// What became of experiments.
+pub struct Ran {
+    /// One for each, with the cells that have an outcome.
+    pub results: Vec<ExperimentResult>,
+    /// If the user stopped the run before all of them had one.
+    pub interrupted: Option<Interrupted>,
+    /// The cells that have none because of that.
+    pub unfinished: BTreeSet<String>,
+    failures: Vec<(String, Failure)>,
+}
+
+/// Set by SIGINT, SIGTERM and SIGHUP. A second signal ends the process at once: the kernel ends its cells with it.
+fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // They act in this order: at the first signal the first of them finds nothing set yet.
+        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+/// Runs the cells of experiments that `--only` and `wanted` choose.
+pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -> bool) -> Result<Ran> {
+    let all: Vec<Cell> = experiments.iter().flat_map(Experiment::cells).collect();
+    let only = common.only.as_deref();
+    let cells: Vec<Cell> = all.into_iter().filter(|cell| chosen(only, &cell.full_id()) && wanted(cell)).collect();
+    if cells.is_empty() {
+        bail!("no cell is chosen; `tollgate lab show NAME` lists those of an experiment");
+    }
+    let stop = stop_on_signals()?;
+    let jobs = match common.jobs {
+        Some(jobs) => usize::from(jobs),
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let options = Options {
+        program: std::env::current_exe().context("can't find this program's own file")?,
+        root: common.root.clone(),
+        jobs,
+        fresh: common.fresh,
+        tier: common.tier.arguments(),
+    };
+    let store = Store::open(&common.out, &stop)?;
+    let mut progress = Progress::new(cells.len());
+    let outcomes = runner::run(&cells, &options, &store, &stop, &mut progress)?;
+    drop(progress);
+    let named = |experiment: &Experiment| ExperimentResult {
+        name: experiment.name.clone(),
+        file: experiment.file.clone(),
+        cells: Vec::new(),
+    };
+    let mut ran = Ran {
+        results: experiments.iter().map(named).collect(),
+        interrupted: Interrupted::of(&outcomes),
+        unfinished: BTreeSet::new(),
+        failures: Vec::new(),
+    };
+    for (cell, outcome) in cells.iter().zip(&outcomes) {
+        if *outcome == Outcome::Interrupted {
+            ran.unfinished.insert(cell.full_id());
+            continue;
+        }
+        let (result, failure) = results::cell(cell, outcome);
+        let at = experiments.iter().position(|experiment| std::ptr::eq(experiment, cell.experiment));
+        if let Some(at) = at {
+            ran.results[at].cells.push(result);
+        }
+        ran.failures.extend(failure.map(|failure| (cell.full_id(), failure)));
+    }
+    if ran.interrupted.is_none() {
+        make_room(&store, common, &outcomes);
+    }
+    Ok(ran)
+}
+
+/// Removes the kept cells beyond `--keep`, but none that this run has used.
+fn make_room(store: &Store, common: &Common, outcomes: &[Outcome]) {
+    let used = outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Finished(finished) => Some(finished.clone()),
+        Outcome::Failed(_) | Outcome::Interrupted => None,
+    });
+    let pruning = Pruning { keep: common.keep.0, ..Pruning::default() };
+    // Where another laboratory runs, the last one of them will do it. What can't be removed does no harm.
+    if let Some(pruned) = store.prune(&pruning, &used.collect())
+        && pruned.removed.cells != 0
+    {
+        let (cells, bytes) = (pruned.removed.cells, size_text(pruned.removed.bytes));
+        let path = store.path().display();
+        say(&format!(
+            "tollgate: {cells} cells ({bytes}) that were used least recently are removed from {path}: see --keep"
+        ));
+    }
+}
+
+impl Ran {
+    /// Names the cells that failed on standard error, those with one cause together, and gives the exit status.
+    pub fn status(&self, otherwise: u8) -> ExitCode {
+        for (group, failure) in groups(self.failures.iter().map(|(cell, failure)| (cell.as_str(), failure))) {
+            say(&format!("tollgate: {group}: {}", failure.reason));
+            for line in &failure.tail {
+                say(&format!("    | {line}"));
+            }
+        }
+        if self.interrupted.is_some() {
+            say("tollgate: interrupted; finished cells are kept");
+            return ExitCode::from(INTERRUPTED);
+        }
+        ExitCode::from(if self.failures.is_empty() { otherwise } else { FAILED })
+    }
+}

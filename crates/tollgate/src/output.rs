@@ -1,0 +1,75 @@
+//! What a command has to say on standard error, and files that it writes after long work: known to be writable before it,
+//! and whole or not there after it.
+
+use anyhow::{Context, Result, bail};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Says something on standard error. There is nobody left to tell if that fails.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// Room that must be there before the work.
+const ROOM: usize = 256 << 10;
+
+/// A file to be.
+pub struct OutputFile {
+    /// What it is, for messages.
+    what: &'static str,
+    path: PathBuf,
+    way: Way,
+}
+
+/// How it is written.
+enum Way {
+    /// A device or a pipe: as it is. It stays open, since its other end would take the first close for the end.
+    Direct(File),
+    /// Beside its name, under this one, and then moved there. There is no such file meanwhile: nothing is left of a process
+    /// that is killed.
+    Beside(PathBuf),
+}
+
+impl OutputFile {
+    /// A file at `path`; `what` it is says the message if it can't be written.
+    pub fn create(path: &Path, what: &'static str) -> Result<Self> {
+        let failed = || format!("can't write the {what} {}", path.display());
+        let way = match std::fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => bail!("{}: it is a directory", failed()),
+            Ok(metadata) if !metadata.is_file() => {
+                Way::Direct(OpenOptions::new().write(true).open(path).with_context(failed)?)
+            }
+            _ => {
+                let temporary = path.with_added_extension(format!("partial-{}", std::process::id()));
+                let tried = std::fs::write(&temporary, [0; ROOM]);
+                // It may not even have come into being.
+                let _ = std::fs::remove_file(&temporary);
+                tried.with_context(failed)?;
+                Way::Beside(temporary)
+            }
+        };
+        Ok(Self { what, path: path.to_path_buf(), way })
+    }
+
+    /// Where it will be.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes all of it.
+    pub fn write(self, bytes: &[u8]) -> Result<()> {
+        let written = match self.way {
+            Way::Direct(mut file) => file.write_all(bytes).and_then(|()| file.flush()),
+            Way::Beside(temporary) => {
+                let written = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, &self.path));
+                if written.is_err() {
+                    // It may not even have come into being.
+                    let _ = std::fs::remove_file(&temporary);
+                }
+                written
+            }
+        };
+        written.with_context(|| format!("can't write the {} {}", self.what, self.path.display()))
+    }
+}
