@@ -12,6 +12,7 @@ use ledger::Ticks;
 use ledger::profile::Profile;
 use ledger::symbols::{self, Symbol};
 use machine::board::Parts;
+use machine::loader::Module;
 use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
 use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
@@ -54,7 +55,7 @@ pub struct RunArgs {
     /// Kernel: Linux bzImage or vmlinux, PVH ELF, or multiboot 1 image
     #[arg(long, value_name = "FILE")]
     kernel: PathBuf,
-    /// Initial RAM disk, or the module of a multiboot image
+    /// Initial RAM disk; for a multiboot or PVH image its modules, as `FILE ARGUMENTS,FILE ARGUMENTS` (`,,` is a comma)
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
     /// Kernel command line
@@ -179,6 +180,21 @@ fn read_symbols(argument: &str) -> Result<(String, Vec<Symbol>)> {
     Ok((name, functions))
 }
 
+/// The files that `--initrd` names: one for Linux; for an image that takes modules any number, with a command line each.
+fn read_modules(list: &Path, kernel: &[u8]) -> Result<Vec<Module>> {
+    if !machine::loader::takes_modules(kernel) {
+        let bytes = machine::loader::read_file(list)?;
+        return Ok(vec![Module { bytes, cmdline: list.display().to_string() }]);
+    }
+    let read = |cmdline: String| {
+        let cmdline = cmdline.trim_start_matches(' ').to_owned();
+        let file = cmdline.split(' ').next().unwrap_or_default();
+        Ok(Module { bytes: machine::loader::read_file(Path::new(file))?, cmdline })
+    };
+    let list = list.to_str().context("--initrd: the names of modules must be UTF-8")?;
+    machine::loader::split_modules(list).into_iter().map(read).collect()
+}
+
 /// Shows the machine without running it.
 fn describe(args: &RunArgs, machine: &Machine) -> Result<()> {
     let facts = machine.description();
@@ -210,14 +226,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let name = |path: &PathBuf| path.display().to_string();
     let make = |tier| -> Result<Machine> {
         let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
+        let kernel = machine::loader::read_file(&args.kernel)?;
         let config = Config {
             memory: args.memory,
             cpus: args.cpus,
             profile: profile.clone(),
-            kernel: machine::loader::read_file(&args.kernel)?,
             kernel_name: name(&args.kernel),
-            initrd: args.initrd.as_deref().map(machine::loader::read_file).transpose()?,
-            initrd_name: args.initrd.as_ref().map(name).unwrap_or_default(),
+            modules: args.initrd.as_deref().map_or(Ok(Vec::new()), |list| read_modules(list, &kernel))?,
+            kernel,
             cmdline: args.append.clone(),
             parts: Parts { disks, ..Parts::default() },
             clock: match args.clock {
