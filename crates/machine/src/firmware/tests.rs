@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::memory::E820Kind;
+use crate::{Host, Machine, Outcome, Poll};
 
 fn config(cpus: u32) -> Config {
     Config {
@@ -143,4 +144,65 @@ fn every_vector_leads_to_a_handler() {
     code.push(layout::SMBIOS);
     code.sort_by_key(|range| range.start);
     assert!(code.windows(2).all(|pair| pair[0].end <= pair[1].start));
+}
+
+/// At 0x8000, in 32-bit protected mode: goes to real mode, calls INT 11h, 12h, 15h and 16h with what they return at 0x9000, waits for
+/// a tick of the timer, and ends with status 7.
+#[rustfmt::skip]
+const REAL_MODE: [u8; 124] = [
+    // lgdt [0x8070]; jmp 8:0x800e
+    0x0f, 0x01, 0x15, 0x70, 0x80, 0x00, 0x00, 0xea, 0x0e, 0x80, 0x00, 0x00, 0x08, 0x00,
+    // mov eax, cr0; and al, 0xfe; mov cr0, eax; jmp 0:0x801b
+    0x0f, 0x20, 0xc0, 0x24, 0xfe, 0x0f, 0x22, 0xc0, 0xea, 0x1b, 0x80, 0x00, 0x00,
+    // xor ax, ax; mov ds, ax; mov ss, ax; mov sp, 0x7c00; lidt [0x8076]
+    0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xd0, 0xbc, 0x00, 0x7c, 0x0f, 0x01, 0x1e, 0x76, 0x80,
+    // int 0x11; mov [0x9000], ax; int 0x12; mov [0x9002], ax
+    0xcd, 0x11, 0xa3, 0x00, 0x90, 0xcd, 0x12, 0xa3, 0x02, 0x90,
+    // clc; int 0x15; setc [0x9004]; mov [0x9005], ah; stc; int 0x16; setc [0x9006]
+    0xf8, 0xcd, 0x15, 0x0f, 0x92, 0x06, 0x04, 0x90, 0x88, 0x26, 0x05, 0x90, 0xf9, 0xcd, 0x16, 0x0f, 0x92, 0x06, 0x06, 0x90,
+    // mov eax, [0x46c]; sti; wait: hlt; cmp [0x46c], eax; je wait; cli
+    0x66, 0xa1, 0x6c, 0x04, 0xfb, 0xf4, 0x66, 0x39, 0x06, 0x6c, 0x04, 0x74, 0xf8, 0xfa,
+    // mov al, 3; out 0xf4, al; hlt; jmp; padding
+    0xb0, 0x03, 0xe6, 0xf4, 0xf4, 0xeb, 0xfd, 0, 0, 0, 0,
+    // A table with a 16-bit code segment; pseudo-descriptors of it and of the interrupt vectors
+    0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0x9b, 0, 0, 0x0f, 0, 0x60, 0x80, 0, 0, 0xff, 0x03, 0, 0, 0, 0,
+];
+
+struct Nobody;
+
+impl Host for Nobody {
+    fn output(&mut self, _: &[u8]) {}
+    fn poll(&mut self, now: ledger::Ticks, _: bool) -> Poll {
+        // A second of virtual time at most.
+        Poll { stop: now > 2_100_000_000_000, ..Poll::default() }
+    }
+    fn idle(&mut self, _: std::time::Duration) {}
+}
+
+#[test]
+fn an_image_that_goes_back_to_real_mode_finds_a_bios_s_handlers() {
+    const LOAD: u32 = 0x7fd0;
+    const ENTRY: u32 = 0x8000;
+    let (flags, end) = (1u32 << 16, ENTRY + REAL_MODE.len() as u32);
+    let checksum = 0u32.wrapping_sub(0x1bad_b002 + flags);
+    let head = [0x1bad_b002, flags, checksum, LOAD, LOAD, end, end, ENTRY, 0, 0, 0, 0];
+    let config = crate::Config {
+        memory: 4 << 20,
+        cpus: 1,
+        profile: ledger::Profile::named("skx").unwrap(),
+        kernel: head.iter().flat_map(|word| word.to_le_bytes()).chain(REAL_MODE).collect(),
+        kernel_name: "real".into(),
+        modules: Vec::new(),
+        cmdline: String::new(),
+        parts: crate::board::Parts::default(),
+        clock: crate::ClockSource::Virtual,
+        platform: crate::Platform::Bare,
+        tier: cpu::Tier::Interpreter,
+    };
+    let mut machine = Machine::new(config).unwrap();
+    assert_eq!(machine.run(&mut Nobody), Outcome::DebugExit(7));
+    let found = read(&machine.ram, 0x9000, 7);
+    assert_eq!((number(&found, 0, 2), number(&found, 2, 2)), (0x206, 639));
+    assert_eq!(found[4..], [1, 0x86, 1], "carry of INT 15h and its error, carry of INT 16h as it was");
+    assert_eq!(number(&read(&machine.ram, 0x46c, 4), 0, 4), 1, "ticks");
 }
