@@ -248,6 +248,13 @@ fn a_relocatable_bzimage_is_placed_at_or_above_its_preferred_address() {
     assert_eq!(at(5 * MIB, 0x40_0000, 0).unwrap(), 5 * MIB);
     // Room of a mebibyte; RAM ends at 32.
     assert_eq!(at(31 * MIB, 0x1000, 1).unwrap(), 31 * MIB);
+    // Aligned, it would begin where RAM ends.
+    assert!(at(31 * MIB, 0x20_0000, 1).unwrap_err().to_string().contains("from 0x2000000 to 0x2100000"));
+    // Conventional memory is not for kernels, however small.
+    let mut small = bzimage();
+    put(&mut small, 0x258, &[0; 8]);
+    put(&mut small, 0x260, &[0; 4]);
+    assert_eq!(load(&ram(32), &small, &options()).unwrap().rip, 2 * MIB + 0x200);
     for relocatable in [0, 1] {
         let refused = at(31 * MIB + 0x1000, 0x1000, relocatable).unwrap_err();
         assert!(matches!(refused, LoadError::KernelMemory { .. }), "{refused}");
