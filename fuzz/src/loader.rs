@@ -2,7 +2,7 @@
 
 use ::ledger::symbols;
 use arbitrary::Unstructured;
-use machine::loader::{self, Mode, Options};
+use machine::loader::{self, Mode, Module, Options};
 use machine::memory::GuestRam;
 
 const MIB: u64 = 1 << 20;
@@ -16,7 +16,8 @@ pub fn run(data: &[u8]) {
         input.bytes(len).unwrap_or_default()
     };
     let cmdline = String::from_utf8_lossy(part(cmdline_len)).into_owned();
-    let initrd = part(initrd_len);
+    let module = Module { bytes: part(initrd_len).to_vec(), cmdline: cmdline.clone(), file: String::new() };
+    let modules = vec![module; 4];
     let kernel = input.take_rest();
     // Most inputs get room for a kernel at 16 MiB, which is where the seeds want to be.
     let size = [MIB, 16 * MIB, 32 * MIB, 32 * MIB][usize::from(choices & 3)];
@@ -24,9 +25,9 @@ pub fn run(data: &[u8]) {
     let options = Options {
         name: "kernel",
         cmdline: &cmdline,
-        initrd: (choices & 4 != 0).then_some(initrd),
-        initrd_name: "initrd",
+        modules: &modules[..if choices & 4 == 0 { 0 } else { 1 + usize::from(choices >> 6) }],
         rsdp: (choices & 8 != 0).then_some(0xe_0000),
+        low_memory: &[1; 0x500],
     };
     match loader::load(&ram, kernel, &options) {
         Ok(entry) => {
@@ -57,6 +58,7 @@ fn bz_image() -> Vec<u8> {
     put(&mut image, 0x1fe, &[0x55, 0xaa, 0xeb, 0x66]);
     put(&mut image, 0x202, b"HdrS\x0f\x02");
     put(&mut image, 0x211, &[1]);
+    put(&mut image, 0x214, &(MIB as u32).to_le_bytes());
     put(&mut image, 0x22c, &0x7fff_ffffu32.to_le_bytes());
     put(&mut image, 0x230, &0x20_0000u32.to_le_bytes());
     put(&mut image, 0x234, &[1, 21, 3, 0]);

@@ -12,9 +12,9 @@ pub enum MachineError {
     /// The kernel or what goes with it.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// ACPI tables.
+    /// Firmware's tables.
     #[error(transparent)]
-    Acpi(#[from] crate::acpi::AcpiError),
+    Firmware(#[from] crate::firmware::FirmwareError),
     /// Too many devices.
     #[error(transparent)]
     Pci(#[from] crate::pci::PciError),

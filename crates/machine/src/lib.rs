@@ -5,6 +5,7 @@ pub mod acpi;
 pub mod board;
 pub mod devices;
 pub mod error;
+pub mod firmware;
 mod linux;
 pub mod loader;
 pub mod lockstep;

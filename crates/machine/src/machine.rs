@@ -1,13 +1,14 @@
 //! A whole machine: made from a configuration, run against a host, asked about afterwards.
 
+use crate::MAX_CPUS;
 use crate::board::{Board, Ending, Parts};
 use crate::error::MachineError;
-use crate::loader::{self, Options};
+use crate::firmware::{self, Firmware, Processor};
+use crate::loader::{self, Module, Options};
 use crate::memory::GuestRam;
 use crate::platform::Platform;
 use crate::tables::Tables;
 use crate::vcpus::{Pause, Vcpus};
-use crate::{MAX_CPUS, acpi};
 use cpu::ram::Region;
 use cpu::{Cpu, Model, Ram, Tier};
 use hypervisor::Hypervisor;
@@ -40,10 +41,8 @@ pub struct Config {
     pub kernel: Vec<u8>,
     /// Its name, for [`Machine::description`]: the guest and the ledger are not told what a file is called here.
     pub kernel_name: String,
-    /// Initial RAM disk or multiboot module.
-    pub initrd: Option<Vec<u8>>,
-    /// Its name.
-    pub initrd_name: String,
+    /// Initial RAM disk or multiboot modules.
+    pub modules: Vec<Module>,
     /// Kernel command line.
     pub cmdline: String,
     /// Devices beyond those every board has.
@@ -101,9 +100,8 @@ pub enum Outcome {
     Stopped,
 }
 
-/// What images are called where a guest asks for it (multiboot, PVH). The host's names of files would make runs differ.
+/// What an image is called where a guest asks for it (multiboot, PVH). The host's names of files would make runs differ.
 const KERNEL_NAME: &str = "kernel";
-const INITRD_NAME: &str = "initrd";
 
 /// A machine.
 pub struct Machine {
@@ -170,14 +168,13 @@ impl Machine {
         let mut config = config;
         let tables = Self::tables(&mut config)?;
         let ram = GuestRam::new(config.memory)?;
-        let apic_ids = (0..config.cpus as u32).collect();
-        let rsdp = acpi::install(&ram, &acpi::Config { apic_ids, io_apic_id: Board::IO_APIC_ID })?;
+        let firmware = Self::firmware(&config, &ram)?;
         let options = Options {
             name: KERNEL_NAME,
             cmdline: &config.cmdline,
-            initrd: config.initrd.as_deref(),
-            initrd_name: INITRD_NAME,
-            rsdp: Some(rsdp),
+            modules: &config.modules,
+            rsdp: Some(firmware.rsdp),
+            low_memory: &firmware.low_memory,
         };
         let entry = loader::load(&ram, &config.kernel, &options)?;
         let model = Arc::new(model(&config.profile, config.clock, &config.platform));
@@ -207,7 +204,8 @@ impl Machine {
             ("tollgate", env!("CARGO_PKG_VERSION").to_owned()),
         ];
         description.extend(config.platform.describe());
-        let names = vec![("kernel", config.kernel_name), ("initrd", config.initrd_name)];
+        let files = loader::join_modules(config.modules.iter().map(|module| module.file.as_str()));
+        let names = vec![("kernel", config.kernel_name), ("initrd", files)];
         let elf = config.kernel.starts_with(b"\x7fELF").then_some(config.kernel);
         Ok(Self {
             vcpus,
@@ -223,6 +221,23 @@ impl Machine {
             names,
             elf,
         })
+    }
+
+    /// Writes what firmware would leave behind.
+    fn firmware(config: &Config, ram: &GuestRam) -> Result<Firmware, MachineError> {
+        let profile = &config.profile;
+        let cpuid = match config.platform {
+            Platform::Emulated => profile.emulated_cpuid(),
+            Platform::Bare | Platform::Hvm(_) => profile.cpuid(),
+        };
+        let firmware = firmware::Config {
+            apic_ids: (0..config.cpus as u32).collect(),
+            io_apic_id: Board::IO_APIC_ID,
+            processor: Processor::of(&cpuid, profile.tsc_hz.value),
+            virtual_machine: matches!(config.platform, Platform::Hvm(_)),
+            second_of_day: (config.parts.rtc_start % 86_400) as u32,
+        };
+        Ok(firmware::install(ram, &firmware)?)
     }
 
     /// The pages for a hypervisor's tables. A machine that could do with more than there can be has a limit.

@@ -32,8 +32,12 @@ pub mod layout {
     pub const CONVENTIONAL_END: u64 = 0x9_fc00;
     /// End of the legacy hole.
     pub const LEGACY_END: u64 = 0x10_0000;
-    /// Where firmware tables (ACPI) are placed.
-    pub const FIRMWARE: Range<u64> = 0xe_0000..0xf_0000;
+    /// Where firmware's tables are: its read-only memory, were it any.
+    pub const FIRMWARE: Range<u64> = 0xe_0000..0x10_0000;
+    /// ACPI tables.
+    pub const ACPI: Range<u64> = 0xe_0000..0xf_0000;
+    /// SMBIOS entry points and tables. Handlers of interrupts are beyond.
+    pub const SMBIOS: Range<u64> = 0xf_0000..0xf_f000;
     /// PCI memory window, for base address registers.
     pub const PCI_WINDOW: Range<u64> = 0xc000_0000..0xe000_0000;
     /// Where the processor has a hypervisor's tables. Guests see the PCI window here: nothing that they do gets to the tables.

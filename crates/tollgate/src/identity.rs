@@ -14,8 +14,12 @@ const PIECE: usize = 1 << 20;
 /// Key and value for each image and disk. A disk is read as a whole: what counts is what it holds before the run.
 pub fn facts<'a>(config: &Config, disks: impl Iterator<Item = &'a Path>) -> Result<Vec<(String, String)>> {
     let mut facts = vec![("kernel".to_owned(), of(&mut config.kernel.as_slice())?)];
-    if let Some(initrd) = &config.initrd {
-        facts.push(("initrd".to_owned(), of(&mut initrd.as_slice())?));
+    for (number, module) in config.modules.iter().enumerate() {
+        let name = if number == 0 { "initrd".to_owned() } else { format!("initrd {number}") };
+        if !module.arguments().is_empty() {
+            facts.push((format!("{name} arguments"), module.arguments().to_owned()));
+        }
+        facts.push((name, of(&mut module.bytes.as_slice())?));
     }
     for (number, path) in disks.enumerate() {
         let failed = || format!("the disk {} can't be read for its hash, which the ledger has", path.display());

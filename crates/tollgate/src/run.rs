@@ -14,6 +14,7 @@ use ledger::Ticks;
 use ledger::profile::Profile;
 use ledger::symbols::{self, Symbol};
 use machine::board::Parts;
+use machine::loader::Module;
 use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
 use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
@@ -52,7 +53,7 @@ pub struct RunArgs {
     /// Kernel: Linux bzImage or vmlinux, PVH ELF, or multiboot 1 image
     #[arg(long, value_name = "FILE")]
     kernel: PathBuf,
-    /// Initial RAM disk, or the module of a multiboot image
+    /// Initial RAM disk; for a multiboot or PVH image its modules, as `FILE ARGUMENTS,FILE ARGUMENTS` (`,,` is a comma)
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
     /// Kernel command line
@@ -182,6 +183,23 @@ fn read_symbols(argument: &str) -> Result<(String, Vec<Symbol>)> {
     Ok((name, functions))
 }
 
+/// The files that `--initrd` names: one for Linux; for an image that takes modules any number, with a command line each.
+fn read_modules(list: &Path, kernel: &[u8]) -> Result<Vec<Module>> {
+    if !machine::loader::takes_modules(kernel) {
+        let bytes = machine::loader::read_file(list)?;
+        // A Linux kernel takes no arguments for it: a space is part of the file's name.
+        let file = list.display().to_string();
+        return Ok(vec![Module { bytes, cmdline: Module::NAME.to_owned(), file }]);
+    }
+    let read = |module: String| {
+        let module = module.trim_start_matches(' ');
+        let file = module.split(' ').next().unwrap_or_default();
+        Ok(Module::new(machine::loader::read_file(Path::new(file))?, module))
+    };
+    let list = list.to_str().context("--initrd: the names of modules must be UTF-8")?;
+    machine::loader::split_modules(list).into_iter().map(read).collect()
+}
+
 /// Shows the machine without running it.
 fn describe(args: &RunArgs, machine: &Machine) -> Result<()> {
     let facts = machine.description();
@@ -213,14 +231,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let name = |path: &PathBuf| path.display().to_string();
     let configure = |tier| -> Result<Config> {
         let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
+        let kernel = machine::loader::read_file(&args.kernel)?;
         Ok(Config {
             memory: args.memory,
             cpus: args.cpus,
             profile: profile.clone(),
-            kernel: machine::loader::read_file(&args.kernel)?,
             kernel_name: name(&args.kernel),
-            initrd: args.initrd.as_deref().map(machine::loader::read_file).transpose()?,
-            initrd_name: args.initrd.as_ref().map(name).unwrap_or_default(),
+            modules: args.initrd.as_deref().map_or(Ok(Vec::new()), |list| read_modules(list, &kernel))?,
+            kernel,
             cmdline: args.append.clone(),
             parts: Parts { disks, ..Parts::default() },
             clock: match args.clock {

@@ -25,7 +25,7 @@ pub const RESET: u16 = 0xcf9;
 /// What to write to [`RESET`].
 pub const RESET_VALUE: u8 = 6;
 /// Where the FACS lies: after the RSDP.
-const FACS: u64 = layout::FIRMWARE.start + 64;
+const FACS: u64 = layout::ACPI.start + 64;
 /// Address of the field of the FACS that says where a machine suspended to RAM goes when it wakes, in real mode.
 pub const WAKING_VECTOR: u64 = FACS + 12;
 /// Sleep type of soft-off (`\_S5`) in the PM1a control register, as the power-management device decodes it.
@@ -69,8 +69,8 @@ pub enum AcpiError {
 
 /// Writes the tables into guest memory and returns the address of the RSDP.
 pub fn install(ram: &GuestRam, config: &Config) -> Result<u64, AcpiError> {
-    let base = layout::FIRMWARE.start;
-    let room = layout::FIRMWARE.end - base;
+    let base = layout::ACPI.start;
+    let room = layout::ACPI.end - base;
     let bytes = build(config, base as u32);
     let len = bytes.len() as u64;
     if len > room {

@@ -38,14 +38,20 @@ pub enum LoadError {
     /// Fields of a header contradict each other or the format.
     #[error("the kernel is malformed: {0}")]
     Malformed(&'static str),
-    /// Boot protocol before 2.10.
-    #[error("the kernel speaks boot protocol {major}.{minor:02}; 2.10 (Linux 2.6.31) or later is needed")]
+    /// Boot protocol before 2.02.
+    #[error("the kernel speaks boot protocol {major}.{minor:02}; 2.02 (Linux 2.4) or later is needed")]
     OldProtocol {
         /// Major version.
         major: u8,
         /// Minor version.
         minor: u8,
     },
+    /// A bzImage whose only entry is in real mode.
+    #[error(
+        "the image has a Linux boot header without a 32-bit entry point (code32_start is 0): it starts in real mode and calls a BIOS, \
+         which this machine has not got (iPXE is such an image)"
+    )]
+    RealMode,
     /// An ELF file for a processor that is not x86.
     #[error("the kernel is an ELF file for another processor (machine {0}); an x86 image is needed")]
     WrongMachine(u16),
@@ -68,6 +74,26 @@ pub enum LoadError {
         end: u64,
         /// Bytes of RAM.
         ram: u64,
+    },
+    /// Not enough RAM where a Linux kernel can be.
+    #[error(
+        "the kernel needs memory from {start:#x} to {end:#x}, and the machine's ends at {ram:#x}: give it {mib} MiB or more; {why}",
+        mib = end.div_ceil(1 << 20),
+        why = if *relocatable {
+            "loaded lower, it would move itself up to that address, which it prefers"
+        } else {
+            "it is not relocatable"
+        }
+    )]
+    KernelMemory {
+        /// Lowest address.
+        start: u64,
+        /// Where it ends from there.
+        end: u64,
+        /// End of RAM.
+        ram: u64,
+        /// The boot protocol allows other addresses.
+        relocatable: bool,
     },
     /// Where the image wants to be there is something else than free RAM.
     #[error("the {what} at {start:#x}-{end:#x} does not lie in usable memory")]
@@ -98,6 +124,9 @@ pub enum LoadError {
         /// Its length.
         len: u64,
     },
+    /// Several modules for an image that takes one.
+    #[error("{0} modules for a Linux kernel, which takes one initrd")]
+    OneInitrd(usize),
     /// Conventional memory is taken up by the image itself.
     #[error("the image leaves no room for boot data below {0:#x}")]
     NoLowMemory(u64),

@@ -4,7 +4,7 @@ use super::bytes::{Image, put};
 use super::elf::Elf;
 use super::entry::{Entry, long64, protected32};
 use super::space::Space;
-use super::{LoadError, Options};
+use super::{LoadError, Module, Options};
 use crate::memory::layout;
 
 /// Offsets in the zero page (`struct boot_params`). The setup header has the same offsets in the file.
@@ -28,6 +28,7 @@ mod at {
     pub const CMD_LINE_PTR: usize = 0x228;
     pub const INITRD_ADDR_MAX: usize = 0x22c;
     pub const KERNEL_ALIGNMENT: usize = 0x230;
+    pub const RELOCATABLE_KERNEL: usize = 0x234;
     pub const XLOADFLAGS: usize = 0x236;
     pub const CMDLINE_SIZE: usize = 0x238;
     pub const PREF_ADDRESS: usize = 0x258;
@@ -45,9 +46,22 @@ const XLF_KERNEL_64: u16 = 1;
 const XLF_CAN_BE_LOADED_ABOVE_4G: u16 = 2;
 const LOADER_UNDEFINED: u8 = 0xff;
 const VIDEO_NORMAL: u16 = 0xffff;
-const OLDEST: u16 = 0x020a;
+/// The first protocol with a command line anywhere in low memory, and those that brought other fields.
+const OLDEST: u16 = 0x0202;
+const PROTOCOL_INITRD_MAX: u16 = 0x0203;
+const PROTOCOL_SYSSIZE: u16 = 0x0204;
+const PROTOCOL_RELOCATABLE: u16 = 0x0205;
+const PROTOCOL_CMDLINE_SIZE: u16 = 0x0206;
+const PROTOCOL_PREF_ADDRESS: u16 = 0x020a;
+const PROTOCOL_XLOADFLAGS: u16 = 0x020c;
+/// What kernels took before they said so.
+const OLD_CMDLINE_MAX: u32 = 255;
+const OLD_INITRD_MAX: u32 = 0x37ff_ffff;
 /// Protocol stated to a `vmlinux`, which has no header of its own.
 const CURRENT: u16 = 0x020f;
+const SECTOR: u64 = 512;
+/// Unit of `syssize`.
+const PARAGRAPH: u64 = 16;
 /// The 64-bit entry point, from the start of the protected-mode kernel.
 const ENTRY64: u64 = 0x200;
 const SETUP: &str = "setup header";
@@ -56,7 +70,33 @@ pub(super) fn is_bzimage(image: &Image) -> bool {
     image.0.get(at::HEADER..at::HEADER + 4) == Some(HEADER)
 }
 
-pub(super) fn load_bzimage(space: &mut Space, image: Image, options: &Options) -> Result<Entry, LoadError> {
+/// Ends of the setup header by protocol version, as far as its fields are read here.
+const HEADER_ENDS: [(u16, usize); 5] = [
+    (OLDEST, at::CMD_LINE_PTR + 4),
+    (PROTOCOL_INITRD_MAX, at::INITRD_ADDR_MAX + 4),
+    (PROTOCOL_RELOCATABLE, at::RELOCATABLE_KERNEL + 1),
+    (PROTOCOL_CMDLINE_SIZE, at::CMDLINE_SIZE + 4),
+    (PROTOCOL_PREF_ADDRESS, at::INIT_SIZE + 4),
+];
+
+/// The setup header as far as it says how to load the image; what an old protocol leaves out has its old meaning.
+struct Setup<'a> {
+    /// What is copied to the zero page.
+    header: &'a [u8],
+    /// The protected-mode kernel.
+    payload: &'a [u8],
+    /// Bytes that the kernel needs from where it runs, until it knows the memory map.
+    init_size: u64,
+    preferred: u64,
+    /// Alignment of a kernel that can be elsewhere.
+    alignment: Option<u64>,
+    xloadflags: u16,
+    cmdline_max: usize,
+    /// End of memory for the initrd.
+    initrd_end: u64,
+}
+
+fn setup<'a>(image: &Image<'a>) -> Result<Setup<'a>, LoadError> {
     let u8 = |offset| image.u8(offset as u64, SETUP);
     let u16 = |offset| image.u16(offset as u64, SETUP);
     let u32 = |offset| image.u32(offset as u64, SETUP);
@@ -72,48 +112,108 @@ pub(super) fn load_bzimage(space: &mut Space, image: Image, options: &Options) -
     if u8(at::LOADFLAGS)? & LOADED_HIGH == 0 {
         return Err(LoadError::Malformed("a zImage, which loads below 1 MiB, cannot be booted"));
     }
+    if u32(at::CODE32_START)? == 0 {
+        return Err(LoadError::RealMode);
+    }
+    let least = HEADER_ENDS.iter().rfind(|(since, _)| version >= *since).map_or(0, |(_, end)| *end);
     let header_end = at::HEADER + usize::from(u8(at::JUMP_LENGTH)?);
-    if !(at::INIT_SIZE + 4..=at::SETUP_HEADER_LIMIT).contains(&header_end) {
+    if !(least..=at::SETUP_HEADER_LIMIT).contains(&header_end) {
         return Err(LoadError::Malformed("the setup header has an impossible length"));
     }
-    let header = image.slice(at::SETUP_HEADER as u64, (header_end - at::SETUP_HEADER) as u64, SETUP)?;
-
     let setup_sectors = match u8(at::SETUP_HEADER)? {
         0 => 4,
         n => u64::from(n),
     };
-    let payload_len = u64::from(u32(at::SYSSIZE)?) * 16;
-    let payload = image.slice((setup_sectors + 1) * 512, payload_len, "protected-mode kernel")?;
-    if payload_len <= ENTRY64 {
+    let payload = payload(image, (setup_sectors + 1) * SECTOR, version)?;
+    let since = |protocol, field, before| if version >= protocol { u32(field) } else { Ok(before) };
+    let relocatable = version >= PROTOCOL_RELOCATABLE && u8(at::RELOCATABLE_KERNEL)? != 0;
+    let preferred = match version >= PROTOCOL_PREF_ADDRESS {
+        true => image.u64(at::PREF_ADDRESS as u64, SETUP)?,
+        false => layout::LEGACY_END,
+    };
+    Ok(Setup {
+        header: image.slice(at::SETUP_HEADER as u64, (header_end - at::SETUP_HEADER) as u64, SETUP)?,
+        payload,
+        init_size: u64::from(since(PROTOCOL_PREF_ADDRESS, at::INIT_SIZE, 0)?),
+        preferred,
+        // Before there was a preferred address, the kernel aligned itself after it was loaded at 1 MiB.
+        alignment: match relocatable && version >= PROTOCOL_PREF_ADDRESS {
+            true => Some(u64::from(u32(at::KERNEL_ALIGNMENT)?)),
+            false => None,
+        },
+        xloadflags: if version >= PROTOCOL_XLOADFLAGS { u16(at::XLOADFLAGS)? } else { 0 },
+        cmdline_max: since(PROTOCOL_CMDLINE_SIZE, at::CMDLINE_SIZE, OLD_CMDLINE_MAX)?.min(u32::from(u16::MAX)) as usize,
+        initrd_end: u64::from(since(PROTOCOL_INITRD_MAX, at::INITRD_ADDR_MAX, OLD_INITRD_MAX)?) + 1,
+    })
+}
+
+/// The protected-mode kernel, as far as it is in the file.
+fn payload<'a>(image: &Image<'a>, start: u64, version: u16) -> Result<&'a [u8], LoadError> {
+    const WHAT: &str = "protected-mode kernel";
+    let len = match version >= PROTOCOL_SYSSIZE {
+        true => u64::from(image.u32(at::SYSSIZE as u64, SETUP)?) * PARAGRAPH,
+        false => image.len().saturating_sub(start),
+    };
+    if len <= ENTRY64 {
         return Err(LoadError::Malformed("the protected-mode kernel is empty"));
     }
+    // The size is rounded up to paragraphs; the file need not be padded.
+    let missing = start.saturating_add(len).saturating_sub(image.len());
+    image.slice(start, if missing < PARAGRAPH { len - missing } else { len }, WHAT)
+}
 
-    let max = u32(at::CMDLINE_SIZE)?.min(u32::from(u16::MAX)) as usize;
-    if options.cmdline.len() > max {
-        return Err(LoadError::CommandLineTooLong { len: options.cmdline.len(), max });
+/// Takes memory for the kernel and says where it starts.
+///
+/// A relocatable kernel that is loaded below its preferred address moves itself up to it, so that is the lowest place.
+fn claim(space: &mut Space, setup: &Setup) -> Result<u64, LoadError> {
+    const WHAT: &str = "kernel";
+    const END: u64 = 1 << 32;
+    let len = setup.init_size.max(setup.payload.len() as u64);
+    let start = match setup.alignment {
+        None if setup.preferred < layout::LEGACY_END => {
+            return Err(LoadError::Malformed("the kernel wants to be loaded below 1 MiB"));
+        }
+        None => Some(setup.preferred),
+        Some(alignment) if !alignment.is_power_of_two() => {
+            return Err(LoadError::Malformed("the kernel's alignment is not a power of two"));
+        }
+        Some(alignment) => setup.preferred.max(layout::LEGACY_END).checked_next_multiple_of(alignment),
+    };
+    let outside = LoadError::Outside { what: WHAT, start: start.unwrap_or(u64::MAX), end: u64::MAX };
+    let Some((start, end)) = start.and_then(|start| Some((start, start.checked_add(len)?))) else {
+        return Err(outside);
+    };
+    if end > space.ram.low_end() && end <= layout::LOW_RAM_END {
+        let relocatable = setup.alignment.is_some();
+        return Err(LoadError::KernelMemory { start, end, ram: space.ram.low_end(), relocatable });
     }
-
-    let load = image.u64(at::PREF_ADDRESS as u64, SETUP)?;
-    if load < layout::LEGACY_END {
-        return Err(LoadError::Malformed("the kernel wants to be loaded below 1 MiB"));
+    match setup.alignment {
+        Some(alignment) => {
+            space.lowest(len, alignment, start..END).ok_or(LoadError::Outside { what: WHAT, start, end })
+        }
+        None => space.claim(start, len, WHAT).map(|()| start),
     }
-    let room = payload_len.max(u64::from(u32(at::INIT_SIZE)?));
-    space.claim(load, room, "kernel")?;
-    space.fill(load, payload, "kernel")?;
+}
 
-    let xloadflags = u16(at::XLOADFLAGS)?;
+pub(super) fn load_bzimage(space: &mut Space, image: Image, options: &Options) -> Result<Entry, LoadError> {
+    let setup = setup(&image)?;
+    if options.cmdline.len() > setup.cmdline_max {
+        return Err(LoadError::CommandLineTooLong { len: options.cmdline.len(), max: setup.cmdline_max });
+    }
+    let load = claim(space, &setup)?;
     let start = u32::try_from(load).map_err(|_| LoadError::Malformed("the kernel wants to be loaded above 4 GiB"))?;
+    space.fill(load, setup.payload, "kernel")?;
+
     let mut zero_page = zero_page(space, options)?;
     // The copied header overwrites what `zero_page` put into it, so the loader's fields come last.
-    put(&mut zero_page, at::SETUP_HEADER, header);
+    put(&mut zero_page, at::SETUP_HEADER, setup.header);
     put(&mut zero_page, at::CODE32_START, &start.to_le_bytes());
-    let low_limit = (u64::from(u32(at::INITRD_ADDR_MAX)?) + 1).min(space.ram.low_end());
-    let anywhere = xloadflags & XLF_CAN_BE_LOADED_ABOVE_4G != 0;
-    finish(space, zero_page, low_limit, anywhere, options).and_then(|rsi| {
-        let entry =
-            if xloadflags & XLF_KERNEL_64 != 0 { long64(space, load + ENTRY64)? } else { protected32(space, start)? };
-        Ok(Entry { rsi, ..entry })
-    })
+    let low_limit = setup.initrd_end.min(space.ram.low_end());
+    let anywhere = setup.xloadflags & XLF_CAN_BE_LOADED_ABOVE_4G != 0;
+    let rsi = finish(space, zero_page, low_limit, anywhere, options)?;
+    let entry =
+        if setup.xloadflags & XLF_KERNEL_64 != 0 { long64(space, load + ENTRY64)? } else { protected32(space, start)? };
+    Ok(Entry { rsi, ..entry })
 }
 
 pub(super) fn load_vmlinux(space: &mut Space, file: &Elf, options: &Options) -> Result<Entry, LoadError> {
@@ -155,6 +255,9 @@ fn finish(
     initrd_anywhere: bool,
     options: &Options,
 ) -> Result<u64, LoadError> {
+    if options.modules.len() > 1 {
+        return Err(LoadError::OneInitrd(options.modules.len()));
+    }
     put(&mut page, at::TYPE_OF_LOADER, &[LOADER_UNDEFINED]);
     put(&mut page, at::VID_MODE, &VIDEO_NORMAL.to_le_bytes());
     let mut cmdline = options.cmdline.as_bytes().to_vec();
@@ -162,7 +265,7 @@ fn finish(
     let cmdline = space.place_low(&cmdline, 16)?;
     put(&mut page, at::CMD_LINE_PTR, &(cmdline as u32).to_le_bytes());
     let (mut start, mut len) = (0, 0);
-    if let Some(initrd) = options.initrd {
+    if let [Module { bytes: initrd, .. }] = options.modules {
         len = initrd.len() as u64;
         start = match space.initrd_high(initrd, initrd_limit) {
             Err(LoadError::InitrdTooBig { .. }) if initrd_anywhere => space.initrd_high(initrd, u64::MAX)?,

@@ -10,15 +10,16 @@ mod elf;
 mod entry;
 mod error;
 mod linux;
+mod module;
 mod multiboot;
 mod pvh;
-mod realmode;
 mod space;
 #[cfg(test)]
 mod tests;
 
 pub use entry::{Entry, EntrySegment, EntryTable, Mode};
 pub use error::LoadError;
+pub use module::{Module, join_modules, split_modules};
 
 use std::fs::File;
 use std::io::Read;
@@ -38,12 +39,12 @@ pub struct Options<'a> {
     pub name: &'a str,
     /// Command line.
     pub cmdline: &'a str,
-    /// Initial RAM disk, or the one module of a multiboot image.
-    pub initrd: Option<&'a [u8]>,
-    /// Name of the initrd: the command line of a multiboot or PVH module.
-    pub initrd_name: &'a str,
+    /// Initial RAM disk, or the modules of a multiboot image.
+    pub modules: &'a [Module],
     /// Address of the ACPI root pointer, if there is one.
     pub rsdp: Option<u64>,
+    /// What firmware leaves from address 0 on; an image may lie there instead.
+    pub low_memory: &'a [u8],
 }
 
 /// Reads a whole file that is about to be loaded.
@@ -63,14 +64,20 @@ pub fn load(ram: &GuestRam, image: &[u8], options: &Options) -> Result<Entry, Lo
     if image.is_empty() {
         return Err(LoadError::Empty("kernel"));
     }
-    if options.initrd.is_some_and(<[u8]>::is_empty) {
+    if options.modules.iter().any(|module| module.bytes.is_empty()) {
         return Err(LoadError::Empty("initrd"));
     }
-    if options.cmdline.contains('\0') {
+    if options.cmdline.contains('\0') || options.modules.iter().any(|module| module.cmdline.contains('\0')) {
         return Err(LoadError::CommandLineNul);
     }
-    let image = Image(image);
     let space = &mut Space::new(ram);
+    let entry = place(space, Image(image), options)?;
+    space.fill_free(0, options.low_memory, "firmware's data")?;
+    Ok(entry)
+}
+
+/// Places the image and what goes with it.
+fn place(space: &mut Space, image: Image, options: &Options) -> Result<Entry, LoadError> {
     if linux::is_bzimage(&image) {
         return linux::load_bzimage(space, image, options);
     }
@@ -94,6 +101,14 @@ pub fn load(ram: &GuestRam, image: &[u8], options: &Options) -> Result<Entry, Lo
         None if file.wide => linux::load_vmlinux(space, &file, options),
         None => Err(LoadError::NotAKernel("a 32-bit ELF file without a multiboot header or a PVH entry")),
     }
+}
+
+/// Whether the image takes modules with command lines, as multiboot and PVH images do, and not one initial RAM disk.
+pub fn takes_modules(image: &[u8]) -> bool {
+    let image = Image(image);
+    !linux::is_bzimage(&image)
+        && (matches!(multiboot::find(&image), Ok(Some(_)))
+            || elf::is_elf(&image) && elf::parse(image).is_ok_and(|file| file.pvh_entry.is_some()))
 }
 
 /// First bytes of what people pass by mistake.

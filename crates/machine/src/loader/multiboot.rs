@@ -3,7 +3,6 @@
 use super::bytes::{Image, put};
 use super::elf::Elf;
 use super::entry::{Entry, protected32};
-use super::realmode;
 use super::space::Space;
 use super::{LoadError, Options};
 use crate::memory::layout;
@@ -12,7 +11,7 @@ const HEADER_MAGIC: u32 = 0x1bad_b002;
 const BOOT_MAGIC: u32 = 0x2bad_b002;
 /// The header lies in the first 8 KiB of the file.
 const SEARCH: usize = 8192;
-const LOADER_NAME: &[u8] = b"tollgate\0";
+const LOADER_NAME: &str = "tollgate";
 
 /// Header flags: modules on page boundaries, memory information (both always given), addresses in the header.
 const FLAG_PAGE_ALIGN: u32 = 1;
@@ -102,30 +101,45 @@ pub(super) fn load_flat(
     start(space, entry as u32, options)
 }
 
-/// Places the module and the information structure.
-fn start(space: &mut Space, entry: u32, options: &Options) -> Result<Entry, LoadError> {
-    realmode::install(space)?;
-    let module = match options.initrd {
-        Some(initrd) => {
-            let len = initrd.len() as u64;
-            let window = layout::LEGACY_END..space.ram.low_end();
-            let at = space.lowest_pages(len, window).ok_or(LoadError::InitrdTooBig { len })?;
-            space.fill(at, initrd, "module")?;
-            Some((at as u32, (at + len) as u32))
-        }
-        None => None,
-    };
+/// Strings at the end of the information structure.
+struct Texts {
+    /// Where the next one goes.
+    at: usize,
+    bytes: Vec<u8>,
+}
 
-    // The first word of the command line is the image's name, as kernels that parse it like `argv` expect.
-    let cmdline = format!("{}\0", [options.name, options.cmdline].join(" ").trim());
-    let module_name = format!("{}\0", options.initrd_name);
+impl Texts {
+    /// Appends one and says where it is.
+    fn add(&mut self, text: &str) -> usize {
+        let at = self.at;
+        self.bytes.extend(text.as_bytes());
+        self.bytes.push(0);
+        self.at += text.len() + 1;
+        at
+    }
+}
+
+/// Places the modules and the information structure.
+fn start(space: &mut Space, entry: u32, options: &Options) -> Result<Entry, LoadError> {
+    let window = layout::LEGACY_END..space.ram.low_end();
+    let mut modules = Vec::new();
+    for module in options.modules {
+        let len = module.bytes.len() as u64;
+        let at = space.lowest_pages(len, window.clone()).ok_or(LoadError::InitrdTooBig { len })?;
+        space.fill(at, &module.bytes, "module")?;
+        modules.push((at as u32, (at + len) as u32));
+    }
+
+    // The first word of a command line is the file's name, as kernels that parse it like `argv` expect.
+    let cmdline = [options.name, options.cmdline].join(" ");
     let map = space.ram.e820();
-    let module_at = INFO_LEN;
-    let map_at = module_at + MODULE_LEN;
-    let cmdline_at = map_at + MEMORY_ENTRY_LEN * map.len();
-    let module_name_at = cmdline_at + cmdline.len();
-    let loader_name_at = module_name_at + module_name.len();
-    let mut block = vec![0; loader_name_at + LOADER_NAME.len()];
+    let modules_at = INFO_LEN;
+    let map_at = modules_at + MODULE_LEN * modules.len();
+    let mut texts = Texts { at: map_at + MEMORY_ENTRY_LEN * map.len(), bytes: Vec::new() };
+    let cmdline_at = texts.add(cmdline.trim());
+    let module_texts: Vec<usize> = options.modules.iter().map(|module| texts.add(&module.cmdline)).collect();
+    let loader_name_at = texts.add(LOADER_NAME);
+    let mut block = vec![0; texts.at];
     let base = space.low(block.len() as u64, 16)?;
     let address = |offset: usize| (base as u32 + offset as u32).to_le_bytes();
 
@@ -134,15 +148,16 @@ fn start(space: &mut Space, entry: u32, options: &Options) -> Result<Entry, Load
     put(&mut block, 4, &((layout::CONVENTIONAL_END >> 10) as u32).to_le_bytes());
     put(&mut block, 8, &upper_kib.to_le_bytes());
     put(&mut block, 16, &address(cmdline_at));
-    put(&mut block, 20, &u32::from(module.is_some()).to_le_bytes());
-    put(&mut block, 24, &address(module_at));
+    put(&mut block, 20, &(modules.len() as u32).to_le_bytes());
+    put(&mut block, 24, &address(modules_at));
     put(&mut block, 44, &((MEMORY_ENTRY_LEN * map.len()) as u32).to_le_bytes());
     put(&mut block, 48, &address(map_at));
     put(&mut block, 64, &address(loader_name_at));
-    if let Some((start, end)) = module {
-        put(&mut block, module_at, &start.to_le_bytes());
-        put(&mut block, module_at + 4, &end.to_le_bytes());
-        put(&mut block, module_at + 8, &address(module_name_at));
+    for (index, ((start, end), text)) in modules.into_iter().zip(module_texts).enumerate() {
+        let slot = modules_at + MODULE_LEN * index;
+        put(&mut block, slot, &start.to_le_bytes());
+        put(&mut block, slot + 4, &end.to_le_bytes());
+        put(&mut block, slot + 8, &address(text));
     }
     for (index, entry) in map.iter().enumerate() {
         let slot = map_at + MEMORY_ENTRY_LEN * index;
@@ -152,9 +167,7 @@ fn start(space: &mut Space, entry: u32, options: &Options) -> Result<Entry, Load
         put(&mut block, slot + 12, &entry.len.to_le_bytes());
         put(&mut block, slot + 20, &(entry.kind as u32).to_le_bytes());
     }
-    put(&mut block, cmdline_at, cmdline.as_bytes());
-    put(&mut block, module_name_at, module_name.as_bytes());
-    put(&mut block, loader_name_at, LOADER_NAME);
+    put(&mut block, cmdline_at, &texts.bytes);
     space.fill(base, &block, "multiboot information")?;
     let entry = protected32(space, entry)?;
     Ok(Entry { rax: u64::from(BOOT_MAGIC), rbx: base, ..entry })

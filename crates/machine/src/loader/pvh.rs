@@ -16,27 +16,35 @@ const MEMORY_ENTRY_LEN: usize = 24;
 pub(super) fn load(space: &mut Space, file: &Elf, entry: u32, options: &Options) -> Result<Entry, LoadError> {
     file.place(space)?;
     file.checked_entry(u64::from(entry))?;
-    let module = match options.initrd {
-        Some(initrd) => Some((space.initrd_high(initrd, space.ram.low_end())?, initrd.len() as u64)),
-        None => None,
-    };
+    let mut modules = Vec::new();
+    for module in options.modules {
+        let start = space.initrd_high(&module.bytes, space.ram.low_end())?;
+        modules.push((start, module.bytes.len() as u64, &module.cmdline));
+    }
     let map = space.ram.e820();
     let modules_at = START_INFO_LEN;
-    let map_at = modules_at + MODULE_LEN * usize::from(module.is_some());
+    let map_at = modules_at + MODULE_LEN * modules.len();
     let cmdline_at = map_at + MEMORY_ENTRY_LEN * map.len();
-    let name_at = cmdline_at + options.cmdline.len() + 1;
-    let mut block = vec![0; name_at + options.initrd_name.len() + 1];
+    let texts_at = cmdline_at + options.cmdline.len() + 1;
+    let texts: usize = options.modules.iter().map(|module| module.cmdline.len() + 1).sum();
+    let mut block = vec![0; texts_at + texts];
     let base = space.low(block.len() as u64, 16)?;
     let address = |offset: usize| (base + offset as u64).to_le_bytes();
 
     put(&mut block, 0, &MAGIC.to_le_bytes());
     put(&mut block, 4, &VERSION.to_le_bytes());
-    if let Some((start, len)) = module {
-        put(&mut block, 12, &1u32.to_le_bytes());
+    if !modules.is_empty() {
+        put(&mut block, 12, &(modules.len() as u32).to_le_bytes());
         put(&mut block, 16, &address(modules_at));
-        put(&mut block, modules_at, &start.to_le_bytes());
-        put(&mut block, modules_at + 8, &len.to_le_bytes());
-        put(&mut block, modules_at + 16, &address(name_at));
+    }
+    let mut text_at = texts_at;
+    for (index, (start, len, text)) in modules.into_iter().enumerate() {
+        let slot = modules_at + MODULE_LEN * index;
+        put(&mut block, slot, &start.to_le_bytes());
+        put(&mut block, slot + 8, &len.to_le_bytes());
+        put(&mut block, slot + 16, &address(text_at));
+        put(&mut block, text_at, text.as_bytes());
+        text_at += text.len() + 1;
     }
     put(&mut block, 24, &address(cmdline_at));
     put(&mut block, 32, &options.rsdp.unwrap_or(0).to_le_bytes());
@@ -49,7 +57,6 @@ pub(super) fn load(space: &mut Space, file: &Elf, entry: u32, options: &Options)
         put(&mut block, slot + 16, &(entry.kind as u32).to_le_bytes());
     }
     put(&mut block, cmdline_at, options.cmdline.as_bytes());
-    put(&mut block, name_at, options.initrd_name.as_bytes());
     space.fill(base, &block, "PVH start info")?;
     Ok(Entry { rbx: base, ..protected32(space, entry)? })
 }

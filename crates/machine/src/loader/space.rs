@@ -44,11 +44,6 @@ impl<'a> Space<'a> {
         Ok(())
     }
 
-    /// Whether any of the range is taken.
-    pub fn is_taken(&self, start: u64, len: u64) -> bool {
-        self.taken.iter().any(|r| r.start < start + len && start < r.end)
-    }
-
     /// The gaps between what is taken, within `window`.
     fn gaps(&self, window: Range<u64>) -> Vec<Range<u64>> {
         let mut gaps = Vec::new();
@@ -77,8 +72,13 @@ impl<'a> Space<'a> {
 
     /// Takes the lowest whole pages within `window` that hold `len` bytes.
     pub fn lowest_pages(&mut self, len: u64, window: Range<u64>) -> Option<u64> {
+        self.lowest(len, PAGE, window)
+    }
+
+    /// Takes the lowest `len` bytes within `window` that start at a multiple of `align`.
+    pub fn lowest(&mut self, len: u64, align: u64, window: Range<u64>) -> Option<u64> {
         let fit = |gap: Range<u64>| {
-            let at = gap.start.next_multiple_of(PAGE);
+            let at = gap.start.checked_next_multiple_of(align)?;
             at.checked_add(len).filter(|&end| end <= gap.end).map(|_| at)
         };
         let at = self.gaps(window).into_iter().find_map(fit)?;
@@ -101,6 +101,14 @@ impl<'a> Space<'a> {
     pub fn fill(&self, start: u64, bytes: &[u8], what: &'static str) -> Result<(), LoadError> {
         let end = start.saturating_add(bytes.len() as u64);
         if self.ram.write(start, bytes) { Ok(()) } else { Err(LoadError::Outside { what, start, end }) }
+    }
+
+    /// Copies into RAM, but for what is taken.
+    pub fn fill_free(&self, start: u64, bytes: &[u8], what: &'static str) -> Result<(), LoadError> {
+        for gap in self.gaps(start..start + bytes.len() as u64) {
+            self.fill(gap.start, &bytes[(gap.start - start) as usize..(gap.end - start) as usize], what)?;
+        }
+        Ok(())
     }
 
     /// Places an initrd as high as possible below `limit`.

@@ -21,6 +21,7 @@ fn bzimage() -> Vec<u8> {
     put(&mut image, 0x202, b"HdrS");
     put(&mut image, 0x206, &[0x0f, 0x02]);
     put(&mut image, 0x211, &[1]);
+    put(&mut image, 0x214, &(MIB as u32).to_le_bytes());
     put(&mut image, 0x22c, &0x7fff_ffffu32.to_le_bytes());
     put(&mut image, 0x230, &0x20_0000u32.to_le_bytes());
     put(&mut image, 0x234, &[1, 21, 3, 0]);
@@ -103,7 +104,15 @@ fn ram(mib: u64) -> GuestRam {
 }
 
 fn options() -> Options<'static> {
-    Options { name: "kernel", cmdline: "console=ttyS0", initrd: None, initrd_name: "initrd", rsdp: Some(0xe0000) }
+    Options { name: "kernel", cmdline: "console=ttyS0", modules: &[], rsdp: Some(0xe0000), low_memory: &[] }
+}
+
+fn module(bytes: &[u8], cmdline: &str) -> Module {
+    Module { bytes: bytes.to_vec(), cmdline: cmdline.to_owned(), file: String::new() }
+}
+
+fn initrd(bytes: &[u8]) -> [Module; 1] {
+    [module(bytes, "initrd")]
 }
 
 fn read<const N: usize>(ram: &GuestRam, address: u64) -> [u8; N] {
@@ -140,8 +149,7 @@ fn translate(ram: &GuestRam, cr3: u64, address: u64) -> u64 {
 #[test]
 fn a_bzimage_is_entered_in_long_mode() {
     let ram = ram(64);
-    let initrd = [7; 5000];
-    let entry = load(&ram, &bzimage(), &Options { initrd: Some(&initrd), ..options() }).unwrap();
+    let entry = load(&ram, &bzimage(), &Options { modules: &initrd(&[7; 5000]), ..options() }).unwrap();
     assert_eq!((entry.mode, entry.rip), (Mode::Long64, KERNEL_AT + 0x200));
     assert_eq!(read::<4>(&ram, KERNEL_AT), [0x90; 4]);
     for address in [0, 0x1234_5678, 0xffff_ffff] {
@@ -163,6 +171,15 @@ fn a_bzimage_is_entered_in_long_mode() {
 }
 
 #[test]
+fn the_last_paragraph_of_a_bzimage_need_not_be_whole() {
+    let image = bzimage();
+    let ram = ram(64);
+    load(&ram, &image[..image.len() - 15], &options()).unwrap();
+    assert_eq!(read::<3>(&ram, KERNEL_AT + 0x3f0), [0x90, 0, 0]);
+    assert!(matches!(fails(64, &image[..image.len() - 16]), LoadError::Truncated { .. }));
+}
+
+#[test]
 fn a_32_bit_bzimage_is_entered_in_protected_mode() {
     let mut image = bzimage();
     image[0x236] = 0;
@@ -175,16 +192,16 @@ fn a_32_bit_bzimage_is_entered_in_protected_mode() {
 fn an_initrd_respects_its_limit_unless_the_kernel_takes_it_anywhere() {
     let mut image = bzimage();
     put(&mut image, 0x22c, &(32 * MIB as u32 - 1).to_le_bytes());
-    let big = vec![1; 20 * MIB as usize];
-    let small = [1; 100];
+    let big = initrd(&vec![1; 20 * MIB as usize]);
+    let small = initrd(&[1; 100]);
     let ram = ram(64);
-    let entry = load(&ram, &image, &Options { initrd: Some(&small), ..options() }).unwrap();
+    let entry = load(&ram, &image, &Options { modules: &small, ..options() }).unwrap();
     assert_eq!(read32(&ram, entry.rsi + 0x218), 32 * MIB - 4096);
     let ram = self::ram(64);
-    let entry = load(&ram, &image, &Options { initrd: Some(&big), ..options() }).unwrap();
+    let entry = load(&ram, &image, &Options { modules: &big, ..options() }).unwrap();
     assert_eq!(read32(&ram, entry.rsi + 0x218), 44 * MIB);
     image[0x236] = 1;
-    let refused = load(&self::ram(64), &image, &Options { initrd: Some(&big), ..options() });
+    let refused = load(&self::ram(64), &image, &Options { modules: &big, ..options() });
     assert!(matches!(refused, Err(LoadError::InitrdTooBig { .. })), "{refused:?}");
 }
 
@@ -196,19 +213,79 @@ fn broken_bzimages_are_refused() {
         put(&mut image, offset, value);
         image
     };
-    assert!(matches!(fails(1, &whole), LoadError::TooLittleMemory { .. }));
-    assert!(matches!(fails(16, &whole), LoadError::TooLittleMemory { .. }));
-    assert!(matches!(fails(64, &change(0x206, &[9, 2])), LoadError::OldProtocol { major: 2, minor: 9 }));
+    assert!(matches!(fails(64, &change(0x206, &[1, 2])), LoadError::OldProtocol { major: 2, minor: 1 }));
+    assert!(matches!(fails(64, &change(0x214, &[0; 4])), LoadError::RealMode));
+    assert!(matches!(fails(64, &change(0x230, &[3])), LoadError::Malformed(_)));
     assert!(matches!(fails(64, &change(0x1fe, &[0])), LoadError::Malformed(_)));
     assert!(matches!(fails(64, &change(0x211, &[0])), LoadError::Malformed(_)));
     assert!(matches!(fails(64, &change(0x201, &[0xff])), LoadError::Malformed(_)));
     assert!(matches!(fails(64, &change(0x1f4, &[0xff; 4])), LoadError::Truncated { .. }));
     assert!(matches!(fails(64, &change(0x1f4, &[0; 4])), LoadError::Malformed(_)));
-    assert!(matches!(fails(64, &change(0x258, &[0; 8])), LoadError::Malformed(_)));
     assert!(matches!(fails(64, &change(0x258, &[0xff; 8])), LoadError::Outside { .. }));
+    assert!(matches!(fails(64, &change(0x25c, &[1])), LoadError::Outside { .. }));
+    assert!(matches!(fails(64, &change(0x260, &[0xff; 4])), LoadError::Outside { .. }));
+    let mut fixed = change(0x258, &[0; 8]);
+    fixed[0x234] = 0;
+    assert!(matches!(fails(64, &fixed), LoadError::Malformed(_)));
     let long = "x".repeat(2048);
     let refused = load(&ram(64), &whole, &Options { cmdline: &long, ..options() });
     assert!(matches!(refused, Err(LoadError::CommandLineTooLong { len: 2048, max: 2047 })));
+}
+
+#[test]
+fn a_relocatable_bzimage_is_placed_at_or_above_its_preferred_address() {
+    let at = |preferred: u64, alignment: u32, relocatable: u8| {
+        let mut image = bzimage();
+        put(&mut image, 0x230, &alignment.to_le_bytes());
+        put(&mut image, 0x234, &[relocatable]);
+        put(&mut image, 0x258, &preferred.to_le_bytes());
+        load(&ram(32), &image, &options()).map(|entry| entry.rip - 0x200)
+    };
+    assert_eq!(at(KERNEL_AT, 0x20_0000, 1).unwrap(), KERNEL_AT);
+    assert_eq!(at(0, 0x20_0000, 1).unwrap(), 2 * MIB);
+    assert_eq!(at(0, 0x1000, 1).unwrap(), MIB);
+    assert_eq!(at(5 * MIB, 0x40_0000, 1).unwrap(), 8 * MIB);
+    assert_eq!(at(5 * MIB, 0x40_0000, 0).unwrap(), 5 * MIB);
+    // Room of a mebibyte; RAM ends at 32.
+    assert_eq!(at(31 * MIB, 0x1000, 1).unwrap(), 31 * MIB);
+    // Aligned, it would begin where RAM ends.
+    assert!(at(31 * MIB, 0x20_0000, 1).unwrap_err().to_string().contains("from 0x2000000 to 0x2100000"));
+    // Conventional memory is not for kernels, however small.
+    let mut small = bzimage();
+    put(&mut small, 0x258, &[0; 8]);
+    put(&mut small, 0x260, &[0; 4]);
+    assert_eq!(load(&ram(32), &small, &options()).unwrap().rip, 2 * MIB + 0x200);
+    for relocatable in [0, 1] {
+        let refused = at(31 * MIB + 0x1000, 0x1000, relocatable).unwrap_err();
+        assert!(matches!(refused, LoadError::KernelMemory { .. }), "{refused}");
+        let text = refused.to_string();
+        assert!(text.contains("give it 33 MiB") && text.contains("not relocatable") == (relocatable == 0), "{text}");
+    }
+}
+
+#[test]
+fn older_protocols_mean_what_they_meant() {
+    let mut image = bzimage();
+    put(&mut image, 0x200, &[0xeb, 0x66, b'H', b'd', b'r', b'S', 7, 2]);
+    let ram = ram(64);
+    let entry = load(&ram, &image, &Options { modules: &initrd(&[5]), ..options() }).unwrap();
+    assert_eq!((entry.mode, entry.rip), (Mode::Protected32, MIB));
+    assert_eq!(read::<2>(&ram, MIB), [0x90; 2]);
+    assert_eq!(read32(&ram, entry.rsi + 0x214), MIB);
+    assert_eq!(read32(&ram, entry.rsi + 0x218), 64 * MIB - 4096);
+    // 2.02: neither command line size nor initrd limit, and the size of the kernel is that of the file.
+    put(&mut image, 0x206, &[2]);
+    put(&mut image, 0x201, &[0x2a]);
+    put(&mut image, 0x1f4, &[0xff; 4]);
+    put(&mut image, 0x22c, &[0; 16]);
+    let ram = self::ram(1024);
+    let entry = load(&ram, &image, &Options { modules: &initrd(&[5]), ..options() }).unwrap();
+    assert_eq!(read32(&ram, entry.rsi + 0x218), 0x3800_0000 - 4096);
+    assert_eq!(read32(&ram, entry.rsi + 0x22c), 0, "beyond the header");
+    let refused = load(&ram, &image, &Options { cmdline: &"x".repeat(256), ..options() });
+    assert!(matches!(refused, Err(LoadError::CommandLineTooLong { len: 256, max: 255 })));
+    image[0x201] = 0x29;
+    assert!(matches!(fails(64, &image), LoadError::Malformed(_)));
 }
 
 #[test]
@@ -224,7 +301,7 @@ fn a_vmlinux_is_entered_at_its_entry_point_with_a_zero_page() {
 #[test]
 fn a_pvh_image_gets_its_start_info() {
     let ram = ram(64);
-    let entry = load(&ram, &pvh(KERNEL_AT), &Options { initrd: Some(&[9; 3]), ..options() }).unwrap();
+    let entry = load(&ram, &pvh(KERNEL_AT), &Options { modules: &initrd(&[9; 3]), ..options() }).unwrap();
     assert_eq!((entry.mode, entry.rip, entry.cr0), (Mode::Protected32, KERNEL_AT + 32, 0x11));
     let info = entry.rbx;
     assert_eq!(read32(&ram, info), 0x336e_c578);
@@ -243,7 +320,7 @@ fn a_pvh_image_gets_its_start_info() {
 fn a_multiboot_image_gets_its_information() {
     for address in [0x8000, 4 * MIB as u32] {
         let ram = ram(64);
-        let entry = load(&ram, &multiboot(address), &Options { initrd: Some(b"A=1\n"), ..options() }).unwrap();
+        let entry = load(&ram, &multiboot(address), &Options { modules: &initrd(b"A=1\n"), ..options() }).unwrap();
         assert_eq!((entry.mode, entry.rip), (Mode::Protected32, u64::from(address) + 16));
         assert_eq!(entry.rax, 0x2bad_b002);
         let info = entry.rbx;
@@ -260,8 +337,68 @@ fn a_multiboot_image_gets_its_information() {
         assert_eq!(read32(&ram, info + 44), 24 * ram.e820().len() as u64);
         assert_eq!((read32(&ram, map + 48), read64(&ram, map + 52), read64(&ram, map + 60)), (20, MIB, 63 * MIB));
         assert_eq!(text(&ram, read32(&ram, info + 64)), "tollgate");
-        assert_eq!(read32(&ram, 4 * 0x73), 0xf000_ff10);
     }
+}
+
+#[test]
+fn modules_have_pages_and_command_lines_of_their_own() {
+    let modules = [module(&[1; 5000], "vmlinuz console=hvc0"), module(b"cpio", "initrd"), module(&[3; 4096], "")];
+    for (image, slots, sizes) in [(multiboot(4 * MIB as u32), 16, [5000, 4, 4096]), (pvh(4 * MIB), 32, [5000, 4, 4096])]
+    {
+        let ram = ram(64);
+        let entry = load(&ram, &image, &Options { modules: &modules, ..options() }).unwrap();
+        let is_pvh = slots == 32;
+        let (count, list) = match is_pvh {
+            true => (read32(&ram, entry.rbx + 12), read64(&ram, entry.rbx + 16)),
+            false => (read32(&ram, entry.rbx + 20), read32(&ram, entry.rbx + 24)),
+        };
+        assert_eq!(count, 3);
+        let mut ends = vec![4 * MIB + 0x2000];
+        for (index, module) in modules.iter().enumerate() {
+            let slot = list + slots * index as u64;
+            let (start, len, cmdline) = match is_pvh {
+                true => (read64(&ram, slot), read64(&ram, slot + 8), read64(&ram, slot + 16)),
+                false => {
+                    let start = read32(&ram, slot);
+                    (start, read32(&ram, slot + 4) - start, read32(&ram, slot + 8))
+                }
+            };
+            assert_eq!((start % 4096, len), (0, sizes[index]));
+            assert_eq!(read::<4>(&ram, start), module.bytes[..4]);
+            assert_eq!(text(&ram, cmdline), module.cmdline);
+            // No two share a page.
+            assert!(ends.iter().all(|end| start >= *end || start + len <= *end - 4096));
+            ends.push((start + len).next_multiple_of(4096));
+        }
+    }
+    let refused = load(&ram(64), &bzimage(), &Options { modules: &modules, ..options() });
+    assert!(matches!(refused, Err(LoadError::OneInitrd(3))), "{refused:?}");
+}
+
+#[test]
+fn a_list_of_modules_is_split_at_single_commas() {
+    assert_eq!(split_modules("vmlinuz a=1,,2 b,initrd"), ["vmlinuz a=1,2 b", "initrd"]);
+    assert_eq!(split_modules(",,,x"), [",", "x"]);
+    assert_eq!(join_modules(["a,b c", "d"].into_iter()), "a,,b c,d");
+    assert!(takes_modules(&multiboot(MIB as u32)) && takes_modules(&pvh(MIB)) && takes_modules(&flat(0, 0)));
+    assert!(!takes_modules(&bzimage()) && !takes_modules(&elf64(MIB)) && !takes_modules(b""));
+}
+
+#[test]
+fn firmware_s_low_memory_gives_way_to_the_image() {
+    let low_memory = [0x5a; 0x500];
+    for image in [bzimage(), elf64(KERNEL_AT), pvh(KERNEL_AT), multiboot(MIB as u32)] {
+        let ram = ram(64);
+        load(&ram, &image, &Options { low_memory: &low_memory, ..options() }).unwrap();
+        assert_eq!(read::<0x501>(&ram, 0)[0x4ff..], [0x5a, 0]);
+        assert_eq!(read::<1>(&ram, 0), [0x5a]);
+    }
+    let mut image = multiboot(0x100);
+    put(&mut image, 72, &0x300u32.to_le_bytes());
+    let ram = ram(64);
+    load(&ram, &image, &Options { low_memory: &low_memory, ..options() }).unwrap();
+    assert_eq!(read::<2>(&ram, 0xff), [0x5a, 0xcc]);
+    assert_eq!(read::<2>(&ram, 0x3ff), [0, 0x5a]);
 }
 
 #[test]
@@ -329,7 +466,7 @@ fn what_is_not_a_kernel_is_named() {
         assert!(message.contains(word) && !message.contains('\n'), "{message}");
     }
     assert!(matches!(fails(16, b""), LoadError::Empty("kernel")));
-    let empty = load(&ram(64), &bzimage(), &Options { initrd: Some(&[]), ..options() });
+    let empty = load(&ram(64), &bzimage(), &Options { modules: &initrd(&[]), ..options() });
     assert!(matches!(empty, Err(LoadError::Empty("initrd"))));
     let nul = load(&ram(64), &bzimage(), &Options { cmdline: "a\0b", ..options() });
     assert!(matches!(nul, Err(LoadError::CommandLineNul)));
@@ -341,7 +478,9 @@ fn what_is_not_a_kernel_is_named() {
 fn every_truncation_is_refused() {
     for image in [bzimage(), elf64(KERNEL_AT), pvh(KERNEL_AT), multiboot(MIB as u32)] {
         let ram = ram(64);
-        for len in 0..image.len() {
+        // The size of a bzImage is in paragraphs: all of the last one but a byte may be missing.
+        let whole = if linux::is_bzimage(&Image(&image)) { image.len() - 15 } else { image.len() };
+        for len in 0..whole {
             assert!(load(&ram, &image[..len], &options()).is_err(), "{len} of {}", image.len());
         }
     }
@@ -361,7 +500,7 @@ proptest! {
     fn mutations_never_panic(
         which in 0usize..5,
         changes in prop::collection::vec((0usize..0x300, prop_oneof![any::<u8>(), Just(0), Just(0xff), Just(0x7f)]), 1..12),
-        initrd in prop::option::of(prop::collection::vec(any::<u8>(), 0..100)),
+        modules in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..4),
     ) {
         let mut image = match which {
             0 => bzimage(),
@@ -375,7 +514,8 @@ proptest! {
             image[offset] = value;
         }
         let ram = ram(18);
-        if let Err(error) = load(&ram, &image, &Options { initrd: initrd.as_deref(), ..options() }) {
+        let modules: Vec<Module> = modules.iter().map(|bytes| module(bytes, "module with arguments")).collect();
+        if let Err(error) = load(&ram, &image, &Options { modules: &modules, low_memory: &[1; 0x500], ..options() }) {
             prop_assert!(!error.to_string().contains('\n'));
         }
     }

@@ -1,0 +1,100 @@
+//! What a PC's firmware leaves in memory for whoever runs after it: interrupt vectors with their handlers, the BIOS data
+//! area and its extension, SMBIOS tables, and the [ACPI tables](crate::acpi).
+//!
+//! No firmware runs on this board. These are its results alone, for images that look for them: hypervisors and kernels
+//! place their real-mode code below the base memory size that the data area states, and search for tables in its extension.
+
+mod data_area;
+mod handlers;
+mod smbios;
+#[cfg(test)]
+mod tests;
+
+use std::ops::RangeInclusive;
+
+use ledger::profile::CpuidLeaf;
+use thiserror::Error;
+
+use crate::acpi::{self, AcpiError};
+use crate::memory::{GuestRam, layout};
+
+/// What the contents depend on.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Local APIC IDs of the processors, the boot processor first.
+    pub apic_ids: Vec<u32>,
+    /// ID of the I/O APIC.
+    pub io_apic_id: u8,
+    /// The processor, for SMBIOS.
+    pub processor: Processor,
+    /// The machine is a virtual one as far as its guest is concerned.
+    pub virtual_machine: bool,
+    /// Second of the day at which the real-time clock starts.
+    pub second_of_day: u32,
+}
+
+/// What SMBIOS says of the processor.
+#[derive(Clone, Debug, Default)]
+pub struct Processor {
+    /// Vendor, as a string.
+    pub manufacturer: String,
+    /// What it is called.
+    pub name: String,
+    /// CPUID leaf 1: EAX and EDX.
+    pub id: [u32; 2],
+    /// Frequency in MHz.
+    pub mhz: u16,
+}
+
+impl Processor {
+    /// From what CPUID says.
+    pub fn of(cpuid: &[CpuidLeaf], hz: u64) -> Self {
+        const BRAND: RangeInclusive<u32> = 0x8000_0002..=0x8000_0004;
+        let leaf = |number| cpuid.iter().find(|l| l.leaf == number);
+        let text = |registers: Vec<u32>| {
+            let bytes: Vec<u8> = registers.iter().flat_map(|r| r.to_le_bytes()).take_while(|&b| b != 0).collect();
+            String::from_utf8_lossy(&bytes).trim().to_owned()
+        };
+        Self {
+            manufacturer: text(leaf(0).map_or(Vec::new(), |l| vec![l.ebx, l.edx, l.ecx])),
+            name: text(BRAND.filter_map(leaf).flat_map(|l| [l.eax, l.ebx, l.ecx, l.edx]).collect()),
+            id: leaf(1).map_or([0; 2], |l| [l.eax, l.edx]),
+            mhz: u16::try_from(hz / 1_000_000).unwrap_or(u16::MAX),
+        }
+    }
+}
+
+/// What firmware has left, for loaders.
+#[derive(Clone, Debug)]
+pub struct Firmware {
+    /// Address of the ACPI root pointer.
+    pub rsdp: u64,
+    /// Interrupt vectors and BIOS data area, from address 0 on. A loader writes them where an image leaves them room.
+    pub low_memory: Vec<u8>,
+}
+
+/// Why there is no room for firmware's tables.
+#[derive(Debug, Error)]
+pub enum FirmwareError {
+    /// ACPI tables.
+    #[error(transparent)]
+    Acpi(#[from] AcpiError),
+    /// The firmware area is not RAM.
+    #[error("there is no memory at {0:#x} for firmware's tables")]
+    NoMemory(u64),
+}
+
+/// Writes what lies in reserved memory, and says what a loader needs for the rest.
+pub fn install(ram: &GuestRam, config: &Config) -> Result<Firmware, FirmwareError> {
+    let acpi = acpi::Config { apic_ids: config.apic_ids.clone(), io_apic_id: config.io_apic_id };
+    let rsdp = acpi::install(ram, &acpi)?;
+    let put = |address: u64, bytes: &[u8]| {
+        if ram.write(address, bytes) { Ok(()) } else { Err(FirmwareError::NoMemory(address)) }
+    };
+    put(layout::CONVENTIONAL_END, &data_area::extended())?;
+    put(layout::SMBIOS.start, &smbios::build(config, ram))?;
+    handlers::CODE.iter().try_for_each(|handler| put(handler.address(), handler.code))?;
+    let mut low_memory = handlers::vectors();
+    low_memory.extend(data_area::build(config.second_of_day));
+    Ok(Firmware { rsdp, low_memory })
+}
