@@ -24,7 +24,11 @@ impl Linux {
     /// below 4 GiB.
     pub fn find(machine: &Machine) -> Option<Self> {
         let cpus = machine.vcpus.all.iter().map(|v| &v.cpu);
-        let views = cpus.flat_map(|cpu| [cpu.cr3, cpu.cr3 & !ISOLATED].map(|root| View { cpu, root }));
+        let views = cpus.flat_map(|cpu| {
+            // A guest that is still under its hypervisor has a root of its own.
+            let root = cpu.vmx.visible.map_or(cpu.cr3, |guest| guest.cr3);
+            [root, root & !ISOLATED].map(|root| View { cpu, root })
+        });
         let mapped = views.into_iter().find_map(|view| {
             let (start, len) = view.image()?;
             let kernel = machine.ram.with_ram(start, len, |image| symbols::kallsyms(image, 0)).ok()?;

@@ -2,6 +2,7 @@
 
 mod compare;
 mod cpu_cmd;
+mod ending;
 mod input;
 mod lab_cmd;
 mod memory;

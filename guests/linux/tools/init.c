@@ -1,6 +1,6 @@
 /* Process 1 of the guest image. As /init of an initramfs it may load modules and move to a root disk (root=/dev/vda);
-   as /sbin/init, or with no root= given, it runs the workload that the kernel command line names (tollgate.run=) and
-   powers the machine off. */
+   as /sbin/init, or with no root= given, it runs the workload that the kernel command line names (tollgate.run=), tells the
+   machine its exit status, and powers the machine off. */
 #define _GNU_SOURCE
 #include "tools.h"
 
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/io.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
 #include <sys/stat.h>
@@ -19,8 +20,20 @@
 #include <unistd.h>
 
 enum { DISK_WAIT_MS = 10000, DISK_POLL_MS = 5 };
+/* The status port of docs/marker-port.md, and what init ends with when it cannot run the workload. */
+enum { STATUS_PORT = 0x1f0d, STATUS_PRESENT = 0x53, NO_WORKLOAD = 127 };
 
-_Noreturn static void power_off(void) {
+/* Tells the machine, where it has a status port, how the run is to end. */
+static void report(int status) {
+    if (ioperm(STATUS_PORT, 1, 1))
+        return;
+    if (inb(STATUS_PORT) == STATUS_PRESENT)
+        outb((unsigned char)status, STATUS_PORT);
+    ioperm(STATUS_PORT, 1, 0);
+}
+
+_Noreturn static void power_off(int status) {
+    report(status);
     tcdrain(1); /* or the last lines are lost on machines that model the line's speed */
     sync();
     mount(NULL, "/", NULL, MS_REMOUNT | MS_RDONLY, NULL);
@@ -31,7 +44,7 @@ _Noreturn static void power_off(void) {
 
 _Noreturn static void give_up(const char *what) {
     say("%s: %s", what, strerror(errno));
-    power_off();
+    power_off(NO_WORKLOAD);
 }
 
 static void mount_kernel_file_systems(void) {
@@ -140,9 +153,9 @@ static int run_workload(const char *workload) {
         else
             execl("/bin/sh", "sh", "-c", workload, (char *)NULL);
         say("/bin/sh: %s", strerror(errno));
-        _exit(127);
+        _exit(NO_WORKLOAD);
     }
-    int status = 127 << 8;
+    int status = NO_WORKLOAD << 8;
     for (;;) {
         int reaped_status;
         pid_t reaped = wait(&reaped_status);
@@ -176,7 +189,7 @@ int init_main(int argc, char **argv) {
     say("Linux %s, processors: %ld, up %.6f s", kernel.release, sysconf(_SC_NPROCESSORS_ONLN), now());
     const char *argument = kernel_argument("tollgate.run");
     char *workload = strdup(argument ? argument : "demo");
-    int status = workload ? run_workload(workload) : 1;
+    int status = workload ? run_workload(workload) : NO_WORKLOAD;
     say("workload %s: status %d, up %.6f s", workload ? workload : "", status, now());
-    power_off();
+    power_off(status);
 }

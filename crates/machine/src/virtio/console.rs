@@ -14,6 +14,8 @@ const MAX_REQUEST: usize = 64 << 10;
 struct Streams {
     input: VecDeque<u8>,
     output: Vec<u8>,
+    /// The driver has offered buffers for input.
+    attached: bool,
 }
 
 /// The outside end of a console: the board puts input in and takes output out. Clones are the same port.
@@ -24,6 +26,16 @@ impl ConsolePort {
     /// Queues input for the guest. It is delivered when the bus is polled next, or when the driver adds buffers.
     pub fn send(&self, bytes: &[u8]) {
         self.0.borrow_mut().input.extend(bytes);
+    }
+
+    /// Bytes of input that the driver has not taken yet.
+    pub fn waiting(&self) -> usize {
+        self.0.borrow().input.len()
+    }
+
+    /// Whether the guest has a driver for this console.
+    pub fn attached(&self) -> bool {
+        self.0.borrow().attached
     }
 
     /// Takes what the guest has written. To be drained after each access to the bus.
@@ -45,7 +57,8 @@ impl Console {
     }
 
     fn receive(&self, ring: &mut Ring) -> Result<(), Broken> {
-        let input = &mut self.port.0.borrow_mut().input;
+        let Streams { input, attached, .. } = &mut *self.port.0.borrow_mut();
+        *attached = true;
         while !input.is_empty() {
             let Some(mut chain) = ring.pop()? else { break };
             let len = chain.writer.available_bytes().min(input.len());
