@@ -309,7 +309,7 @@ impl Board {
     /// What the user typed, and what waits since earlier: to a console that takes it.
     pub fn console_input(&mut self, bytes: &[u8]) {
         self.input.push(bytes);
-        let takers = Takers { serial: self.serial.listens(), virtio: self.console.attached() };
+        let takers = Takers { serial: self.serial.listens(), virtio: self.console.open() };
         match self.input.deliver(takers) {
             Some((console::Console::Serial, bytes)) => self.serial.push_input(&bytes),
             Some((console::Console::Virtio, bytes)) => {

@@ -19,7 +19,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-enum { DISK_WAIT_MS = 10000, DISK_POLL_MS = 5 };
+enum { DISK_WAIT_MS = 10000, CONSOLE_WAIT_MS = 1000, POLL_MS = 5 };
 /* The status port of docs/marker-port.md, and what init ends with when it cannot run the workload. */
 enum { STATUS_PORT = 0x1f0d, STATUS_PRESENT = 0x53, NO_WORKLOAD = 127 };
 
@@ -59,11 +59,16 @@ static void mount_kernel_file_systems(void) {
     }
 }
 
-/* The kernel opens /dev/console for us if it finds one; an image without that file gets it from devtmpfs. */
-static void open_console(void) {
+/* The kernel opens /dev/console for us if it finds one; an image without that file gets it from devtmpfs. One whose driver
+   is a module of this image comes late: how long it is waited for is given in milliseconds. */
+static void open_console(int patience) {
     if (fcntl(0, F_GETFD) >= 0)
         return;
-    int console = open("/dev/console", O_RDWR);
+    int console;
+    while ((console = open("/dev/console", O_RDWR)) < 0 && patience > 0) {
+        usleep(POLL_MS * 1000);
+        patience -= POLL_MS;
+    }
     if (console < 0)
         return;
     for (int fd = 0; fd < 3; fd++)
@@ -126,15 +131,29 @@ static void load_modules(void) {
     fclose(order);
 }
 
+/* As mount(8) does: a device that cannot be written is mounted for reading. A journal that is not empty cannot be replayed
+   there; without it the file system is as an interrupted run has left it. */
+static void mount_root(const char *device) {
+    int refused = mount(device, "/disk", "ext4", 0, NULL);
+    if (refused && (errno == EACCES || errno == EROFS)) {
+        refused = mount(device, "/disk", "ext4", MS_RDONLY, NULL);
+        if (refused && errno == EROFS) {
+            say("%s: read-only, its journal is not replayed", device);
+            refused = mount(device, "/disk", "ext4", MS_RDONLY, "noload");
+        }
+    }
+    if (refused)
+        give_up(device);
+}
+
 _Noreturn static void enter_disk(const char *device) {
-    for (int waited = 0; access(device, F_OK); waited += DISK_POLL_MS) {
+    for (int waited = 0; access(device, F_OK); waited += POLL_MS) {
         if (waited >= DISK_WAIT_MS)
             give_up(device);
-        usleep(DISK_POLL_MS * 1000);
+        usleep(POLL_MS * 1000);
     }
     mkdir("/disk", 0755);
-    if (mount(device, "/disk", "ext4", 0, NULL))
-        give_up(device);
+    mount_root(device);
     if (mount("/dev", "/disk/dev", NULL, MS_MOVE, NULL) || chdir("/disk") || mount(".", "/", NULL, MS_MOVE, NULL) ||
         chroot(".") || chdir("/"))
         give_up("changing to the root disk");
@@ -174,12 +193,14 @@ int init_main(int argc, char **argv) {
         return 2;
     }
     mount_kernel_file_systems();
-    open_console();
+    open_console(0);
     setenv("PATH", "/bin:/sbin:/usr/bin:/usr/sbin", 1);
     setenv("HOME", "/", 1);
     int from_initramfs = !strcmp(argv[0], "/init");
-    if (from_initramfs)
+    if (from_initramfs) {
         load_modules();
+        open_console(CONSOLE_WAIT_MS);
+    }
     const char *root = from_initramfs ? kernel_argument("root") : NULL;
     if (root)
         enter_disk(root);
