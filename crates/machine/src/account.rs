@@ -4,7 +4,7 @@ use crate::board::{MMIO_DEVICES, PORT_DEVICES};
 use crate::linux;
 use crate::machine::Machine;
 use crate::platform::Platform;
-use ledger::symbols::{self, Symbol, Symbols};
+use ledger::symbols::{self, Kallsyms, Symbol, Symbols};
 use ledger::{Family, Header, Kind, Ledger};
 
 impl Machine {
@@ -18,8 +18,7 @@ impl Machine {
         if let Some(found) = self.elf.as_deref().and_then(|bytes| symbols::elf(bytes, 0).ok()) {
             all.add("", 0, found);
         }
-        let kernel = self.vcpus.tasks.kernel().cloned().or_else(|| linux::find(&self.vcpus, &self.ram));
-        if let Some(kernel) = kernel {
+        if let Some(kernel) = self.kernel() {
             let modules = linux::modules(&kernel, &self.vcpus);
             all.add("", 0, kernel.functions);
             for (name, found) in modules {
@@ -27,6 +26,11 @@ impl Machine {
             }
         }
         all
+    }
+
+    /// The tables of the Linux kernel that runs, if there is one.
+    pub(crate) fn kernel(&self) -> Option<Kallsyms> {
+        self.vcpus.tasks.kernel().cloned().or_else(|| linux::find(&self.vcpus, &self.ram))
     }
 
     /// Whether the hypervisor, if there is one, has kept its tables in order and lost no page of them. What is wrong.

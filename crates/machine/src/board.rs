@@ -3,6 +3,7 @@
 //! It is what a processor's [`Bus`] leads to. Time only moves forward here: an access by a processor that is behind another
 //! one's last access is served at the later time. Local APIC timers follow their own processor's clock.
 
+use crate::console::{self, Input, Takers};
 use crate::devices::debug_exit::{DEBUG_EXIT, SHUTDOWN, ShutdownPort, exit_status};
 use crate::devices::fw_cfg::{self, FwCfg};
 use crate::devices::i8042::{self, I8042};
@@ -13,9 +14,11 @@ use crate::devices::pic::{self, Pic};
 use crate::devices::pit::{self, Pit};
 use crate::devices::pm::{self, Pm, Sleep};
 use crate::devices::port80::{self, DebugPorts};
+use crate::devices::pvpanic::{self, PVPANIC};
 use crate::devices::reset::{self, ResetPorts};
 use crate::devices::rtc::{self, Rtc};
 use crate::devices::serial::{self, Serial};
+use crate::devices::status::{self, STATUS};
 use crate::devices::testdev::{self, TestDevice};
 use crate::devices::{Clock, Line, read_bytes, write_bytes};
 use crate::memory::{GuestRam, layout};
@@ -30,9 +33,6 @@ use std::ops::Range;
 /// ISA line of the interval timer: input 2 of the I/O APIC, as the MADT says.
 const TIMER_IRQ: u8 = 0;
 
-/// Bytes of input that may wait for the guest to read them before more is wanted.
-const CONSOLE_BACKLOG: usize = 4096;
-
 /// How a guest ends its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -40,6 +40,8 @@ pub enum Ending {
     PowerOff,
     /// Reset (i8042, port 0x92 or 0xcf9).
     Reset,
+    /// The kernel said by pvpanic that it has panicked.
+    Panic,
     /// A write to the debug-exit port: the exit status it asks for.
     DebugExit(u8),
 }
@@ -54,11 +56,14 @@ pub struct Parts {
     pub seed: u64,
     /// The paravirtual interface is offered: its code is also in an expansion ROM.
     pub paravirt: bool,
+    /// The console that gets what the user types.
+    pub console: console::Console,
 }
 
 impl Default for Parts {
     fn default() -> Self {
-        Self { disks: Vec::new(), rtc_start: rtc::DEFAULT_START, seed: 0, paravirt: false }
+        let console = console::Console::default();
+        Self { disks: Vec::new(), rtc_start: rtc::DEFAULT_START, seed: 0, paravirt: false, console }
     }
 }
 
@@ -83,9 +88,11 @@ pub const PORT_DEVICES: &[(Range<u16>, &str)] = &[
     (0xf4..0xf5, "debug exit"),
     (0x3f8..0x400, "COM1"),
     (0x4d0..0x4d2, "PIC"),
+    (0x505..0x506, "pvpanic"),
     (0x510..0x512, "fw_cfg"),
     (0x600..0x620, "ACPI PM"),
     (0xcf8..0xd00, "PCI configuration"),
+    (0x1f0d..0x1f0e, "status"),
     (0x1f0e..0x1f10, "marker"),
     (0x2000..0x2018, "test device"),
 ];
@@ -111,7 +118,10 @@ pub struct Board {
     debug: DebugPorts,
     pci: PciBus,
     console: ConsolePort,
+    input: Input,
     ending: Option<Ending>,
+    /// The exit status that the guest has asked for.
+    status: Option<u8>,
     /// Suspended to RAM: no processor runs until something wakes the machine.
     suspended: bool,
     /// The real-time clock's alarm had gone off when last looked at.
@@ -174,7 +184,9 @@ impl Board {
             debug: DebugPorts::default(),
             pci,
             console,
+            input: Input::new(parts.console),
             ending: None,
+            status: None,
             suspended: false,
             alarm: false,
         })
@@ -196,9 +208,7 @@ impl Board {
         self.pic = Pic::as_firmware_leaves();
         self.pit = Pit::as_firmware_leaves(self.clock, self.now);
         self.ioapic = IoApic::new(Self::IO_APIC_ID);
-        let output = std::mem::take(&mut self.serial.output);
-        self.serial = Serial::new();
-        self.serial.output = output;
+        self.serial.reset();
         for line in [&mut self.rtc.irq, &mut self.i8042.irq, &mut self.pm.irq] {
             line.forgotten();
         }
@@ -220,6 +230,11 @@ impl Board {
     /// How the guest ended the machine, once it has.
     pub fn ending(&self) -> Option<Ending> {
         self.ending
+    }
+
+    /// The exit status that the guest has asked for last.
+    pub fn status(&self) -> Option<u8> {
+        self.status
     }
 
     /// A processor's local APIC.
@@ -281,14 +296,28 @@ impl Board {
         output
     }
 
-    /// Whether the guest has read most of what the user typed.
-    pub fn console_room(&self) -> bool {
-        self.serial.waiting() < CONSOLE_BACKLOG
+    /// Bytes that the user typed and the guest has not read.
+    pub fn console_waiting(&self) -> usize {
+        self.input.waiting() + self.serial.waiting() + self.console.waiting()
     }
 
-    /// What the user typed: to the serial line.
+    /// Whether the guest has read most of what the user typed.
+    pub fn console_room(&self) -> bool {
+        self.input.has_room(self.serial.waiting() + self.console.waiting())
+    }
+
+    /// What the user typed, and what waits since earlier: to a console that takes it.
     pub fn console_input(&mut self, bytes: &[u8]) {
-        self.serial.push_input(bytes);
+        self.input.push(bytes);
+        let takers = Takers { serial: self.serial.listens(), virtio: self.console.open() };
+        match self.input.deliver(takers) {
+            Some((console::Console::Serial, bytes)) => self.serial.push_input(&bytes),
+            Some((console::Console::Virtio, bytes)) => {
+                self.console.send(&bytes);
+                self.pci.poll();
+            }
+            None => return,
+        }
         self.settle();
     }
 
@@ -373,6 +402,8 @@ impl Board {
             reset::SYSTEM_CONTROL_A | reset::RESET_CONTROL => self.reset.read(port),
             pm::SMI_COMMAND..=0xb3 => self.pm.read_smi(port - pm::SMI_COMMAND),
             marker::NAME | marker::CONTROL => self.marker.read(port),
+            STATUS => status::PRESENT,
+            PVPANIC => pvpanic::EVENTS,
             _ => 0xff,
         }
     }
@@ -388,6 +419,8 @@ impl Board {
             reset::SYSTEM_CONTROL_A | reset::RESET_CONTROL => self.reset.write(port, value),
             pm::SMI_COMMAND..=0xb3 => self.pm.write_smi(port - pm::SMI_COMMAND, value),
             marker::NAME | marker::CONTROL => self.marker.write(who.cpu, port, value),
+            STATUS => self.status = Some(value),
+            PVPANIC if pvpanic::ends(value) => self.ending = Some(Ending::Panic),
             SHUTDOWN if self.shutdown.write(value) => self.ending = Some(Ending::PowerOff),
             _ => {}
         }

@@ -3,6 +3,7 @@
 pub mod account;
 pub mod acpi;
 pub mod board;
+pub mod console;
 pub mod devices;
 pub mod error;
 pub mod firmware;
@@ -17,11 +18,13 @@ pub mod postmortem;
 pub mod tables;
 pub mod tasks;
 pub mod vcpus;
+pub mod verdict;
 pub mod virtio;
 
 pub use error::MachineError;
 pub use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
 pub use platform::{Platform, Switches};
+pub use verdict::Cause;
 
 /// Most processors a machine can have.
 pub const MAX_CPUS: usize = 255;

@@ -113,9 +113,7 @@ impl Lockstep {
             self.reference.board.borrow_mut().console_output();
             let mut noting = Noting { host: &mut *host, input: Vec::new() };
             let outcome = self.translated.outside(pauses.1, &mut noting);
-            if !noting.input.is_empty() {
-                self.reference.board.borrow_mut().console_input(&noting.input);
-            }
+            self.reference.feed(&noting.input);
             if let Some(outcome) = outcome {
                 self.memory(&before)?;
                 self.charges(&before)?;

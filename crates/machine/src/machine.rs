@@ -2,6 +2,7 @@
 
 use crate::MAX_CPUS;
 use crate::board::{Board, Ending, Parts};
+use crate::console::{Console, PanicWatch};
 use crate::error::MachineError;
 use crate::firmware::{self, Firmware, Processor};
 use crate::loader::{self, Module, Options};
@@ -62,12 +63,41 @@ pub trait Host {
     /// Says what has happened since the last call; `now` is the virtual time. While the guest does not read what it was
     /// given before, input is not `wanted`: it had better wait outside.
     fn poll(&mut self, now: Ticks, wanted: bool) -> Poll;
-    /// Whether somebody sits at the console: idle time then passes as on the host's clock, not at once.
+    /// Whether input may still come: idle time then passes as on the host's clock, not at once, or a guest would be days older
+    /// when it does.
     fn attended(&self) -> bool {
         false
     }
     /// Nothing to do for up to this long, unless there is input.
     fn idle(&mut self, limit: Duration);
+}
+
+/// Keeps an idle guest's clock beside the host's.
+#[derive(Debug, Default)]
+struct Pace {
+    /// The host's time and the guest's from which on both pass alike.
+    since: Option<(Instant, Duration)>,
+}
+
+impl Pace {
+    /// How far the guest may be behind the host: so much is made up for the time that a sleep takes too long.
+    const SLACK: Duration = Duration::from_millis(100);
+
+    /// The guest has done something, which takes another time on the host.
+    fn worked(&mut self) {
+        self.since = None;
+    }
+
+    /// How long the host must wait until the idle guest's time has come.
+    fn ahead(&mut self, guest: Duration) -> Option<Duration> {
+        let now = Instant::now();
+        let (host, start) = *self.since.get_or_insert((now, guest));
+        let due = host + guest.saturating_sub(start);
+        if now > due + Self::SLACK {
+            self.since = Some((now, guest));
+        }
+        due.checked_duration_since(now)
+    }
 }
 
 /// What a host has for a machine.
@@ -84,8 +114,10 @@ pub struct Poll {
 pub enum Outcome {
     /// The guest powered off.
     PowerOff,
-    /// The guest asked for a reset.
+    /// The guest reset the machine; [`Machine::verdict`] says why.
     Reset,
+    /// The guest's kernel panicked.
+    Panic,
     /// The guest wrote to the debug-exit port.
     DebugExit(u8),
     /// Triple fault on this processor.
@@ -94,7 +126,7 @@ pub enum Outcome {
     UnhandledExit(usize, u32),
     /// The hypervisor cannot go on with the guest on this processor; [`Vcpus::failure`] says why.
     Failed(usize),
-    /// All processors are halted with interrupts off.
+    /// All processors wait, and nothing is left to wake one: most often they are halted with interrupts off.
     Stuck,
     /// The host stopped it.
     Stopped,
@@ -107,6 +139,11 @@ const KERNEL_NAME: &str = "kernel";
 pub struct Machine {
     /// The processors.
     pub vcpus: Vcpus,
+    /// What its consoles have shown of its kernel's end.
+    pub(crate) watch: PanicWatch,
+    /// When a panic that they show is looked for next, and how long after that.
+    look: (Ticks, Ticks),
+    pace: Pace,
     /// The devices.
     pub board: Rc<RefCell<Board>>,
     /// What was charged.
@@ -180,7 +217,7 @@ impl Machine {
         let model = Arc::new(model(&config.profile, config.clock, &config.platform));
         let recorder = Rc::new(RefCell::new(Recorder::default()));
         let paravirt = matches!(&config.platform, Platform::Hvm(switches) if switches.paravirt);
-        let parts = Parts { paravirt, ..config.parts };
+        let parts = Parts { paravirt, console: Console::of_command_line(&config.cmdline), ..config.parts };
         let board = Board::new(&ram, config.cpus, &config.profile, parts)?;
         let board = Rc::new(RefCell::new(board));
         let processor_ram = processor_ram(&ram, tables.as_ref());
@@ -209,6 +246,9 @@ impl Machine {
         let elf = config.kernel.starts_with(b"\x7fELF").then_some(config.kernel);
         Ok(Self {
             vcpus,
+            watch: PanicWatch::default(),
+            look: (0, 1),
+            pace: Pace::default(),
             board,
             recorder,
             ram,
@@ -290,45 +330,81 @@ impl Machine {
         self.console(host);
         let wanted = self.board.borrow().console_room();
         let poll = host.poll(self.vcpus.now(), wanted);
-        if !poll.input.is_empty() {
-            self.board.borrow_mut().console_input(&poll.input);
+        self.feed(&poll.input);
+        if !matches!(pause, Pause::Idle(_)) {
+            self.pace.worked();
         }
         match pause {
             Pause::Ended(Ending::PowerOff) => return Some(Outcome::PowerOff),
             Pause::Ended(Ending::Reset) => return Some(Outcome::Reset),
+            Pause::Ended(Ending::Panic) => return Some(Outcome::Panic),
             Pause::Ended(Ending::DebugExit(status)) => return Some(Outcome::DebugExit(status)),
             Pause::TripleFault(cpu) => return Some(Outcome::TripleFault(cpu)),
             Pause::UnhandledExit(cpu, reason) => return Some(Outcome::UnhandledExit(cpu, reason)),
             Pause::Failed(cpu) => return Some(Outcome::Failed(cpu)),
             Pause::Stuck => return Some(Outcome::Stuck),
             _ if poll.stop => return Some(Outcome::Stopped),
+            _ if self.has_panicked() => return Some(Outcome::Panic),
             Pause::Slice => {}
-            Pause::Idle(event) => self.idle(host, event, self.started),
+            Pause::Idle(event) => return self.idle(host, event, poll.input.is_empty()),
         }
         None
+    }
+
+    /// Gives the guest input, and what has waited until it takes some.
+    pub(crate) fn feed(&mut self, input: &[u8]) {
+        self.board.borrow_mut().console_input(input);
+        self.vcpus.device_has_written();
+    }
+
+    /// Whether the kernel says that it has panicked and does nothing more, and is found to have. A program that prints what a
+    /// kernel would costs a look now and then.
+    fn has_panicked(&mut self) -> bool {
+        let now = self.vcpus.now();
+        if !self.watch.ended || now < self.look.0 {
+            return false;
+        }
+        self.look.1 = self.look.1.saturating_mul(2).max(self.vcpus.slice);
+        self.look.0 = now.saturating_add(self.look.1);
+        self.panics()
     }
 
     fn console(&mut self, host: &mut dyn Host) {
         let bytes = self.board.borrow_mut().console_output();
         if !bytes.is_empty() {
+            self.watch.saw(&bytes);
             host.output(&bytes);
         }
     }
 
     /// Nobody runs before `event`: with a clock of its own the machine goes there at once, unless only input can wake it or
-    /// somebody watches.
-    fn idle(&self, host: &mut dyn Host, event: Ticks, started: Instant) {
+    /// input may still come. `quiet`: there was none now.
+    fn idle(&mut self, host: &mut dyn Host, event: Ticks, quiet: bool) -> Option<Outcome> {
         const LONGEST: Duration = Duration::from_millis(10);
+        // What the guest has not taken yet is there already: it does not wait for a user.
+        let waits = quiet && host.attended() && self.board.borrow().console_waiting() == 0;
         if event == Ticks::MAX {
+            if quiet && !host.attended() {
+                return Some(Outcome::Stuck);
+            }
             host.idle(LONGEST);
         } else if self.clock == ClockSource::Host {
-            let ahead = event.saturating_sub(self.host_ticks(started));
-            let ns = u128::from(ahead) * 1_000_000_000 / self.ticks_per_second();
-            host.idle(LONGEST.min(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))));
-        } else if host.attended() {
-            let ns = u128::from(crate::vcpus::SLICE_CYCLES) * 1_000_000_000 / u128::from(self.profile.tsc_hz.value);
-            host.idle(Duration::from_nanos(ns as u64));
+            let ahead = event.saturating_sub(self.host_ticks(self.started));
+            host.idle(LONGEST.min(self.duration(ahead)));
+        } else if waits {
+            let now = self.duration(self.vcpus.now());
+            if let Some(ahead) = self.pace.ahead(now) {
+                host.idle(LONGEST.min(ahead));
+            }
+        } else {
+            self.pace.worked();
         }
+        None
+    }
+
+    fn duration(&self, ticks: Ticks) -> Duration {
+        let ns = u128::from(ticks) * 1_000_000_000 / self.ticks_per_second();
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
     fn ticks_per_second(&self) -> u128 {

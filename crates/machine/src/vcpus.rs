@@ -349,6 +349,13 @@ impl Vcpus {
         }
     }
 
+    /// A device may have written to memory while no processor ran.
+    pub(crate) fn device_has_written(&mut self) {
+        self.device_writes();
+        let now = self.board.borrow().now();
+        self.monitors(now);
+    }
+
     /// Drops decoded code that devices have overwritten.
     fn device_writes(&mut self) {
         let written = self.board.borrow().take_written();

@@ -2,6 +2,7 @@
 
 mod compare;
 mod cpu_cmd;
+mod ending;
 mod identity;
 mod input;
 mod lab_cmd;

@@ -1,7 +1,7 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
+use crate::ending::{Ended, conclude};
 use crate::identity;
-use crate::memory;
 use crate::output::OutputFile;
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
@@ -17,17 +17,11 @@ use machine::board::Parts;
 use machine::loader::Module;
 use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
-use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
+use machine::{ClockSource, Config, Host, Machine, MachineError, Poll};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Exit status when the host stopped the guest because its time was up, as timeout(1) has it.
-const TIMED_OUT: u8 = 124;
-/// Exit status of a guest that can't go on: triple fault, or halted for good.
-const GUEST_DIED: u8 = 125;
-/// Exit status when the user stopped the guest: 128 + SIGINT.
-const INTERRUPTED: u8 = 130;
 /// The largest file with symbols: more than a kernel with all that debuggers want.
 const LARGEST_SYMBOLS: u64 = 2 << 30;
 
@@ -45,10 +39,12 @@ Examples:
 
 Keys on a terminal: Ctrl-A x ends the run, Ctrl-A h lists the others.
 
-Exit status: 0 after power off or reset; (v << 1) | 1 after a write of v to the debug-exit port 0xf4; 124 when --timeout is
-over; 125 when the guest died (triple fault, or halted with interrupts off) or the hypervisor cannot go on with it; 130 when
-interrupted; 126 when the machine could not be made, the ledger not written, the hypervisor's tables are not in order, or
---check-translation found a difference; 2 when the command line is wrong.")]
+Exit status, when the guest powered off or its kernel was asked to restart: what the guest wrote to the status port 0x1f0d (our
+guest image: its workload's status), or 0. 122 after a reset that nobody asked the kernel for; 123 when the kernel panicked;
+(v << 1) | 1 after a write of v to the debug-exit port 0xf4; 124 when --timeout or --limit is over; 125 when the guest died
+(triple fault, or halted with interrupts off) or the hypervisor cannot go on with it; 130 when interrupted; 126 when the machine
+could not be made, the ledger not written, the hypervisor's tables are not in order, or --check-translation found a difference;
+2 when the command line is wrong. With --json, `reason` tells them apart.")]
 pub struct RunArgs {
     /// Kernel: Linux bzImage or vmlinux, PVH ELF, or multiboot 1 image
     #[arg(long, value_name = "FILE")]
@@ -92,7 +88,7 @@ pub struct RunArgs {
     dry_run: bool,
     /// Prints the machine (with --dry-run) or how the run ended as JSON on standard error
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     #[command(flatten)]
     tier: TierArgs,
     #[command(flatten)]
@@ -133,7 +129,7 @@ impl Host for Console {
         self.timed_out = self.deadline.is_some_and(|d| Instant::now() >= d) || self.limit.is_some_and(|l| now >= l);
         let stop = self.timed_out || self.terminal.stopped() || !self.listening;
         // Keys for Tollgate itself are among what a user types.
-        let input = if wanted || self.terminal.attended() { self.terminal.input() } else { Vec::new() };
+        let input = if wanted || self.terminal.interactive() { self.terminal.input() } else { Vec::new() };
         Poll { input, stop }
     }
 
@@ -249,7 +245,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             tier,
         })
     };
-    let boot = |config| Machine::new(config).with_context(|| format!("can't boot {}", args.kernel.display()));
+    let boot = |config| {
+        Machine::new(config).map_err(|error| match error {
+            MachineError::Load(error) => anyhow!(error).context(format!("can't boot {}", args.kernel.display())),
+            // Nothing to do with the kernel.
+            error => anyhow!(error),
+        })
+    };
     let make = |tier| boot(configure(tier)?);
     if args.dry_run {
         describe(args, &make(tier)?)?;
@@ -269,76 +271,23 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         return check(args, both, console()?, symbol_files);
     }
     let config = configure(tier)?;
-    // An unwritable ledger is better known before the run than after it, and what a disk holds may change in it.
-    let ledger = match &args.ledger {
-        Some(path) => {
-            let facts = identity::facts(&config, args.disk.iter().map(|disk| disk_path(disk).0))?;
-            Some(LedgerFile { file: OutputFile::create(path, "ledger")?, facts })
-        }
-        None => None,
+    // What a disk holds may change in the run.
+    let facts = match &args.ledger {
+        Some(_) => identity::facts(&config, args.disk.iter().map(|disk| disk_path(disk).0))?,
+        None => Vec::new(),
     };
     let mut machine = boot(config)?;
+    // From here on a signal ends the run, not the program: nothing is left behind.
     let mut console = console()?;
+    // An unwritable ledger is better known before the run than after it.
+    let ledger = match &args.ledger {
+        Some(path) => Some(LedgerFile { file: OutputFile::create(path, "ledger")?, facts }),
+        None => None,
+    };
     let outcome = machine.run(&mut console);
     let timed_out = console.timed_out;
     drop(console);
     conclude(args, &machine, Ended { outcome, timed_out, checked: false }, symbol_files, ledger)
-}
-
-/// How a run ended.
-struct Ended {
-    outcome: Outcome,
-    timed_out: bool,
-    /// Under --check-translation, without a difference.
-    checked: bool,
-}
-
-/// Says how a run ended, and writes its ledger.
-fn conclude(
-    args: &RunArgs,
-    machine: &Machine,
-    ended: Ended,
-    symbol_files: Vec<(String, Vec<Symbol>)>,
-    ledger: Option<LedgerFile>,
-) -> Result<ExitCode> {
-    let Ended { outcome, timed_out, checked } = ended;
-    let (mut text, status) = ending(outcome, timed_out);
-    if let (Outcome::Failed(_), Some(failure)) = (outcome, &machine.vcpus.failure) {
-        text = format!("{text}: {failure}");
-    }
-    let died = matches!(outcome, Outcome::TripleFault(_) | Outcome::Failed(_) | Outcome::Stuck | Outcome::Stopped);
-    if died || checked {
-        let agree = if checked { "; the tiers agree" } else { "" };
-        eprintln!("tollgate: {text} after {:.6} s of virtual time{agree}", machine.seconds());
-    }
-    if died || ledger.is_some() {
-        let symbols = machine.symbols(symbol_files);
-        if died {
-            for place in machine.places(&symbols) {
-                eprintln!("{place}");
-            }
-        }
-        if let Some(LedgerFile { file, facts }) = ledger {
-            let mut saved = machine.ledger(&symbols);
-            saved.header.metadata.extend(facts);
-            file.write(&saved.to_bytes().with_context(|| format!("can't write {}", file.path().display()))?)?;
-        }
-    }
-    if args.json {
-        let mut report = serde_json::json!({
-            "ended": text,
-            "status": status,
-            "virtual_seconds": machine.seconds(),
-            "clocks": machine.vcpus.all.iter().map(|v| v.cpu.clock).collect::<Vec<_>>(),
-            "memory": memory::report(machine.taken),
-        });
-        if checked {
-            report["tiers_agree"] = true.into();
-        }
-        eprintln!("{report}");
-    }
-    machine.check().map_err(|what| anyhow!("the hypervisor's tables are not in order: {what}"))?;
-    Ok(ExitCode::from(status))
 }
 
 /// What a run with two machines at once can't have.
@@ -387,26 +336,10 @@ fn check(
     }
 }
 
-/// How a run ended, in words and as exit status.
-fn ending(outcome: Outcome, timed_out: bool) -> (String, u8) {
-    match outcome {
-        Outcome::PowerOff => ("power off".into(), 0),
-        Outcome::Reset => ("reset".into(), 0),
-        Outcome::DebugExit(status) => ("debug exit".into(), status),
-        Outcome::TripleFault(cpu) => (format!("triple fault on cpu {cpu}"), GUEST_DIED),
-        Outcome::UnhandledExit(cpu, reason) => {
-            (format!("internal error: VM exit {reason:#x} on cpu {cpu} without a hypervisor"), GUEST_DIED)
-        }
-        Outcome::Failed(cpu) => (format!("the hypervisor cannot go on with cpu {cpu}"), GUEST_DIED),
-        Outcome::Stuck => ("every processor is halted with interrupts off".into(), GUEST_DIED),
-        Outcome::Stopped if timed_out => ("time is up".into(), TIMED_OUT),
-        Outcome::Stopped => ("interrupted".into(), INTERRUPTED),
-    }
-}
-
 /// A ledger to be.
-struct LedgerFile {
-    file: OutputFile,
+pub struct LedgerFile {
+    /// Where it is written.
+    pub file: OutputFile,
     /// What the run was made from.
-    facts: Vec<(String, String)>,
+    pub facts: Vec<(String, String)>,
 }

@@ -2,23 +2,93 @@
 
 use nix::sys::termios::{LocalFlags, OutputFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
+use std::time::Duration;
 
 /// Ctrl-A: what follows is for Tollgate, as with `qemu -nographic`.
 const ESCAPE: u8 = 1;
 /// Pieces of input that are read ahead.
 const READ_AHEAD: usize = 4;
+/// Bytes of a piece.
+const PIECE: usize = 4096;
 
 /// Input, output and requests to stop.
 pub struct Terminal {
-    input: Receiver<Vec<u8>>,
+    input: Input,
     stop: Arc<AtomicBool>,
     escaped: bool,
     quit: bool,
     raw: Option<RawMode>,
+}
+
+/// Where standard input comes from.
+enum Input {
+    /// A file is there already: it is read when the guest wants some, so that a run with it is repeatable.
+    File(File),
+    /// From a thread that waits for it, with what it has sent already.
+    Stream(Receiver<Vec<u8>>, Option<Vec<u8>>),
+    /// There will be no more.
+    Ended,
+}
+
+impl Input {
+    /// Takes over standard input.
+    fn open() -> std::io::Result<Self> {
+        let stdin = std::io::stdin();
+        // One that is closed has nothing to say.
+        let Ok(handle) = stdin.as_fd().try_clone_to_owned() else { return Ok(Self::Ended) };
+        let file = File::from(handle);
+        if file.metadata()?.is_file() {
+            return Ok(Self::File(file));
+        }
+        let (sender, input) = sync_channel(READ_AHEAD);
+        // The thread ends with the process: a blocked read of standard input can't be called off.
+        std::thread::spawn(move || {
+            let mut buffer = [0; PIECE];
+            while let Ok(n @ 1..) = std::io::stdin().read(&mut buffer) {
+                if sender.send(buffer[..n].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self::Stream(input, None))
+    }
+
+    /// The next piece, if there is one now.
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let piece = match self {
+            Self::File(file) => {
+                let mut buffer = vec![0; PIECE];
+                let read = file.read(&mut buffer).unwrap_or(0);
+                buffer.truncate(read);
+                Some(buffer).filter(|buffer| !buffer.is_empty()).ok_or(TryRecvError::Disconnected)
+            }
+            Self::Stream(input, ahead) => ahead.take().map_or_else(|| input.try_recv(), Ok),
+            Self::Ended => return None,
+        };
+        if piece == Err(TryRecvError::Disconnected) {
+            *self = Self::Ended;
+        }
+        piece.ok()
+    }
+
+    /// Waits up to `limit` for the next piece.
+    fn wait(&mut self, limit: Duration) {
+        match self {
+            Self::Stream(input, ahead @ None) => match input.recv_timeout(limit) {
+                Ok(piece) => *ahead = Some(piece),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => *self = Self::Ended,
+            },
+            Self::Stream(_, Some(_)) | Self::File(_) => {}
+            Self::Ended => std::thread::sleep(limit),
+        }
+    }
 }
 
 /// A terminal in raw mode; dropping it restores the old one.
@@ -57,17 +127,7 @@ impl Terminal {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
-        let (sender, input) = sync_channel(READ_AHEAD);
-        // The thread ends with the process: a blocked read of standard input can't be called off.
-        std::thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            while let Ok(n @ 1..) = std::io::stdin().read(&mut buffer) {
-                if sender.send(buffer[..n].to_vec()).is_err() {
-                    break;
-                }
-            }
-        });
-        Ok(Self { input, stop, escaped: false, quit: false, raw: RawMode::enter() })
+        Ok(Self { input: Input::open()?, stop, escaped: false, quit: false, raw: RawMode::enter() })
     }
 
     /// Whether the user wants out: Ctrl-A x, or a signal.
@@ -76,20 +136,26 @@ impl Terminal {
     }
 
     /// Whether a user sits there, as opposed to a pipe or a file.
-    pub fn attended(&self) -> bool {
+    pub fn interactive(&self) -> bool {
         self.raw.is_some()
     }
 
-    /// What the user typed for the guest since the last call.
+    /// Whether somebody may send input yet, at a time of their own.
+    pub fn attended(&self) -> bool {
+        matches!(self.input, Input::Stream(..))
+    }
+
+    /// What the user typed for the guest since the last call; of a file, a piece.
     pub fn input(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        while let Ok(chunk) = self.input.try_recv() {
-            if self.raw.is_none() {
-                bytes.extend(chunk);
-                continue;
+        while let Some(piece) = self.input.next() {
+            if self.raw.is_some() {
+                piece.into_iter().for_each(|byte| self.key(byte, &mut bytes));
+            } else {
+                bytes.extend(piece);
             }
-            for byte in chunk {
-                self.key(byte, &mut bytes);
+            if matches!(self.input, Input::File(_)) {
+                break;
             }
         }
         bytes
@@ -111,8 +177,8 @@ impl Terminal {
     }
 
     /// Waits up to `limit` for input or a signal.
-    pub fn wait(&self, limit: std::time::Duration) {
-        std::thread::sleep(limit.min(std::time::Duration::from_millis(5)));
+    pub fn wait(&mut self, limit: Duration) {
+        self.input.wait(limit);
     }
 }
 

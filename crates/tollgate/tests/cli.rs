@@ -1,17 +1,29 @@
 //! The program as a user meets it: what it says, on which stream, and with which exit status.
 
 use cpu::testing::Random;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// Where a guest's code is.
 const ENTRY: u32 = 0x10_0030;
 
 /// Exit statuses, as `tollgate run --help` lists them.
 const WRONG_ARGUMENTS: i32 = 2;
+const RESET_UNASKED: i32 = 122;
+const PANICKED: i32 = 123;
 const TIMED_OUT: i32 = 124;
 const GUEST_DIED: i32 = 125;
 const FAILED: i32 = 126;
+
+/// mov edx, 0x3f8; mov al, '*'; out dx, al
+const PRINT: &[u8] = b"\xba\xf8\x03\0\0\xb0*\xee";
+/// mov edx, 0x604; mov ax, 0x2000; out dx, ax; jmp $
+const POWER_OFF: &[u8] = b"\xba\x04\x06\0\0\x66\xb8\0\x20\x66\xef\xeb\xfe";
+/// mov al, 0xfe; out 0x64, al; jmp $
+const RESET: &[u8] = b"\xb0\xfe\xe6\x64\xeb\xfe";
+/// mov dx, 0x1f0d; mov al, 7; out dx, al
+const STATUS_7: &[u8] = b"\x66\xba\x0d\x1f\xb0\x07\xee";
 
 /// A directory of files for one test.
 struct Files(PathBuf);
@@ -59,9 +71,9 @@ impl Files {
         self.put(name, &image)
     }
 
-    /// A guest that prints `*` and resets the machine.
+    /// A guest that prints `*` and powers off.
     fn good(&self) -> String {
-        self.guest("good", b"\xba\xf8\x03\0\0\xb0*\xee\xb0\xfe\xe6\x64\xeb\xfe")
+        self.guest("good", &[PRINT, POWER_OFF].concat())
     }
 }
 
@@ -93,6 +105,136 @@ fn a_guest_runs() {
     assert_eq!(run(&["--kernel", &exit]).0, 5 << 1 | 1);
 }
 
+/// How a run of a guest with this code ends: status, and what `--json` says about it.
+#[track_caller]
+fn ends(files: &Files, code: &[&[u8]], options: &[&str]) -> (i32, String, Option<u64>) {
+    let guest = files.guest("ends", &code.concat());
+    let (status, _, error) = run(&[&["--kernel", &guest, "--json"], options].concat());
+    let json: serde_json::Value = serde_json::from_str(error.lines().last().expect("a report")).unwrap();
+    assert_eq!(json["status"], status, "{error}");
+    (status, json["reason"].as_str().unwrap().to_owned(), json["workload_status"].as_u64())
+}
+
+#[test]
+fn each_way_to_end_has_its_status() {
+    let files = Files::new("ends");
+    // mov dx, 0x505; mov al, 1; out dx, al: the kernel has panicked
+    const PANIC: &[u8] = b"\x66\xba\x05\x05\xb0\x01\xee";
+    // The same with 2: another kernel follows.
+    const CRASH: &[u8] = b"\x66\xba\x05\x05\xb0\x02\xee";
+    // in al, dx; out dx, al: what port 0x1f0d reads as
+    const READ: &[u8] = b"\x66\xba\x0d\x1f\xec\xee";
+    // mov al, 6; mov dx, 0xcf9; out dx, al; jmp $
+    const RESET_CONTROL: &[u8] = b"\xb0\x06\x66\xba\xf9\x0c\xee\xeb\xfe";
+    for platform in ["bare", "hvm"] {
+        for (code, status, reason, workload) in [
+            (&[POWER_OFF][..], 0, "power-off", None),
+            (&[STATUS_7, POWER_OFF], 7, "power-off", Some(7)),
+            (&[READ, POWER_OFF], i32::from(b'S'), "power-off", Some(b'S'.into())),
+            (&[STATUS_7, RESET], RESET_UNASKED, "reset", Some(7)),
+            (&[RESET_CONTROL], RESET_UNASKED, "reset", None),
+            (&[STATUS_7, PANIC, POWER_OFF], PANICKED, "panic", Some(7)),
+            (&[CRASH, STATUS_7, POWER_OFF], 7, "power-off", Some(7)),
+            // ud2 without an IDT
+            (&[STATUS_7, b"\x0f\x0b"], GUEST_DIED, "triple-fault", Some(7)),
+            // cli; hlt
+            (&[b"\xfa\xf4"], GUEST_DIED, "stuck", None),
+            (&[b"\xeb\xfe"], TIMED_OUT, "time", None),
+        ] {
+            let ended = ends(&files, code, &["--platform", platform, "--limit", "0.001"]);
+            assert_eq!(ended, (status, reason.to_owned(), workload), "{platform} {code:x?}");
+        }
+    }
+}
+
+#[test]
+fn a_check_of_the_translation_has_the_guests_status() {
+    let files = Files::new("checked-status");
+    let ended = ends(&files, &[STATUS_7, POWER_OFF], &["--check-translation"]);
+    assert_eq!(ended, (7, "power-off".to_owned(), Some(7)));
+    let ended = ends(&files, &[STATUS_7, RESET], &["--check-translation"]);
+    assert_eq!(ended, (RESET_UNASKED, "reset".to_owned(), Some(7)));
+}
+
+/// A guest that sets up its serial port as drivers do, clearing the FIFO and reading what came before, waits for so many bytes, sends
+/// them back and powers off.
+fn echo(files: &Files, count: u8) -> String {
+    let mut code = Vec::new();
+    // mov dx, port; mov al, value; out dx, al
+    for (port, value) in [(0x3fc_u16, 0x0b_u8), (0x3fa, 0x07), (0x3fa, 0x01)] {
+        let [low, high] = port.to_le_bytes();
+        code.extend([0x66, 0xba, low, high, 0xb0, value, 0xee]);
+    }
+    code.extend([0x66, 0xba, 0xf8, 0x03, 0xec]); // mov dx, 0x3f8; in al, dx
+    code.extend([0xb9, count, 0, 0, 0]); // mov ecx, count
+    // wait: mov dx, 0x3fd; in al, dx; test al, 1; jz wait; mov dx, 0x3f8; in al, dx; out dx, al; loop wait
+    code.extend([0x66, 0xba, 0xfd, 0x03, 0xec, 0xa8, 0x01, 0x74, 0xfb, 0x66, 0xba, 0xf8, 0x03, 0xec, 0xee, 0xe2, 0xef]);
+    code.extend(POWER_OFF);
+    files.guest("echo", &code)
+}
+
+#[test]
+fn input_waits_for_the_guest() {
+    let files = Files::new("input");
+    let text = "uname -r\nexit 7\n";
+    let guest = echo(&files, text.len() as u8);
+    let run = |input: Stdio, ledger: &str| {
+        let arguments = ["run", "--kernel", &guest, "--timeout", "60", "--ledger", ledger];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(arguments).stdin(input).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut child = run(Stdio::piped(), &files.path("pipe"));
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8(output.stdout).unwrap()), (Some(0), text.to_owned()));
+    // A file is there before the run begins: it repeats.
+    let file = files.put("typed", text.as_bytes());
+    let ledger = |name: &str| {
+        let input = std::fs::File::open(&file).unwrap();
+        let output = run(input.into(), &files.path(name)).wait_with_output().unwrap();
+        assert_eq!((output.status.code(), String::from_utf8(output.stdout).unwrap()), (Some(0), text.to_owned()));
+        std::fs::read(files.path(name)).unwrap()
+    };
+    assert_eq!(ledger("one"), ledger("two"));
+}
+
+#[test]
+fn an_idle_guest_follows_the_clock_of_whoever_may_type() {
+    let files = Files::new("idle");
+    // sti with an interrupt controller that lets none through; hlt
+    let guest = files.guest("idle", b"\xb0\xff\xe6\x21\xe6\xa1\xfb\xf4\xeb\xfd");
+    let seconds = |input: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["run", "--kernel", &guest, "--timeout", "0.5", "--json"]);
+        let mut child = command.stdin(input).stderr(Stdio::piped()).spawn().unwrap();
+        // An open pipe; it is closed only afterwards.
+        let pipe = child.stdin.take();
+        let output = child.wait_with_output().unwrap();
+        drop(pipe);
+        let error = String::from_utf8(output.stderr).unwrap();
+        let json: serde_json::Value = serde_json::from_str(error.lines().last().unwrap()).unwrap();
+        json["virtual_seconds"].as_f64().unwrap()
+    };
+    let (attended, alone) = (seconds(Stdio::piped()), seconds(Stdio::null()));
+    assert!(attended < 1.0 && alone > 2.0 * attended, "{attended} {alone}");
+}
+
+#[test]
+fn what_looks_like_a_panic_on_the_console_is_none() {
+    let files = Files::new("looks");
+    let print = |text: &str| -> Vec<u8> {
+        let mut code = b"\xba\xf8\x03\0\0".to_vec();
+        text.bytes().for_each(|byte| code.extend([0xb0, byte, 0xee]));
+        code
+    };
+    let lines = print("Kernel panic - not syncing: no\r\n---[ end Kernel panic - not syncing: no ]---\r\n");
+    let ended = ends(&files, &[&lines, STATUS_7, POWER_OFF], &[]);
+    assert_eq!(ended, (7, "power-off".to_owned(), Some(7)));
+    // Only for a kernel that nothing is known of they tell why it reset the machine.
+    assert_eq!(ends(&files, &[&lines, RESET], &[]).0, PANICKED);
+    assert_eq!(ends(&files, &[&print("a Kernel panic - not syncing: no\n"), RESET], &[]).0, RESET_UNASKED);
+}
+
 #[test]
 fn kernels_that_are_none_are_refused() {
     let files = Files::new("kernels");
@@ -115,7 +257,7 @@ fn impossible_machines_are_refused() {
     let files = Files::new("machines");
     let good = files.good();
     let with = |option: &str, value: &str, message: &str| refused(&["--kernel", &good, option, value], message);
-    with("--memory", "0", "less than the minimum of 1 MiB");
+    with("--memory", "0", "error: 0 bytes of guest memory is less than the minimum of 1 MiB");
     with("--memory", "100000", "less than the minimum of 1 MiB");
     with("--memory", "1M", "give it more memory");
     with("--memory", "3000001", "not a multiple of 4096");
@@ -218,7 +360,7 @@ fn guests_that_end_badly_say_where() {
     let triple = files.guest("triple", b"\x90\x0f\x0b");
     post_mortem(&["--kernel", &triple], GUEST_DIED, "triple fault on cpu 0", "rip 0x100031", "bytes 0f 0b");
     let halt = files.guest("halt", b"\xfa\xf4\xeb\xfd");
-    let how = "every processor is halted with interrupts off";
+    let how = "every processor is halted, and nothing is left to wake one";
     post_mortem(&["--kernel", &halt], GUEST_DIED, how, "rip 0x100032", "bytes eb fd");
     let spin = files.guest("spin", b"\xeb\xfe");
     for limit in ["--timeout", "--limit"] {
@@ -296,7 +438,7 @@ fn a_translation_can_be_checked() {
     for tier in ["translator", "auto"] {
         let (status, printed, error) = run(&["--kernel", &good, "--tier", tier, "--check-translation"]);
         assert_eq!((status, printed.as_str()), (0, "*"), "{tier}: {error}");
-        assert!(error.starts_with("tollgate: reset after ") && error.ends_with("; the tiers agree\n"), "{error}");
+        assert!(error.starts_with("tollgate: power off after ") && error.ends_with("; the tiers agree\n"), "{error}");
     }
     let endless = files.guest("endless", b"\xff\xc0\xeb\xfc");
     let (status, _, error) = run(&["--kernel", &endless, "--check-translation", "--limit", "0.001"]);
@@ -308,7 +450,7 @@ fn a_translation_can_be_checked() {
     post_mortem(&arguments, GUEST_DIED, "triple fault on cpu 0", "rip 0x100031", "bytes 0f 0b");
     let (status, _, error) = run(&["--kernel", &good, "--check-translation", "--json"]);
     let report: serde_json::Value = serde_json::from_str(error.lines().last().unwrap()).unwrap();
-    assert_eq!((status, &report["ended"], &report["tiers_agree"]), (0, &"reset".into(), &true.into()), "{error}");
+    assert_eq!((status, &report["ended"], &report["tiers_agree"]), (0, &"power off".into(), &true.into()), "{error}");
     let with = |options: &[&str], message: &str| {
         refused(&[&["--kernel", &good, "--check-translation"], options].concat(), message);
     };

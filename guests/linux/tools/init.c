@@ -1,6 +1,6 @@
 /* Process 1 of the guest image. As /init of an initramfs it may load modules and move to a root disk (root=/dev/vda);
-   as /sbin/init, or with no root= given, it runs the workload that the kernel command line names (tollgate.run=) and
-   powers the machine off. */
+   as /sbin/init, or with no root= given, it runs the workload that the kernel command line names (tollgate.run=), tells the
+   machine its exit status, and powers the machine off. */
 #define _GNU_SOURCE
 #include "tools.h"
 
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/io.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
 #include <sys/stat.h>
@@ -18,9 +19,21 @@
 #include <termios.h>
 #include <unistd.h>
 
-enum { DISK_WAIT_MS = 10000, DISK_POLL_MS = 5 };
+enum { DISK_WAIT_MS = 10000, CONSOLE_WAIT_MS = 1000, POLL_MS = 5 };
+/* The status port of docs/marker-port.md, and what init ends with when it cannot run the workload. */
+enum { STATUS_PORT = 0x1f0d, STATUS_PRESENT = 0x53, NO_WORKLOAD = 127 };
 
-_Noreturn static void power_off(void) {
+/* Tells the machine, where it has a status port, how the run is to end. */
+static void report(int status) {
+    if (ioperm(STATUS_PORT, 1, 1))
+        return;
+    if (inb(STATUS_PORT) == STATUS_PRESENT)
+        outb((unsigned char)status, STATUS_PORT);
+    ioperm(STATUS_PORT, 1, 0);
+}
+
+_Noreturn static void power_off(int status) {
+    report(status);
     tcdrain(1); /* or the last lines are lost on machines that model the line's speed */
     sync();
     mount(NULL, "/", NULL, MS_REMOUNT | MS_RDONLY, NULL);
@@ -31,7 +44,7 @@ _Noreturn static void power_off(void) {
 
 _Noreturn static void give_up(const char *what) {
     say("%s: %s", what, strerror(errno));
-    power_off();
+    power_off(NO_WORKLOAD);
 }
 
 static void mount_kernel_file_systems(void) {
@@ -46,11 +59,16 @@ static void mount_kernel_file_systems(void) {
     }
 }
 
-/* The kernel opens /dev/console for us if it finds one; an image without that file gets it from devtmpfs. */
-static void open_console(void) {
+/* The kernel opens /dev/console for us if it finds one; an image without that file gets it from devtmpfs. One whose driver
+   is a module of this image comes late: how long it is waited for is given in milliseconds. */
+static void open_console(int patience) {
     if (fcntl(0, F_GETFD) >= 0)
         return;
-    int console = open("/dev/console", O_RDWR);
+    int console;
+    while ((console = open("/dev/console", O_RDWR)) < 0 && patience > 0) {
+        usleep(POLL_MS * 1000);
+        patience -= POLL_MS;
+    }
     if (console < 0)
         return;
     for (int fd = 0; fd < 3; fd++)
@@ -113,15 +131,29 @@ static void load_modules(void) {
     fclose(order);
 }
 
+/* As mount(8) does: a device that cannot be written is mounted for reading. A journal that is not empty cannot be replayed
+   there; without it the file system is as an interrupted run has left it. */
+static void mount_root(const char *device) {
+    int refused = mount(device, "/disk", "ext4", 0, NULL);
+    if (refused && (errno == EACCES || errno == EROFS)) {
+        refused = mount(device, "/disk", "ext4", MS_RDONLY, NULL);
+        if (refused && errno == EROFS) {
+            say("%s: read-only, its journal is not replayed", device);
+            refused = mount(device, "/disk", "ext4", MS_RDONLY, "noload");
+        }
+    }
+    if (refused)
+        give_up(device);
+}
+
 _Noreturn static void enter_disk(const char *device) {
-    for (int waited = 0; access(device, F_OK); waited += DISK_POLL_MS) {
+    for (int waited = 0; access(device, F_OK); waited += POLL_MS) {
         if (waited >= DISK_WAIT_MS)
             give_up(device);
-        usleep(DISK_POLL_MS * 1000);
+        usleep(POLL_MS * 1000);
     }
     mkdir("/disk", 0755);
-    if (mount(device, "/disk", "ext4", 0, NULL))
-        give_up(device);
+    mount_root(device);
     if (mount("/dev", "/disk/dev", NULL, MS_MOVE, NULL) || chdir("/disk") || mount(".", "/", NULL, MS_MOVE, NULL) ||
         chroot(".") || chdir("/"))
         give_up("changing to the root disk");
@@ -140,9 +172,9 @@ static int run_workload(const char *workload) {
         else
             execl("/bin/sh", "sh", "-c", workload, (char *)NULL);
         say("/bin/sh: %s", strerror(errno));
-        _exit(127);
+        _exit(NO_WORKLOAD);
     }
-    int status = 127 << 8;
+    int status = NO_WORKLOAD << 8;
     for (;;) {
         int reaped_status;
         pid_t reaped = wait(&reaped_status);
@@ -161,12 +193,14 @@ int init_main(int argc, char **argv) {
         return 2;
     }
     mount_kernel_file_systems();
-    open_console();
+    open_console(0);
     setenv("PATH", "/bin:/sbin:/usr/bin:/usr/sbin", 1);
     setenv("HOME", "/", 1);
     int from_initramfs = !strcmp(argv[0], "/init");
-    if (from_initramfs)
+    if (from_initramfs) {
         load_modules();
+        open_console(CONSOLE_WAIT_MS);
+    }
     const char *root = from_initramfs ? kernel_argument("root") : NULL;
     if (root)
         enter_disk(root);
@@ -176,7 +210,7 @@ int init_main(int argc, char **argv) {
     say("Linux %s, processors: %ld, up %.6f s", kernel.release, sysconf(_SC_NPROCESSORS_ONLN), now());
     const char *argument = kernel_argument("tollgate.run");
     char *workload = strdup(argument ? argument : "demo");
-    int status = workload ? run_workload(workload) : 1;
+    int status = workload ? run_workload(workload) : NO_WORKLOAD;
     say("workload %s: status %d, up %.6f s", workload ? workload : "", status, now());
-    power_off();
+    power_off(status);
 }

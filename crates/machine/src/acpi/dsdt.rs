@@ -7,7 +7,7 @@ use acpi_tables::aml::{
 };
 
 use super::{PCI_LINES, SOFT_OFF, pci_line, tables};
-use crate::devices::pm;
+use crate::devices::{pm, pvpanic};
 use crate::memory::layout;
 
 const PCI_DEVICES: u8 = 32;
@@ -15,7 +15,7 @@ const PCI_DEVICES: u8 = 32;
 pub(super) fn dsdt() -> Vec<u8> {
     let mut body = Vec::new();
     soft_off().to_aml_bytes(&mut body);
-    let devices = Scope::raw("\\_SB_".into(), [pci_root(), board(), serial(), rtc()].concat());
+    let devices = Scope::raw("\\_SB_".into(), [pci_root(), board(), serial(), rtc(), panic()].concat());
     body.extend(devices);
     tables::table(b"DSDT", 2, &body)
 }
@@ -26,9 +26,9 @@ fn soft_off() -> Name {
 }
 
 /// A device with a hardware ID, more names and its resources.
-fn device(path: &str, id: &str, names: &[(&str, &dyn Aml)], resources: Vec<&dyn Aml>) -> Vec<u8> {
+fn device(path: &str, id: &dyn Aml, names: &[(&str, &dyn Aml)], resources: Vec<&dyn Aml>) -> Vec<u8> {
     let mut names: Vec<Name> = names.iter().map(|(name, value)| Name::new((*name).into(), *value)).collect();
-    names.insert(0, Name::new("_HID".into(), &EISAName::new(id)));
+    names.insert(0, Name::new("_HID".into(), id));
     names.push(Name::new("_CRS".into(), &ResourceTemplate::new(resources)));
     let children = names.iter().map(|name| name as &dyn Aml).collect();
     let mut out = Vec::new();
@@ -49,7 +49,7 @@ fn pci_root() -> Vec<u8> {
     }
     device(
         "PCI0",
-        "PNP0A08",
+        &EISAName::new("PNP0A08"),
         &[("_CID", &EISAName::new("PNP0A03")), ("_SEG", &0u8), ("_BBN", &0u8), ("_UID", &0u8), ("_PRT", &routing)],
         vec![
             &AddressSpace::new_bus_number(0u16, 0u16),
@@ -66,7 +66,7 @@ fn board() -> Vec<u8> {
     let ecam = layout::PCI_ECAM;
     device(
         "MBRD",
-        "PNP0C02",
+        &EISAName::new("PNP0C02"),
         &[("_UID", &0u8)],
         vec![
             &Memory32Fixed::new(true, ecam.start as u32, (ecam.end - ecam.start) as u32),
@@ -78,11 +78,16 @@ fn board() -> Vec<u8> {
 /// The first serial port.
 fn serial() -> Vec<u8> {
     let line = Interrupt::new(true, true, false, false, 4);
-    device("COM1", "PNP0501", &[("_UID", &1u8)], vec![&IO::new(0x3f8, 0x3f8, 1, 8), &line])
+    device("COM1", &EISAName::new("PNP0501"), &[("_UID", &1u8)], vec![&IO::new(0x3f8, 0x3f8, 1, 8), &line])
 }
 
 /// The real-time clock.
 fn rtc() -> Vec<u8> {
     let line = Interrupt::new(true, true, false, false, 8);
-    device("RTC0", "PNP0B00", &[], vec![&IO::new(0x70, 0x70, 1, 2), &line])
+    device("RTC0", &EISAName::new("PNP0B00"), &[], vec![&IO::new(0x70, 0x70, 1, 2), &line])
+}
+
+/// The port by which a kernel says that it has panicked.
+fn panic() -> Vec<u8> {
+    device("PEVT", &"QEMU0001", &[("_STA", &0xfu8)], vec![&IO::new(pvpanic::PVPANIC, pvpanic::PVPANIC, 1, 1)])
 }

@@ -24,9 +24,11 @@ pub mod pic;
 pub mod pit;
 pub mod pm;
 pub mod port80;
+pub mod pvpanic;
 pub mod reset;
 pub mod rtc;
 pub mod serial;
+pub mod status;
 pub mod testdev;
 
 /// Nanoseconds in a second.

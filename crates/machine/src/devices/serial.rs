@@ -4,6 +4,9 @@
 //! limit and enter the 16-byte FIFO as the guest makes room, so input is never overrun. Bytes below the FIFO's trigger
 //! level are announced at once by the character-timeout interrupt instead of four characters later. The interrupt output
 //! does not depend on OUT2, as in other virtual machines.
+//!
+//! The other end sends only while the guest listens ([`Serial::listens`]). A driver that probes or opens the port clears the FIFO
+//! and reads the data register, and would lose what had arrived by then: the first line of a script in a pipe.
 
 use std::collections::VecDeque;
 
@@ -60,6 +63,9 @@ const LCR_DLAB: u8 = 1 << 7;
 const LCR_BREAK: u8 = 1 << 6;
 const FCR_ENABLE: u8 = 1 << 0;
 const FCR_CLEAR_RECEIVER: u8 = 1 << 1;
+/// Reads of an empty receiver in a row, without another access, after which the guest is taken to wait for input. A driver that
+/// sends reads the line status two or three times in a row.
+const POLLS: u8 = 8;
 
 /// The serial port. The board takes what the guest sent out of [`Serial::output`].
 #[derive(Clone, Debug)]
@@ -77,6 +83,10 @@ pub struct Serial {
     waiting: VecDeque<u8>,
     errors: u8,
     transmitter_empty: bool,
+    /// The guest has written the modem control register.
+    controlled: bool,
+    /// Reads of an empty receiver in a row.
+    polls: u8,
     /// Interrupt line.
     pub irq: Line,
     /// What the guest sent.
@@ -105,6 +115,8 @@ impl Serial {
             waiting: VecDeque::new(),
             errors: 0,
             transmitter_empty: true,
+            controlled: false,
+            polls: 0,
             irq: Line::default(),
             output: Vec::new(),
         }
@@ -122,13 +134,34 @@ impl Serial {
         self.waiting.len()
     }
 
+    /// Whether the guest listens: it wants an interrupt for each byte and says that it is ready (RTS), or it reads the empty
+    /// receiver again and again. A guest that has never touched the modem lines does not use them to say anything.
+    pub fn listens(&self) -> bool {
+        let ready = self.mcr & mcr::RTS != 0 || !self.controlled;
+        self.ier & ier::RECEIVED != 0 && ready || self.polls >= POLLS
+    }
+
+    /// The port after a reset of the machine, with the same other end: what it has sent and received waits outside.
+    pub fn reset(&mut self) {
+        let (waiting, output) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.output));
+        *self = Self { waiting, output, ..Self::new() };
+    }
+
+    /// Counts a read of the line status or data register.
+    fn polled(&mut self) {
+        if self.received.is_empty() {
+            self.polls = (self.polls + 1).min(POLLS);
+            self.refill();
+        }
+    }
+
     fn capacity(&self) -> usize {
         if self.fifo_enabled { FIFO_SIZE } else { 1 }
     }
 
-    /// Moves input into the receiver. In loopback the receiver is cut off from the line.
+    /// Moves input into the receiver while the guest listens. In loopback the receiver is cut off from the line.
     fn refill(&mut self) {
-        if self.mcr & mcr::LOOPBACK != 0 {
+        if self.mcr & mcr::LOOPBACK != 0 || !self.listens() {
             return;
         }
         let room = self.capacity().saturating_sub(self.received.len());
@@ -182,6 +215,7 @@ impl Serial {
 
     fn set_mcr(&mut self, value: u8) {
         self.mcr = value & 0x1f;
+        self.controlled = true;
         let lines = self.modem_lines();
         let before = self.msr & 0xf0;
         let mut changed = (before ^ lines) >> 4;
@@ -206,10 +240,14 @@ impl Serial {
     /// Reads the register at `offset` 0–7.
     pub fn read(&mut self, offset: u16) -> u8 {
         let latch = self.lcr & LCR_DLAB != 0;
+        if !matches!(offset & 7, 0 | 5) || latch {
+            self.polls = 0;
+        }
         let value = match offset & 7 {
             0 if latch => self.divisor as u8,
             1 if latch => (self.divisor >> 8) as u8,
             0 => {
+                self.polled();
                 let byte = self.received.pop_front().unwrap_or(0);
                 self.refill();
                 byte
@@ -225,6 +263,7 @@ impl Serial {
             3 => self.lcr,
             4 => self.mcr,
             5 => {
+                self.polled();
                 let ready = if self.received.is_empty() { 0 } else { lsr::DATA_READY };
                 lsr::EMPTY | ready | std::mem::take(&mut self.errors)
             }
@@ -242,6 +281,7 @@ impl Serial {
     /// Writes the register at `offset` 0–7.
     pub fn write(&mut self, offset: u16, value: u8) {
         let latch = self.lcr & LCR_DLAB != 0;
+        self.polls = 0;
         match offset & 7 {
             0 if latch => self.divisor = self.divisor & 0xff00 | u16::from(value),
             1 if latch => self.divisor = self.divisor & 0x00ff | u16::from(value) << 8,
@@ -262,6 +302,7 @@ impl Serial {
                 if enabled & ier::TRANSMITTER_EMPTY != 0 {
                     self.transmitter_empty = true;
                 }
+                self.refill();
             }
             2 => self.set_fcr(value),
             3 => {
@@ -338,8 +379,81 @@ mod tests {
         assert_eq!(serial.read(5) & 0x03, 0x03, "overrun");
         assert_eq!((0..16).map(|_| serial.read(0)).collect::<Vec<_>>(), (0..16).collect::<Vec<_>>());
         assert_eq!((serial.read(5) & 1, serial.output.len()), (0, 0));
-        serial.write(4, 0);
+        serial.write(4, mcr::RTS);
+        serial.write(1, ier::RECEIVED);
         assert_eq!(serial.read(0), b'x', "input waited outside");
+    }
+
+    /// What the guest reads until there is nothing more.
+    fn drain(serial: &mut Serial) -> Vec<u8> {
+        std::iter::from_fn(|| (serial.read(5) & lsr::DATA_READY != 0).then(|| serial.read(0))).collect()
+    }
+
+    #[test]
+    fn a_driver_that_probes_and_opens_the_port_loses_nothing() {
+        let mut serial = Serial::new();
+        serial.push_input(b"uname -r\n");
+        // Linux: early output, probe, FIFO cleared, receiver read, interrupts on before the FIFO, and RTS at last.
+        let probe: &[(u16, Option<u8>)] = &[
+            (4, Some(3)),
+            (5, None),
+            (0, Some(b'.')),
+            (5, None),
+            (4, Some(0x1a)),
+            (4, Some(0x08)),
+            (2, Some(1)),
+            (2, Some(7)),
+            (2, Some(0)),
+            (5, None),
+            (0, None),
+            (2, None),
+            (6, None),
+            (1, Some(5)),
+            (2, Some(1)),
+            (2, Some(0x81)),
+        ];
+        for &(offset, value) in probe {
+            match value {
+                Some(value) => serial.write(offset, value),
+                None => {
+                    serial.read(offset);
+                }
+            }
+        }
+        assert_eq!((serial.read(5) & lsr::DATA_READY, serial.irq.level()), (0, false));
+        serial.write(4, mcr::DTR | mcr::RTS | mcr::OUT2);
+        assert!(serial.irq.level());
+        assert_eq!(drain(&mut serial), b"uname -r\n");
+    }
+
+    #[test]
+    fn a_guest_that_is_not_ready_is_sent_nothing() {
+        let mut serial = port(&[(2, 1), (1, ier::RECEIVED), (4, mcr::RTS)]);
+        serial.push_input(&[b'x'; 100]);
+        serial.write(4, 0);
+        assert_eq!(drain(&mut serial).len(), FIFO_SIZE, "what had arrived");
+        serial.write(4, mcr::RTS);
+        assert_eq!(drain(&mut serial).len(), 100 - FIFO_SIZE);
+    }
+
+    #[test]
+    fn a_guest_that_polls_is_sent_input() {
+        for mcr in [None, Some(0), Some(mcr::DTR)] {
+            let mut serial = Serial::new();
+            mcr.iter().for_each(|&value| serial.write(4, value));
+            serial.push_input(b"ab");
+            let waited = (0..20).take_while(|_| serial.read(5) & lsr::DATA_READY == 0).count();
+            assert!((2..20).contains(&waited), "{waited}");
+            assert_eq!(drain(&mut serial), b"ab");
+        }
+    }
+
+    #[test]
+    fn a_reset_keeps_what_is_outside() {
+        let mut serial = port(&[(0, b'o'), (4, 0)]);
+        serial.push_input(b"i");
+        serial.reset();
+        assert_eq!((serial.waiting(), &serial.output[..]), (1, &b"o"[..]));
     }
 
     #[test]

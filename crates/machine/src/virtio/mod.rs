@@ -33,8 +33,10 @@ pub trait Device {
     fn config(&self) -> &[u8];
     /// Works on a queue: called when the driver notifies it, and by [`Device::has_input`].
     fn process(&mut self, queue: u16, ring: &mut Ring) -> Result<(), Broken>;
-    /// The queue to work on because something has arrived from outside, if any.
-    fn has_input(&self) -> Option<u16> {
-        None
+    /// Whether a queue is to be worked on because there is something for the driver.
+    fn has_input(&self, _queue: u16) -> bool {
+        false
     }
+    /// The driver has reset the device.
+    fn reset(&mut self) {}
 }

@@ -37,7 +37,7 @@ fn rings(queue: u16) -> (u64, u64, u64) {
 struct Driver {
     ram: GuestRam,
     bus: PciBus,
-    available: [u16; 2],
+    available: [u16; 4],
 }
 
 impl Driver {
@@ -46,7 +46,7 @@ impl Driver {
         let mut bus = PciBus::new();
         bus.add(Box::new(VirtioPci::new(device, &ram))).unwrap();
         bus.config_write(1, 4, 2, 6);
-        Self { ram, bus, available: [0; 2] }
+        Self { ram, bus, available: [0; 4] }
     }
 
     fn read(&mut self, at: u64, size: u8) -> u64 {
@@ -64,7 +64,7 @@ impl Driver {
     /// Negotiates and sets up all queues. Vector 1 + n for queue n.
     fn start(&mut self, features: u64) {
         self.write(0x14, 1, 0);
-        self.available = [0; 2];
+        self.available = [0; 4];
         self.write(0x14, 1, 3);
         for half in 0..2 {
             self.write(0x08, 4, half);
@@ -381,6 +381,58 @@ fn a_console_passes_bytes_both_ways() {
     assert_eq!(driver.used(0).0, 2);
 }
 
+/// A control message of a console's driver: event and value, about port 0.
+fn say(driver: &mut Driver, slot: u16, event: u16, value: u16) {
+    let at = BUFFERS + 0x1000 + 8 * u64::from(slot);
+    assert!(driver.ram.write(at, &[0; 4]));
+    assert!(driver.ram.write(at + 4, &event.to_le_bytes()) && driver.ram.write(at + 6, &value.to_le_bytes()));
+    driver.offer(3, slot, &[(at, 8, 0)]);
+    driver.notify(3);
+}
+
+#[test]
+fn a_console_waits_until_a_driver_with_control_messages_has_opened_it() {
+    let port = ConsolePort::default();
+    let mut driver = Driver::with(Console::new(port.clone()));
+    assert_eq!(driver.bus.mmio_read(DEVICE + 4, 4), Some(1), "one port");
+    driver.start(VERSION_1 | 2);
+    for slot in 0..3 {
+        driver.offer(2, slot, &[(BUFFERS + 8 * u64::from(slot), 8, WRITE)]);
+    }
+    driver.notify(2);
+    say(&mut driver, 0, 0, 1);
+    assert_eq!((driver.used(2).0, driver.bytes(BUFFERS)), (1, [0, 0, 0, 0, 1, 0, 1, 0]), "the port is added");
+    driver.offer(0, 0, &[(BUFFERS + 0x800, 4, WRITE)]);
+    driver.notify(0);
+    port.send(b"abc");
+    driver.bus.poll();
+    assert_eq!((port.open(), driver.used(0).0), (false, 0), "the driver would drop it");
+    say(&mut driver, 1, 3, 1);
+    assert_eq!(driver.bytes(BUFFERS + 8), [0, 0, 0, 0, 4, 0, 1, 0], "it is a console");
+    assert_eq!((driver.used(2).0, driver.bytes(BUFFERS + 16)), (3, [0, 0, 0, 0, 6, 0, 1, 0]), "somebody is there");
+    say(&mut driver, 2, 6, 1);
+    assert_eq!((port.open(), driver.used(0), driver.bytes(BUFFERS + 0x800)), (true, (1, 0, 3), *b"abc"));
+    say(&mut driver, 3, 6, 0);
+    assert!(!port.open());
+    say(&mut driver, 4, 6, 1);
+    driver.write(0x14, 1, 0);
+    assert!(!port.open(), "after a reset of the device");
+}
+
+#[test]
+fn control_messages_that_nobody_takes_are_bounded() {
+    let mut driver = Driver::with(Console::new(ConsolePort::default()));
+    driver.start(VERSION_1 | 2);
+    (0..1000).for_each(|turn| say(&mut driver, turn % 8, 0, 1));
+    let mut taken = 0;
+    for turn in 0..200 {
+        driver.offer(2, turn % 8, &[(BUFFERS, 8, WRITE)]);
+        driver.notify(2);
+        taken = driver.used(2).0;
+    }
+    assert_eq!(taken, 64);
+}
+
 #[test]
 fn entropy_is_the_same_for_the_same_seed() {
     let fill = |seed| {
@@ -562,7 +614,7 @@ proptest! {
             };
             driver.start(VERSION_1);
             port.send(b"input");
-            for queue in 0..2 {
+            for queue in 0..driver.read(0x12, 2) as u16 {
                 prop_assert!(driver.ram.write(rings(queue).0, &table));
                 for (index, &address) in addresses.iter().enumerate() {
                     // Most descriptors point into memory, or nothing interesting would happen.

@@ -274,6 +274,7 @@ impl<D: Device> VirtioPci<D> {
     }
 
     fn reset(&mut self) {
+        self.device.reset();
         for slot in &mut self.queues {
             slot.queue.reset();
             slot.vector = NO_VECTOR;
@@ -404,15 +405,21 @@ impl<D: Device> Function for VirtioPci<D> {
     fn bar_write(&mut self, _bar: usize, offset: u64, size: u8, value: u64, out: &mut Vec<Msi>) {
         match offset / AREA * AREA {
             COMMON => self.write_common(offset as usize, size, value, out),
-            NOTIFY => self.work(((offset - NOTIFY) / u64::from(NOTIFY_STRIDE)) as u16, out),
+            NOTIFY => {
+                self.work(((offset - NOTIFY) / u64::from(NOTIFY_STRIDE)) as u16, out);
+                // What the driver said may have an answer.
+                self.poll(out);
+            }
             TABLE => self.msix.write_table(offset - TABLE, size, value, out),
             _ => {}
         }
     }
 
     fn poll(&mut self, out: &mut Vec<Msi>) {
-        if let Some(queue) = self.device.has_input() {
-            self.work(queue, out);
+        for queue in 0..self.queues.len() as u16 {
+            if self.device.has_input(queue) {
+                self.work(queue, out);
+            }
         }
     }
 

@@ -1,0 +1,182 @@
+//! What stands between the user and the guest's consoles: which of them gets what is typed, and what their output says about a
+//! kernel's end.
+
+use std::collections::VecDeque;
+
+/// Bytes of input that may wait for the guest to read them before more is wanted.
+const BACKLOG: usize = 4096;
+/// How a Linux kernel begins the line that says why it panicked.
+const PANIC: &[u8] = b"Kernel panic - not syncing: ";
+/// How it begins its last line, after which it waits for ever.
+const END: &[u8] = b"---[ end Kernel panic - not syncing: ";
+/// Bytes of a line that are kept.
+const LONGEST_LINE: usize = 256;
+
+/// A console that can have input.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Console {
+    /// The serial line.
+    #[default]
+    Serial,
+    /// The virtio console.
+    Virtio,
+}
+
+impl Console {
+    /// The one that a kernel with this command line has as `/dev/console`: the last that it names.
+    pub fn of_command_line(line: &str) -> Self {
+        let last = line.split_ascii_whitespace().filter_map(|word| word.strip_prefix("console=")).next_back();
+        if last.is_some_and(|name| name.starts_with("hvc")) { Self::Virtio } else { Self::Serial }
+    }
+}
+
+/// Who takes input now.
+#[derive(Clone, Copy, Debug)]
+pub struct Takers {
+    /// The guest listens to the serial line.
+    pub serial: bool,
+    /// The guest has a driver for the virtio console.
+    pub virtio: bool,
+}
+
+/// Input on its way to a console.
+#[derive(Debug, Default)]
+pub struct Input {
+    waiting: VecDeque<u8>,
+    preferred: Console,
+}
+
+impl Input {
+    /// For a guest whose console is `preferred`.
+    pub fn new(preferred: Console) -> Self {
+        Self { waiting: VecDeque::new(), preferred }
+    }
+
+    /// Adds what was typed.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.waiting.extend(bytes);
+    }
+
+    /// Bytes that no console has taken.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether there is room for more, where a console has so many bytes that the guest has not read.
+    pub fn has_room(&self, unread: usize) -> bool {
+        self.waiting.len() + unread < BACKLOG
+    }
+
+    /// What can be delivered now, and where. The other console gets input only while the preferred one can't: a guest may open
+    /// a shell elsewhere than its command line says.
+    pub fn deliver(&mut self, takers: Takers) -> Option<(Console, Vec<u8>)> {
+        let target = match self.preferred {
+            _ if self.waiting.is_empty() => return None,
+            Console::Virtio if takers.virtio => Console::Virtio,
+            // The serial line itself waits until the guest listens.
+            Console::Serial => Console::Serial,
+            Console::Virtio if takers.serial => Console::Serial,
+            Console::Virtio => return None,
+        };
+        Some((target, self.waiting.drain(..).collect()))
+    }
+}
+
+/// Looks for a kernel's panic in what a guest prints. A program may print such lines too: they are a reason to look closer.
+#[derive(Debug, Default)]
+pub struct PanicWatch {
+    line: Vec<u8>,
+    /// A line says that the kernel panicked.
+    pub panicked: bool,
+    /// A line says that it has done all that it does then.
+    pub ended: bool,
+}
+
+impl PanicWatch {
+    /// Takes output.
+    pub fn saw(&mut self, bytes: &[u8]) {
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let room = LONGEST_LINE - self.line.len();
+            self.line.extend_from_slice(&piece[..piece.len().min(room)]);
+            if piece.ends_with(b"\n") {
+                let text = message(&self.line);
+                self.panicked |= text.starts_with(PANIC);
+                self.ended |= text.starts_with(END);
+                self.line.clear();
+            }
+        }
+    }
+}
+
+/// A line without what the kernel puts before its messages: `[    1.234567] `, with `[   T1]` or the like behind it.
+fn message(mut line: &[u8]) -> &[u8] {
+    while let Some(rest) = line.strip_prefix(b"[") {
+        let Some(end) = rest.iter().position(|byte| *byte == b']') else { break };
+        if !rest[..end].iter().all(|byte| byte.is_ascii_alphanumeric() || b" .".contains(byte)) {
+            break;
+        }
+        line = rest[end + 1..].trim_ascii_start();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_console_of_the_command_line_is_the_guests() {
+        for (line, console) in [
+            ("", Console::Serial),
+            ("console=ttyS0", Console::Serial),
+            ("console=hvc0", Console::Virtio),
+            ("console=ttyS0 quiet console=hvc0", Console::Virtio),
+            ("console=hvc0 console=ttyS0,115200 root=/dev/vda", Console::Serial),
+            ("myconsole=hvc0", Console::Serial),
+        ] {
+            assert_eq!(Console::of_command_line(line), console, "{line}");
+        }
+    }
+
+    #[test]
+    fn input_waits_for_a_console_that_takes_it() {
+        let takers = |serial, virtio| Takers { serial, virtio };
+        for (preferred, takers, expected) in [
+            (Console::Serial, takers(false, false), Some(Console::Serial)),
+            (Console::Serial, takers(false, true), Some(Console::Serial)),
+            (Console::Virtio, takers(false, false), None),
+            (Console::Virtio, takers(true, false), Some(Console::Serial)),
+            (Console::Virtio, takers(true, true), Some(Console::Virtio)),
+        ] {
+            let mut input = Input::new(preferred);
+            assert_eq!(input.deliver(takers), None);
+            input.push(b"x");
+            let delivered = input.deliver(takers);
+            assert_eq!(delivered, expected.map(|console| (console, b"x".to_vec())), "{preferred:?} {takers:?}");
+            assert_eq!(input.waiting(), usize::from(expected.is_none()));
+        }
+    }
+
+    #[test]
+    fn a_panic_is_a_line_of_the_kernel() {
+        for (text, seen) in [
+            (&b"[    0.560972] Kernel panic - not syncing: sysrq triggered crash\r\n"[..], (true, false)),
+            (b"[    0.5][    T1] Kernel panic - not syncing: x\n", (true, false)),
+            (b"Kernel panic - not syncing: x\n---[ end Kernel panic - not syncing: x ]---\n", (true, true)),
+            (b"[    0.5] ---[ end Kernel panic - not syncing: x ]---\r\n", (false, true)),
+            (b"what does Kernel panic - not syncing: mean?\n", (false, false)),
+            (b"[what] Kernel panic - not syncing: x", (false, false)),
+        ] {
+            let mut whole = PanicWatch::default();
+            whole.saw(text);
+            let mut bytewise = PanicWatch::default();
+            text.iter().for_each(|byte| bytewise.saw(&[*byte]));
+            for watch in [whole, bytewise] {
+                assert_eq!((watch.panicked, watch.ended), seen, "{}", String::from_utf8_lossy(text));
+            }
+        }
+        let mut long = PanicWatch::default();
+        long.saw(&[b'x'; 100_000]);
+        assert_eq!(long.line.len(), LONGEST_LINE);
+    }
+}

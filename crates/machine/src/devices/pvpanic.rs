@@ -1,0 +1,29 @@
+//! The pvpanic port, by which a kernel that has panicked says so. Linux has a driver for it (`pvpanic-mmio`), which finds it by the
+//! ACPI device `QEMU0001`.
+
+/// Takes events, and reads as those that are understood.
+pub const PVPANIC: u16 = 0x505;
+
+/// The kernel has panicked.
+const PANICKED: u8 = 1 << 0;
+/// It has panicked, and another kernel will take over to save its memory.
+const CRASH_LOADED: u8 = 1 << 1;
+/// What [`PVPANIC`] reads as.
+pub const EVENTS: u8 = PANICKED | CRASH_LOADED;
+
+/// Whether a kernel that writes these events has panicked and does nothing more.
+pub fn ends(events: u8) -> bool {
+    events & (PANICKED | CRASH_LOADED) == PANICKED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_another_follows_goes_on() {
+        for (events, end) in [(0, false), (PANICKED, true), (CRASH_LOADED, false), (0xff, false), (0xfd, true)] {
+            assert_eq!(ends(events), end, "{events:#x}");
+        }
+    }
+}

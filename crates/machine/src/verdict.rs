@@ -1,0 +1,104 @@
+//! Why a machine was reset: because somebody in the guest asked its kernel for it, because the kernel panicked, or for no known
+//! reason.
+//!
+//! The board sees a write to a port, or a triple fault, whatever led to it. The kernel's stack tells more: `panic` and
+//! `kernel_restart` do not return, so their frames are on the stack of the processor that executes them until the end, and never
+//! on another. That takes no more than names of functions, and the same ones in every version of Linux.
+
+use crate::machine::{Machine, Outcome};
+use cpu::Cpu;
+use cpu::state::reg;
+use ledger::symbols::Symbols;
+
+/// Functions of Linux that are on the stack of a kernel that panics.
+const PANIC: [&str; 3] = ["panic", "vpanic", "nmi_panic"];
+/// … and of one that was asked to restart, power off or halt: by reboot(2), Ctrl-Alt-Del, or the magic SysRq key.
+const ASKED: [&str; 9] = [
+    "deferred_cad",
+    "kernel_restart",
+    "kernel_power_off",
+    "kernel_halt",
+    "__do_sys_reboot",
+    "__se_sys_reboot",
+    "__x64_sys_reboot",
+    "__ia32_sys_reboot",
+    "__handle_sysrq",
+];
+/// A kernel's stack is no larger, also with what sanitizers add.
+const LARGEST_STACK: u64 = 64 << 10;
+
+/// What led a guest to where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Somebody in the guest asked the kernel to restart or to stop.
+    Asked,
+    /// The kernel panicked.
+    Panic,
+    /// Neither, as far as can be seen.
+    Unknown,
+}
+
+impl Machine {
+    /// How the run ended, seen from inside: a reset, a triple fault or a halt that comes after a panic is a panic; a triple fault
+    /// by which a kernel carries out a reset is a reset.
+    pub fn verdict(&self, outcome: Outcome, symbols: &Symbols) -> (Outcome, Cause) {
+        let cause = match outcome {
+            Outcome::Reset | Outcome::TripleFault(_) | Outcome::Stuck | Outcome::Stopped => self.cause(symbols),
+            _ => Cause::Unknown,
+        };
+        match (outcome, cause) {
+            (Outcome::Reset | Outcome::TripleFault(_) | Outcome::Stuck, Cause::Panic) => (Outcome::Panic, cause),
+            (Outcome::TripleFault(_), Cause::Asked) => (Outcome::Reset, cause),
+            _ => (outcome, cause),
+        }
+    }
+
+    /// What led the guest to where it stands, by its stacks; by its console for a kernel whose functions are not known.
+    fn cause(&self, symbols: &Symbols) -> Cause {
+        if PANIC.iter().all(|name| symbols.address_of(name).is_none()) {
+            return if self.watch.panicked { Cause::Panic } else { Cause::Unknown };
+        }
+        self.cause_by(|address| symbols.find(0, address).map(|symbol| symbol.name))
+    }
+
+    /// Whether a kernel that knows its functions' names is panicking now.
+    pub(crate) fn panics(&self) -> bool {
+        let Some(kernel) = self.kernel() else { return false };
+        let mut symbols = Symbols::default();
+        symbols.add("", 0, kernel.functions);
+        self.cause(&symbols) == Cause::Panic
+    }
+
+    fn cause_by(&self, name: impl Fn(u64) -> Option<String>) -> Cause {
+        let kernels = || self.vcpus.all.iter().map(|vcpu| &vcpu.cpu).filter(|cpu| cpu.cpl == 0);
+        // Compilers put what is rarely executed into a part of its own: `panic.cold`.
+        let on_a_stack = |wanted: &[&str]| {
+            // A call may be the last instruction of a function: where it returns to is the next one's then.
+            let is_wanted = |return_address: u64| {
+                name(return_address.wrapping_sub(1))
+                    .is_some_and(|name| wanted.contains(&name.split('.').next().unwrap_or_default()))
+            };
+            kernels().any(|cpu| stack(cpu).any(is_wanted))
+        };
+        if on_a_stack(&PANIC) {
+            Cause::Panic
+        } else if on_a_stack(&ASKED) {
+            Cause::Asked
+        } else {
+            Cause::Unknown
+        }
+    }
+}
+
+/// The words of a processor's stack, from its top to the end of what is mapped.
+fn stack(cpu: &Cpu) -> impl Iterator<Item = u64> + '_ {
+    let size = if cpu.long64 { 8 } else { 4 };
+    let top = cpu.gpr[usize::from(reg::RSP)] & !(size - 1);
+    (0..LARGEST_STACK / size).map_while(move |word| {
+        let linear = top.checked_add(word * size)?;
+        let mut bytes = [0; 8];
+        let word = bytes.get_mut(..size as usize)?;
+        let physical = cpu.look_up(linear)?;
+        cpu.ram.read_bytes(physical, word).then(|| u64::from_le_bytes(bytes))
+    })
+}

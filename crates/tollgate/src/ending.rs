@@ -1,0 +1,128 @@
+//! How a run ended: in words, as an exit status that scripts can trust, and as JSON.
+
+use crate::memory;
+use crate::run::{LedgerFile, RunArgs};
+use anyhow::{Context, Result, anyhow};
+use ledger::symbols::Symbol;
+use machine::{Cause, Machine, Outcome};
+use std::process::ExitCode;
+
+/// Exit status after a reset for which nobody has asked the guest's kernel.
+const RESET: u8 = 122;
+/// Exit status when the guest's kernel panicked.
+const PANICKED: u8 = 123;
+/// Exit status when the host stopped the guest because its time was up, as timeout(1) has it.
+const TIMED_OUT: u8 = 124;
+/// Exit status of a guest that can't go on: triple fault, or halted for good.
+const GUEST_DIED: u8 = 125;
+/// Exit status when the user stopped the guest: 128 + SIGINT.
+const INTERRUPTED: u8 = 130;
+
+/// What is known at the end of a run.
+pub struct Ended {
+    /// What ended it.
+    pub outcome: Outcome,
+    /// The host stopped it because its time was up.
+    pub timed_out: bool,
+    /// Under --check-translation, without a difference.
+    pub checked: bool,
+}
+
+/// A way to end.
+struct Ending {
+    /// One word, for programs.
+    reason: &'static str,
+    /// For people.
+    text: String,
+    status: u8,
+    /// It went wrong, and that is said.
+    bad: bool,
+}
+
+impl Ending {
+    fn new(reason: &'static str, text: &str, status: u8) -> Self {
+        Self { reason, text: text.to_owned(), status, bad: true }
+    }
+
+    /// How a run ended that came to `outcome` because of `cause`. Its guest may have asked for an exit status, which it gets
+    /// if all went well.
+    fn of(outcome: Outcome, cause: Cause, timed_out: bool, asked: Option<u8>) -> Self {
+        let well = |reason, text| Self { bad: false, ..Self::new(reason, text, asked.unwrap_or(0)) };
+        let stopped = |reason, text: &str, status| match cause {
+            Cause::Panic => Self::new(reason, &format!("{text}, after the guest's kernel panicked,"), status),
+            Cause::Asked | Cause::Unknown => Self::new(reason, text, status),
+        };
+        match outcome {
+            Outcome::PowerOff => well("power-off", "power off"),
+            Outcome::Reset if cause == Cause::Asked => well("reboot", "reset, as the guest's kernel was asked to"),
+            Outcome::Reset => Self::new("reset", "reset that nobody asked the guest's kernel for", RESET),
+            Outcome::Panic => Self::new("panic", "the guest's kernel panicked", PANICKED),
+            Outcome::DebugExit(status) => Self { bad: false, ..Self::new("debug-exit", "debug exit", status) },
+            Outcome::TripleFault(cpu) => Self::new("triple-fault", &format!("triple fault on cpu {cpu}"), GUEST_DIED),
+            Outcome::UnhandledExit(cpu, reason) => {
+                let text = format!("internal error: VM exit {reason:#x} on cpu {cpu} without a hypervisor");
+                Self::new("failed", &text, GUEST_DIED)
+            }
+            Outcome::Failed(cpu) => {
+                Self::new("failed", &format!("the hypervisor cannot go on with cpu {cpu}"), GUEST_DIED)
+            }
+            Outcome::Stuck => {
+                Self::new("stuck", "every processor is halted, and nothing is left to wake one", GUEST_DIED)
+            }
+            Outcome::Stopped if timed_out => stopped("time", "time is up", TIMED_OUT),
+            Outcome::Stopped => stopped("interrupted", "interrupted", INTERRUPTED),
+        }
+    }
+}
+
+/// Says how a run ended, and writes its ledger.
+pub fn conclude(
+    args: &RunArgs,
+    machine: &Machine,
+    ended: Ended,
+    symbol_files: Vec<(String, Vec<Symbol>)>,
+    ledger: Option<LedgerFile>,
+) -> Result<ExitCode> {
+    let Ended { outcome, timed_out, checked } = ended;
+    // Nothing is to be explained where all went well.
+    let well = matches!(outcome, Outcome::PowerOff | Outcome::DebugExit(_));
+    let symbols = (!well || ledger.is_some()).then(|| machine.symbols(symbol_files)).unwrap_or_default();
+    let (outcome, cause) = machine.verdict(outcome, &symbols);
+    let asked = machine.board.borrow().status();
+    let mut ending = Ending::of(outcome, cause, timed_out, asked);
+    if let (Outcome::Failed(_), Some(failure)) = (outcome, &machine.vcpus.failure) {
+        ending.text = format!("{}: {failure}", ending.text);
+    }
+    if ending.bad || checked {
+        let agree = if checked { "; the tiers agree" } else { "" };
+        eprintln!("tollgate: {} after {:.6} s of virtual time{agree}", ending.text, machine.seconds());
+    }
+    // A kernel that panics has said where.
+    if ending.bad && outcome != Outcome::Panic {
+        for place in machine.places(&symbols) {
+            eprintln!("{place}");
+        }
+    }
+    if let Some(LedgerFile { file, facts }) = ledger {
+        let mut saved = machine.ledger(&symbols);
+        saved.header.metadata.extend(facts);
+        file.write(&saved.to_bytes().with_context(|| format!("can't write {}", file.path().display()))?)?;
+    }
+    if args.json {
+        let mut report = serde_json::json!({
+            "ended": ending.text,
+            "reason": ending.reason,
+            "status": ending.status,
+            "workload_status": asked,
+            "virtual_seconds": machine.seconds(),
+            "clocks": machine.vcpus.all.iter().map(|v| v.cpu.clock).collect::<Vec<_>>(),
+            "memory": memory::report(machine.taken),
+        });
+        if checked {
+            report["tiers_agree"] = true.into();
+        }
+        eprintln!("{report}");
+    }
+    machine.check().map_err(|what| anyhow!("the hypervisor's tables are not in order: {what}"))?;
+    Ok(ExitCode::from(ending.status))
+}
