@@ -99,6 +99,11 @@ const BLOCKS: &[(&str, Assemble)] = &[
         a.nop()?;
         a.endbr64()
     }),
+    ("nop-hints", |a| {
+        // RDSSPQ RAX, CLDEMOTE [RAX], PREFETCHIT0 and PREFETCHIT1 [RIP + 0].
+        a.db(&[0xf3, 0x48, 0x0f, 0x1e, 0xc8, 0x0f, 0x1c, 0x00])?;
+        a.db(&[0x0f, 0x18, 0x3d, 0, 0, 0, 0, 0x0f, 0x18, 0x35, 0, 0, 0, 0])
+    }),
     ("per-cpu", |a| {
         a.mov(rax, qword_ptr(0x1_8040).gs())?;
         a.add(rax, qword_ptr(rdi).gs())?;

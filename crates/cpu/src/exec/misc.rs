@@ -39,6 +39,13 @@ pub static ROWS: &[Row] = &[
     Row::new(Endbr32, Class::Nop, nop),
     Row::new(Endbr64, Class::Nop, nop),
     Row::new(Reservednop, Class::Nop, nop),
+    // Without CET's shadow stacks no operation (SDM vol. 2, RDSSPD/RDSSPQ): programs rely on it, libgcc's unwinder for one.
+    Row::new(Rdsspd, Class::Nop, nop),
+    Row::new(Rdsspq, Class::Nop, nop),
+    // Hints in the space of 0F 18 to 0F 1F, which has been no operation for as long as there have been multi-byte NOPs.
+    Row::new(Cldemote, Class::Nop, nop),
+    Row::new(Prefetchit0, Class::Nop, nop),
+    Row::new(Prefetchit1, Class::Nop, nop),
     Row::new(Prefetch, Class::Nop, nop),
     Row::new(Prefetchw, Class::Nop, nop),
     Row::new(Prefetchwt1, Class::Nop, nop),

@@ -289,8 +289,8 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
     }
     let canonical = |address: u64| ((address as i64) << 16 >> 16) as u64 == address;
     match i.mnemonic() {
-        Nop | Reservednop | Endbr32 | Endbr64 => return Plan::Nothing,
-        Prefetch | Prefetchw | Prefetchnta | Prefetcht0 | Prefetcht1 | Prefetcht2 => return Plan::Nothing,
+        // Hints among them.
+        _ if op.class == Class::Nop => return Plan::Nothing,
         // There is nothing to wait for.
         Lfence | Sfence | Mfence => return Plan::Nothing,
         Lea if is_general(i.op0_register()) => return Plan::Lea,
