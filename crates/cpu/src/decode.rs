@@ -5,7 +5,7 @@ use crate::fault::{Exec, Flow};
 use crate::op::{NO_REG, Op, SEG_FLAT};
 use crate::state::{Cpu, rights, seg};
 use crate::table;
-use iced_x86::{Decoder, DecoderOptions, Instruction, OpAccess, OpKind, Register};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpAccess, OpKind, Register};
 use ledger::Class;
 
 /// Longest instruction.
@@ -21,18 +21,21 @@ pub mod mode {
     pub const BITS64: u8 = 2;
     /// Added in protected mode outside virtual-8086 mode, where some instructions exist that real mode lacks.
     pub const PROTECTED: u8 = 4;
+    /// Added on AMD's processors, which decode some bytes as other instructions than Intel's do.
+    pub const AMD: u8 = 8;
 }
 
 impl Cpu {
     /// The mode code is decoded in.
     #[inline]
     pub fn decode_mode(&self) -> u8 {
+        let vendor = if self.capabilities.amd { mode::AMD } else { 0 };
         if self.long64 {
-            return mode::BITS64 | mode::PROTECTED;
+            return mode::BITS64 | mode::PROTECTED | vendor;
         }
         let protected = if self.protected() && !self.v8086() { mode::PROTECTED } else { 0 };
         let width = if self.seg[seg::CS as usize].rights & rights::DB != 0 { mode::BITS32 } else { mode::BITS16 };
-        width | protected
+        width | protected | vendor
     }
 }
 
@@ -252,13 +255,48 @@ impl Cpu {
             mode::BITS32 => 32,
             _ => 64,
         };
-        let mut decoder = Decoder::with_ip(width, bytes, rip, DecoderOptions::NONE);
+        let amd = mode & mode::AMD != 0;
+        // Near branches of 16 bits exist in 64-bit mode, REX.W does not widen far pointers, and UD0 has no operands (APM vol. 3).
+        let options = if amd { DecoderOptions::AMD } else { DecoderOptions::NONE };
+        let mut decoder = Decoder::with_ip(width, bytes, rip, options);
         let instruction = decoder.decode();
         if decoder.last_error() == iced_x86::DecoderError::NoMoreBytes && bytes.len() < MAX_LENGTH {
             return Err(NeedMore);
         }
-        Ok(instruction)
+        use Code::*;
+        let own = &bytes[..instruction.len().min(bytes.len())];
+        match instruction.code() {
+            Pause if amd && extends_register(own) => {
+                Ok(Decoder::with_ip(width, bytes, rip, options | DecoderOptions::NO_PAUSE).decode())
+            }
+            // PREFETCH of a register: no operation (SDM vol. 2, table A-3), or undefined (APM vol. 3, PREFETCH).
+            Reservednop_rm16_r16_0F0D | Reservednop_rm32_r32_0F0D | Reservednop_rm64_r64_0F0D if amd => {
+                Ok(undefined(instruction))
+            }
+            // Without 64-bit registers W, elsewhere ignored, makes these undefined (SDM vol. 2, PINSRB and PEXTRB).
+            VEX_Vpinsrd_xmm_xmm_rm32_imm8 | VEX_Vpextrd_rm32_xmm_imm8 if width != 64 && is_wide(own) => {
+                Ok(undefined(instruction))
+            }
+            _ => Ok(instruction),
+        }
     }
+}
+
+/// Whether a one-byte opcode has a REX prefix with the bit B. With it, F3 90 is PAUSE on Intel's processors (their decoder
+/// library says so, the manual does not), and an exchange with R8 on AMD's.
+fn extends_register(bytes: &[u8]) -> bool {
+    matches!(bytes, [.., rex, _] if rex & 0xf1 == 0x41)
+}
+
+/// Whether an instruction with a three-byte VEX prefix has W set.
+fn is_wide(bytes: &[u8]) -> bool {
+    bytes.iter().position(|byte| *byte == 0xc4).and_then(|at| bytes.get(at + 2)).is_some_and(|last| last & 0x80 != 0)
+}
+
+/// The bytes of an instruction that is none on this processor.
+fn undefined(mut instruction: Instruction) -> Instruction {
+    instruction.set_code(Code::INVALID);
+    instruction
 }
 
 /// The instruction goes on beyond the bytes given.

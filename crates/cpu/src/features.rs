@@ -3,7 +3,7 @@
 //! The check is made when an instruction is decoded: one that the model lacks becomes #UD (or, for TZCNT and LZCNT, the older
 //! instruction with the same opcode), so that a processor of 2006 does not execute AVX2.
 
-use crate::model::CpuidEntry;
+use crate::model::{CpuidEntry, CpuidRegs};
 use iced_x86::{Code, CpuidFeature, Instruction};
 
 /// A set of extensions.
@@ -65,6 +65,96 @@ const PLACES: &[Place] = &[
     (CpuidFeature::RDTSCP, 0x8000_0001, 0, Reg::Edx, 27),
 ];
 
+/// Extensions that real processors announce and this one does not execute.
+const BEYOND: &[Place] = &[
+    (CpuidFeature::SMX, 1, 0, Reg::Ecx, 6),
+    (CpuidFeature::SGX1, 7, 0, Reg::Ebx, 2),
+    (CpuidFeature::HLE, 7, 0, Reg::Ebx, 4),
+    (CpuidFeature::RTM, 7, 0, Reg::Ebx, 11),
+    (CpuidFeature::MPX, 7, 0, Reg::Ebx, 14),
+    (CpuidFeature::AVX512F, 7, 0, Reg::Ebx, 16),
+    (CpuidFeature::AVX512DQ, 7, 0, Reg::Ebx, 17),
+    (CpuidFeature::AVX512_IFMA, 7, 0, Reg::Ebx, 21),
+    (CpuidFeature::AVX512PF, 7, 0, Reg::Ebx, 26),
+    (CpuidFeature::AVX512ER, 7, 0, Reg::Ebx, 27),
+    (CpuidFeature::AVX512CD, 7, 0, Reg::Ebx, 28),
+    (CpuidFeature::AVX512BW, 7, 0, Reg::Ebx, 30),
+    (CpuidFeature::AVX512VL, 7, 0, Reg::Ebx, 31),
+    (CpuidFeature::AVX512_VBMI, 7, 0, Reg::Ecx, 1),
+    (CpuidFeature::WAITPKG, 7, 0, Reg::Ecx, 5),
+    (CpuidFeature::AVX512_VBMI2, 7, 0, Reg::Ecx, 6),
+    (CpuidFeature::CET_SS, 7, 0, Reg::Ecx, 7),
+    (CpuidFeature::GFNI, 7, 0, Reg::Ecx, 8),
+    (CpuidFeature::AVX512_VNNI, 7, 0, Reg::Ecx, 11),
+    (CpuidFeature::AVX512_BITALG, 7, 0, Reg::Ecx, 12),
+    (CpuidFeature::AVX512_VPOPCNTDQ, 7, 0, Reg::Ecx, 14),
+    (CpuidFeature::KL, 7, 0, Reg::Ecx, 23),
+    (CpuidFeature::MOVDIRI, 7, 0, Reg::Ecx, 27),
+    (CpuidFeature::MOVDIR64B, 7, 0, Reg::Ecx, 28),
+    (CpuidFeature::ENQCMD, 7, 0, Reg::Ecx, 29),
+    (CpuidFeature::UINTR, 7, 0, Reg::Edx, 5),
+    (CpuidFeature::AVX512_VP2INTERSECT, 7, 0, Reg::Edx, 8),
+    (CpuidFeature::TSXLDTRK, 7, 0, Reg::Edx, 16),
+    (CpuidFeature::PCONFIG, 7, 0, Reg::Edx, 18),
+    (CpuidFeature::AMX_BF16, 7, 0, Reg::Edx, 22),
+    (CpuidFeature::AVX512_FP16, 7, 0, Reg::Edx, 23),
+    (CpuidFeature::AMX_TILE, 7, 0, Reg::Edx, 24),
+    (CpuidFeature::AMX_INT8, 7, 0, Reg::Edx, 25),
+    (CpuidFeature::SHA512, 7, 1, Reg::Eax, 0),
+    (CpuidFeature::SM3, 7, 1, Reg::Eax, 1),
+    (CpuidFeature::SM4, 7, 1, Reg::Eax, 2),
+    (CpuidFeature::RAO_INT, 7, 1, Reg::Eax, 3),
+    (CpuidFeature::AVX_VNNI, 7, 1, Reg::Eax, 4),
+    (CpuidFeature::AVX512_BF16, 7, 1, Reg::Eax, 5),
+    (CpuidFeature::CMPCCXADD, 7, 1, Reg::Eax, 7),
+    (CpuidFeature::AMX_FP16, 7, 1, Reg::Eax, 21),
+    (CpuidFeature::HRESET, 7, 1, Reg::Eax, 22),
+    (CpuidFeature::AVX_IFMA, 7, 1, Reg::Eax, 23),
+    (CpuidFeature::AVX_VNNI_INT8, 7, 1, Reg::Edx, 4),
+    (CpuidFeature::AVX_NE_CONVERT, 7, 1, Reg::Edx, 5),
+    (CpuidFeature::AVX_VNNI_INT16, 7, 1, Reg::Edx, 10),
+    (CpuidFeature::PTWRITE, 0x14, 0, Reg::Ebx, 4),
+    (CpuidFeature::SVM, 0x8000_0001, 0, Reg::Ecx, 2),
+    (CpuidFeature::SSE4A, 0x8000_0001, 0, Reg::Ecx, 6),
+    (CpuidFeature::XOP, 0x8000_0001, 0, Reg::Ecx, 11),
+    (CpuidFeature::SKINIT, 0x8000_0001, 0, Reg::Ecx, 12),
+    (CpuidFeature::LWP, 0x8000_0001, 0, Reg::Ecx, 15),
+    (CpuidFeature::FMA4, 0x8000_0001, 0, Reg::Ecx, 16),
+    (CpuidFeature::TBM, 0x8000_0001, 0, Reg::Ecx, 21),
+    (CpuidFeature::MONITORX, 0x8000_0001, 0, Reg::Ecx, 29),
+    (CpuidFeature::CLZERO, 0x8000_0008, 0, Reg::Ebx, 0),
+    (CpuidFeature::INVLPGB, 0x8000_0008, 0, Reg::Ebx, 3),
+    (CpuidFeature::RDPRU, 0x8000_0008, 0, Reg::Ebx, 4),
+    (CpuidFeature::MCOMMIT, 0x8000_0008, 0, Reg::Ebx, 8),
+];
+
+fn bit_of(regs: &CpuidRegs, reg: Reg, bit: u8) -> bool {
+    let value = match reg {
+        Reg::Eax => regs.eax,
+        Reg::Ebx => regs.ebx,
+        Reg::Ecx => regs.ecx,
+        Reg::Edx => regs.edx,
+    };
+    value >> bit & 1 != 0
+}
+
+/// The extensions that an instruction needs and a processor with this CPUID has, if it has all of them that CPUID shows, and there are
+/// any. `leaf` is asked for a leaf and a sub-leaf.
+pub fn extensions(code: Code, leaf: impl Fn(u32, u32) -> Option<CpuidRegs>) -> Option<Vec<CpuidFeature>> {
+    let mut found = Vec::new();
+    for feature in code.cpuid_features() {
+        let Some(&(_, number, subleaf, reg, bit)) = PLACES.iter().chain(BEYOND).find(|place| place.0 == *feature)
+        else {
+            continue;
+        };
+        if !leaf(number, subleaf).is_some_and(|regs| bit_of(&regs, reg, bit)) {
+            return None;
+        }
+        found.push(*feature);
+    }
+    (!found.is_empty()).then_some(found)
+}
+
 impl Features {
     /// Every extension.
     pub const ALL: Self = Self(u64::MAX);
@@ -76,15 +166,8 @@ impl Features {
         }
         let mut set = 0;
         for (i, &(_, leaf, subleaf, reg, bit)) in PLACES.iter().enumerate() {
-            let announced = cpuid.iter().any(|e| {
-                let value = match reg {
-                    Reg::Eax => e.regs.eax,
-                    Reg::Ebx => e.regs.ebx,
-                    Reg::Ecx => e.regs.ecx,
-                    Reg::Edx => e.regs.edx,
-                };
-                e.leaf == leaf && e.subleaf.unwrap_or(0) == subleaf && value >> bit & 1 != 0
-            });
+            let announced =
+                cpuid.iter().any(|e| e.leaf == leaf && e.subleaf.unwrap_or(0) == subleaf && bit_of(&e.regs, reg, bit));
             set |= u64::from(announced) << i;
         }
         Self(set)
@@ -135,7 +218,6 @@ impl Features {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::CpuidRegs;
 
     fn sse2_only() -> Features {
         let regs = CpuidRegs { edx: 1 << 26 | 1 << 25, ..CpuidRegs::default() };
@@ -149,6 +231,16 @@ mod tests {
         assert!(set.contains(Features::needed(Code::Add_r32_rm32)));
         assert!(!set.contains(Features::needed(Code::VEX_Vpaddb_ymm_ymm_ymmm256)));
         assert!(Features::ALL.contains(Features::needed(Code::VEX_Vpaddb_ymm_ymm_ymmm256)));
+    }
+
+    #[test]
+    fn what_a_real_processor_has_is_told_from_its_cpuid() {
+        let leaf = |ebx| move |leaf, _| (leaf == 7).then_some(CpuidRegs { ebx, ..CpuidRegs::default() });
+        let (f, vl) = (1 << 16, 1 << 31);
+        let code = Code::EVEX_Vmovdqu64_ymm_k1z_ymmm256;
+        assert_eq!(extensions(code, leaf(f | vl)), Some(vec![CpuidFeature::AVX512VL, CpuidFeature::AVX512F]));
+        assert_eq!(extensions(code, leaf(f)), None);
+        assert_eq!(extensions(Code::INVALID, leaf(f | vl)), None);
     }
 
     #[test]

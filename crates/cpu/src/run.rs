@@ -282,7 +282,7 @@ impl Cpu {
     fn fetch_operation(&mut self, cache: &mut BlockCache, linear: u64, mode: u8) -> Exec<Op> {
         if mode & 3 != mode::BITS64 || linear & (PAGE - 1) > PAGE - MAX_LENGTH as u64 {
             let (instruction, _) = self.fetch_instruction(linear, mode)?;
-            return Ok(operation(&self.as_model(instruction), mode).0);
+            return Ok(self.operation_of(&instruction, mode).0);
         }
         if self.fetch.page != linear & !(PAGE - 1) {
             self.enter_page(linear)?;
@@ -294,7 +294,7 @@ impl Cpu {
             return Ok(op);
         }
         let (instruction, _) = self.fetch_at(linear, physical, mode)?;
-        let (op, _) = operation(&self.as_model(instruction), mode);
+        let (op, _) = self.operation_of(&instruction, mode);
         if in_ram {
             cache.note_stepped(linear, bytes, op);
         }
@@ -379,6 +379,16 @@ impl Cpu {
         })
     }
 
+    /// The operation that this model makes of an instruction, and whether it ends its block. One that it does not have keeps its
+    /// name, by which it is counted.
+    pub(crate) fn operation_of(&self, instruction: &Instruction, mode: u8) -> (Op, bool) {
+        let (mut op, ends) = operation(&self.as_model(*instruction), mode);
+        if op.code == iced_x86::Code::INVALID as u16 {
+            op.code = instruction.code() as u16;
+        }
+        (op, ends)
+    }
+
     /// Decodes a block at the current instruction.
     #[cold]
     #[inline(never)]
@@ -406,7 +416,7 @@ impl Cpu {
             if crosses != 0 && !ops.is_empty() {
                 break;
             }
-            let (op, ends) = operation(&self.as_model(instruction), mode);
+            let (op, ends) = self.operation_of(&instruction, mode);
             len += u64::from(op.len);
             ops.push(op);
             self.rip = op.next;

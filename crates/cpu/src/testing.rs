@@ -7,7 +7,7 @@ pub mod tiers;
 
 use crate::bus::{Bus, Ident};
 use crate::cache::BlockCache;
-use crate::decode::{MAX_LENGTH, execute, operation};
+use crate::decode::{MAX_LENGTH, execute};
 use crate::fault::{Cause, Flow};
 use crate::model::Model;
 use crate::ram::Ram;
@@ -301,7 +301,7 @@ impl Machine {
 pub fn step_bytes(cpu: &mut Cpu, bytes: &[u8]) -> Result<Flow, Raised> {
     let (start, mode) = (cpu.rip, cpu.decode_mode());
     let instruction = Cpu::decode_one(bytes, start, mode).unwrap_or_default();
-    let (op, _) = operation(&instruction, mode);
+    let (op, _) = cpu.operation_of(&instruction, mode);
     let result = execute(cpu, &op);
     cpu.ilen = 0;
     result.map_err(|_| {

@@ -37,6 +37,8 @@ pub struct Generator {
     bits: u32,
     encoder: Encoder,
     factory: InstructionInfoFactory,
+    /// How the host decodes.
+    options: u32,
     buffer: Vec<u8>,
 }
 
@@ -69,6 +71,7 @@ impl Generator {
             bits,
             encoder: Encoder::new(bits),
             factory: InstructionInfoFactory::new(),
+            options: if cpu::testing::host_is_amd() { DecoderOptions::AMD } else { DecoderOptions::NONE },
             buffer: Vec::with_capacity(32),
         }
     }
@@ -233,7 +236,7 @@ impl Generator {
     }
 
     fn decode(&self, bytes: &[u8]) -> Option<Instruction> {
-        let decoded = Decoder::with_ip(self.bits, bytes, CODE_START, DecoderOptions::NONE).decode();
+        let decoded = Decoder::with_ip(self.bits, bytes, CODE_START, self.options).decode();
         (!decoded.is_invalid()).then_some(decoded)
     }
 

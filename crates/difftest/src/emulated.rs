@@ -5,6 +5,7 @@
 use crate::layout::*;
 use crate::state::{Exception, Outcome, State};
 use cpu::fault::vector;
+use cpu::model::{CpuidEntry, CpuidRegs};
 use cpu::ram::Region;
 use cpu::state::{F80, rights::UNUSABLE, seg};
 use cpu::testing::{self, Raised};
@@ -13,6 +14,26 @@ use std::rc::Rc;
 
 const TABLES: u64 = 0x1000;
 const TABLES_LEN: u64 = 0x8000;
+
+/// The leaves of the host's CPUID that say which instructions it has.
+pub fn host_cpuid() -> Vec<CpuidEntry> {
+    let basic = std::arch::x86_64::__cpuid(0).eax;
+    let extended = std::arch::x86_64::__cpuid(0x8000_0000).eax;
+    let leaves = [(1, 0), (7, 0), (7, 1), (13, 1), (0x14, 0), (0x8000_0001, 0), (0x8000_0008, 0)];
+    let known = |leaf: u32| leaf <= if leaf < 0x8000_0000 { basic } else { extended };
+    leaves
+        .into_iter()
+        .filter(|(leaf, _)| known(*leaf))
+        .map(|(leaf, subleaf)| {
+            let r = std::arch::x86_64::__cpuid_count(leaf, subleaf);
+            CpuidEntry {
+                leaf,
+                subleaf: Some(subleaf),
+                regs: CpuidRegs { eax: r.eax, ebx: r.ebx, ecx: r.ecx, edx: r.edx },
+            }
+        })
+        .collect()
+}
 
 /// A user-mode processor.
 pub struct Emulated {
@@ -66,6 +87,15 @@ impl Emulated {
             cpu.seg[usize::from(seg::FS)].rights |= UNUSABLE;
             cpu.seg[usize::from(seg::GS)].rights |= UNUSABLE;
         }
+        // Tables as short as Linux's: selectors beyond them are refused, and there is no local one.
+        cpu.gdtr.limit = 0x7f;
+        // Gates that programs may not use are refused like gates that are not there.
+        cpu.idtr.limit = 0;
+        cpu.ldtr.rights |= UNUSABLE;
+        // The processor is the host's sort.
+        cpu.capabilities.amd = testing::host_is_amd();
+        cpu.features = cpu::Features::of(&host_cpuid());
+        cpu.mode_changed();
         // A TSS too short to have an I/O permission bitmap: no port is the program's.
         cpu.tr.limit = 0x60;
         Self { cpu, arena: host, code64 }
@@ -156,6 +186,24 @@ impl Emulated {
         };
         debug_assert_eq!(self.cpu.long64, self.code64);
         Outcome { state: self.store(), exception }
+    }
+
+    /// Executes one instruction at an address: where it goes on, or the exception.
+    pub fn one(&mut self, bytes: &[u8; 15], at: u64, state: &State) -> Result<u64, Exception> {
+        self.load(state);
+        self.cpu.rip = at;
+        loop {
+            match testing::step_bytes(&mut self.cpu, bytes) {
+                Ok(_) if self.cpu.rip == at => {}
+                Ok(_) => return Ok(self.cpu.rip),
+                Err(raised) => return Err(self.exception(raised)),
+            }
+        }
+    }
+
+    /// The instruction that these bytes are to the processor.
+    pub fn decode(&self, bytes: &[u8; 15], at: u64) -> iced_x86::Instruction {
+        Cpu::decode_one(bytes, at, self.cpu.decode_mode()).unwrap_or_default()
     }
 
     fn exception(&mut self, raised: Raised) -> Exception {

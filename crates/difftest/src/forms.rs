@@ -64,6 +64,13 @@ const NOT_OFFERED: &[CpuidFeature] = &[
     CpuidFeature::KNC,
 ];
 
+/// Whether a form belongs to an encoding or an instruction set that the processor under test does not offer to any guest.
+pub fn beyond(code: Code) -> bool {
+    !matches!(code.op_code().encoding(), EncodingKind::Legacy | EncodingKind::VEX)
+        || cpu::table::row(code.mnemonic()).is_none()
+        || code.cpuid_features().iter().any(|f| NOT_OFFERED.contains(f))
+}
+
 /// Why a form is not compared, or `None` if it is.
 pub fn exclusion(code: Code) -> Option<&'static str> {
     let info = code.op_code();

@@ -6,8 +6,8 @@
 pub const PAGE: u64 = 4096;
 /// Everything below is inside this reservation.
 pub const RESERVED: u64 = 0x1000_0000;
-/// Its size.
-pub const RESERVED_LEN: u64 = 0x40_0000;
+/// Its size: also what a bit offset in a register that holds an address of the arena reaches (BTS and its like).
+pub const RESERVED_LEN: u64 = 0x300_0000;
 /// The page of code; filled with INT3 apart from the instruction under test and the jump after it.
 pub const CODE: u64 = RESERVED;
 /// The instruction under test.
@@ -18,6 +18,8 @@ pub const STUB64: u64 = CODE + 0x1000;
 pub const STUB32: u64 = STUB64 + 16;
 /// State to load, state stored, state of the host: see `native`.
 pub const CONTEXT: u64 = RESERVED + 0x10_0000;
+/// A page of code for the sweep, filled with INT3 apart from the instruction; nothing is after it.
+pub const SWEEP: u64 = RESERVED + 0x18_0000;
 /// Memory that instructions access: [`ARENA_PAGES`] pages with the [`RIGHTS`] given.
 pub const ARENA: u64 = RESERVED + 0x20_0000;
 /// Addresses up to this far outside the arena are known to be unmapped.

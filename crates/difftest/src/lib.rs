@@ -2,7 +2,7 @@
 //! of the outcome compared. See `docs/guides/differential-testing.md`.
 //!
 //! Reading order: [`forms`] (what is tested), [`operands`] and [`case`] (how a case comes to be), [`native`] and [`emulated`]
-//! (the two sides), [`compare`], [`runner`].
+//! (the two sides), [`compare`], [`runner`]. [`sweep`] goes through all encodings in place of known instructions.
 
 pub mod case;
 pub mod compare;
@@ -14,5 +14,6 @@ pub mod operands;
 pub mod rng;
 pub mod runner;
 pub mod state;
+pub mod sweep;
 pub mod values;
 pub mod vendor;

@@ -1,6 +1,7 @@
 //! Command line of the differential tester.
 
 mod shard;
+mod sweep_cmd;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -15,8 +16,10 @@ use std::process::ExitCode;
 ///
 /// Exits with status 1 if anything differs, with 2 if the comparison could not be made.
 #[derive(Parser, Clone)]
-#[command(name = "difftest", version)]
+#[command(name = "difftest", version, args_conflicts_with_subcommands = true)]
 struct Options {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Cases in all, spread evenly over the forms
     #[arg(long, default_value_t = 1_000_000)]
     cases: u64,
@@ -52,6 +55,12 @@ struct Options {
     shard: Option<String>,
 }
 
+#[derive(clap::Subcommand, Clone)]
+enum Command {
+    /// Executes every encoding, defined or not, and compares faults and lengths
+    Sweep(sweep_cmd::Options),
+}
+
 use clap::builder::TypedValueParser;
 
 #[derive(Serialize)]
@@ -66,7 +75,11 @@ struct Report {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    match run(&options) {
+    let result = match &options.command {
+        Some(Command::Sweep(options)) => sweep_cmd::run(options),
+        None => run(&options),
+    };
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
@@ -140,7 +153,7 @@ fn run(options: &Options) -> Result<bool> {
     let planned = (indices.end - indices.start) * forms.len() as u64;
     let mut done = 0;
     let jobs = if options.index.is_some() { 1 } else { options.jobs.clamp(1, 64) };
-    shard::supervise(jobs, |message| match message {
+    shard::supervise(jobs, |message: shard::Message| match message {
         shard::Message::Begins(_) => {}
         shard::Message::Done(cases) => {
             done += cases;

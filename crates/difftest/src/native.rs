@@ -292,6 +292,42 @@ fn check_features() -> Result<(), Unavailable> {
     Ok(())
 }
 
+/// What the kernel says of a trap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trap {
+    /// Vector.
+    pub vector: u8,
+    /// Error code.
+    pub code: u32,
+    /// CR2, of the last page fault.
+    pub address: u64,
+    /// Where it happened.
+    pub rip: u64,
+}
+
+/// Leaves Rust for the code at `at`, with the state in the context.
+///
+/// # Safety
+///
+/// `context` is the context page, and what the code does is the caller's care.
+unsafe fn enter(context: *mut Context, at: u64, code64: bool) {
+    // SAFETY: the stubs preserve what the calling convention asks for.
+    unsafe {
+        (*context).load.rip = at;
+        (*context).far = at | u64::from(USER32_CS) << 32;
+        (*context).trapped = 0;
+        (*context).running = 1;
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        if code64 {
+            difftest_enter64();
+        } else {
+            difftest_enter32();
+        }
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        (*context).running = 0;
+    }
+}
+
 /// In what the host's processor may differ from the one under test.
 #[derive(Clone, Copy)]
 pub struct Host {
@@ -332,14 +368,15 @@ impl Native {
         let (none, write) = (libc::PROT_NONE, libc::PROT_READ | libc::PROT_WRITE);
         map(RESERVED, RESERVED_LEN, none, libc::MAP_FIXED_NOREPLACE)?;
         protect(CODE, 2 * PAGE, write | libc::PROT_EXEC)?;
+        protect(SWEEP, PAGE, write | libc::PROT_EXEC)?;
         protect(CONTEXT, PAGE, write)?;
         protect(ARENA, ARENA_LEN as u64, write)?;
         // SAFETY: all of it was just mapped writable, and nothing else knows of it.
         unsafe {
             (CODE as *mut u8).write_bytes(0xcc, 2 * PAGE as usize);
+            (SWEEP as *mut u8).write_bytes(0xcc, PAGE as usize);
             let context = &mut *(CONTEXT as *mut Context);
             context.exit = difftest_exit as *const () as u64;
-            context.far = CODE_START | u64::from(USER32_CS) << 32;
             // jmp qword ptr [context.exit], by absolute address.
             let exit = (&raw const context.exit as u32).to_le_bytes();
             let jump64 = [0xff, 0x24, 0x25, exit[0], exit[1], exit[2], exit[3]];
@@ -396,6 +433,28 @@ impl Native {
         unsafe { std::slice::from_raw_parts((ARENA as usize + range.start) as *const u8, range.len()) }
     }
 
+    /// Goes to these bytes, at an address in the page of [`SWEEP`], with INT3s behind them, until something traps: the INT3
+    /// behind an instruction at the latest, or where a branch goes.
+    pub fn trap(&mut self, bytes: &[u8], at: u64, state: &State, code64: bool) -> Trap {
+        assert!(at >= SWEEP && at + bytes.len() as u64 <= SWEEP + PAGE);
+        // SAFETY: the bytes are within the page, which is ours; see `execute` for the rest.
+        let context = unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len());
+            let context = &raw mut *(CONTEXT as *mut Context);
+            (*context).load = *state;
+            enter(context, at, code64);
+            (at as *mut u8).write_bytes(0xcc, bytes.len());
+            &*context
+        };
+        debug_assert_eq!(context.trapped, 1, "only a trap leads out of that page");
+        Trap {
+            vector: context.vector as u8,
+            code: context.code as u32,
+            address: context.address,
+            rip: context.store.rip,
+        }
+    }
+
     /// Executes the instruction of these bytes at [`CODE_START`]. `state.rip` is ignored.
     pub fn execute(&mut self, bytes: &[u8], state: &State, code64: bool) -> Outcome {
         let mut code = [0xcc; 24];
@@ -412,17 +471,7 @@ impl Native {
             self.dirty = end;
             let context = &raw mut *(CONTEXT as *mut Context);
             (*context).load = *state;
-            (*context).load.rip = CODE_START;
-            (*context).trapped = 0;
-            (*context).running = 1;
-            std::sync::atomic::compiler_fence(Ordering::SeqCst);
-            if code64 {
-                difftest_enter64();
-            } else {
-                difftest_enter32();
-            }
-            std::sync::atomic::compiler_fence(Ordering::SeqCst);
-            (*context).running = 0;
+            enter(context, CODE_START, code64);
             &*context
         };
         let mut state = context.store;

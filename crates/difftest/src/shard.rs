@@ -4,6 +4,7 @@ use crate::Options;
 use anyhow::{Context, Result, anyhow, bail};
 use difftest::forms::Form;
 use difftest::runner::{Event, Mismatch, Runner, Tally};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -24,10 +25,36 @@ pub enum Message {
     Totals(BTreeMap<String, Tally>),
 }
 
+/// What [`supervise`] has to know of a message.
+pub trait Progress {
+    /// What the worker begins with.
+    fn begins(&self) -> Option<&str> {
+        None
+    }
+
+    /// Whether this is the worker's last message.
+    fn is_last(&self) -> bool;
+}
+
+impl Progress for Message {
+    fn begins(&self) -> Option<&str> {
+        if let Self::Begins(form) = self { Some(form) } else { None }
+    }
+
+    fn is_last(&self) -> bool {
+        matches!(self, Self::Totals(_))
+    }
+}
+
+/// The worker's number and how many there are, of "I/N".
+pub fn share(shard: &str) -> Result<(u64, u64)> {
+    let (own, of) = shard.split_once('/').context("--shard wants I/N")?;
+    Ok((own.parse()?, of.parse::<u64>()?.max(1)))
+}
+
 /// Does a worker's share: every N-th case of each form.
 pub fn work(options: &Options, forms: &[Form], indices: Range<u64>, shard: &str) -> Result<()> {
-    let (own, of) = shard.split_once('/').context("--shard wants I/N")?;
-    let (own, of): (u64, u64) = (own.parse()?, of.parse()?);
+    let (own, of) = share(shard)?;
     let mut runner = Runner::new(options.seed, options.mode)?;
     let mut out = std::io::stdout().lock();
     let mut failed = None;
@@ -38,7 +65,7 @@ pub fn work(options: &Options, forms: &[Form], indices: Range<u64>, shard: &str)
         });
         failed = failed.take().or(sent.err());
     };
-    let share = indices.clone().skip(own as usize).step_by(of.max(1) as usize);
+    let share = indices.clone().skip(own as usize).step_by(of as usize);
     let totals = runner.run(forms, share, |event| match event {
         Event::Begins(code) => say(&Message::Begins(format!("{code:?}"))),
         Event::Done(cases) => say(&Message::Done(cases)),
@@ -60,7 +87,10 @@ fn start(worker: usize, jobs: usize) -> Result<Child> {
 }
 
 /// Starts workers and passes on what they say.
-pub fn supervise(jobs: usize, mut hear: impl FnMut(Message)) -> Result<()> {
+pub fn supervise<M>(jobs: usize, mut hear: impl FnMut(M)) -> Result<()>
+where
+    M: Progress + DeserializeOwned + Send + 'static,
+{
     let (sender, receiver) = mpsc::channel();
     let mut readers = Vec::new();
     for worker in 0..jobs {
@@ -71,12 +101,11 @@ pub fn supervise(jobs: usize, mut hear: impl FnMut(Message)) -> Result<()> {
             let mut form = String::new();
             let mut complete = false;
             for line in BufReader::new(stdout).lines() {
-                let message: Message = serde_json::from_str(&line?).context("what a worker says")?;
-                match &message {
-                    Message::Begins(code) => form.clone_from(code),
-                    Message::Totals(_) => complete = true,
-                    _ => {}
+                let message: M = serde_json::from_str(&line?).context("what a worker says")?;
+                if let Some(begun) = message.begins() {
+                    form = begun.to_string();
                 }
+                complete |= message.is_last();
                 // The receiver outlives all senders.
                 let _ = sender.send(message);
             }

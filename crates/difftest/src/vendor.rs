@@ -1,5 +1,5 @@
-//! What AMD's processors do differently from Intel's, whose manual the processor under test follows: left out of the comparison
-//! where the host is AMD's.
+//! What AMD's processors do differently from Intel's, whose manual the processor under test follows where its model has no variant of
+//! AMD's: left out of the comparison where the host is AMD's.
 
 use crate::case::Case;
 use crate::state::Outcome;
@@ -8,7 +8,10 @@ use iced_x86::{Instruction, Mnemonic, OpKind, RflagsBits};
 
 /// FSW.ES.
 const SUMMARY: u16 = 1 << 7;
-const UD: u8 = 6;
+/// FSW.UE.
+const UNDERFLOW: u16 = 1 << 4;
+/// MXCSR.MM.
+const MISALIGNED: u32 = 1 << 17;
 const SS: u8 = 12;
 const GP: u8 = 13;
 const PF: u8 = 14;
@@ -28,8 +31,6 @@ pub fn incomparable(case: &Case, native: &Outcome, emulated: &Outcome) -> bool {
         Sha1msg1 | Sha1msg2 | Sha1nexte | Sha1rnds4 | Sha256msg1 | Sha256msg2 | Sha256rnds2 => {
             theirs != Some(GP) && ours == Some(GP)
         }
-        // 0F 0D with a register: no operation (SDM vol. 2, table A-3), invalid (APM vol. 3, PREFETCH).
-        Reservednop => theirs == Some(UD),
         // By more than the width the result is undefined in both manuals.
         Shld | Shrd => i.op1_register().size() == 2,
         // FOP, FIP, FDP are saved with an exception pending only; MXCSR_MASK has MM (APM vol. 5, FXSAVE; vol. 1, 4.2.2).
@@ -38,12 +39,23 @@ pub fn incomparable(case: &Case, native: &Outcome, emulated: &Outcome) -> bool {
         Xrstor | Xrstor64 => theirs == Some(GP) && ours == Some(SS),
         // Whether the flags of a conversion are there when its store faults.
         Vcvtps2ph => theirs.is_some(),
-        // Likewise which comes first, the page fault or the unmasked exception that keeps the store from being made.
-        Fist | Fistp | Fisttp | Fst | Fstp | Fbstp => theirs == Some(PF) && emulated.state.x.fsw & SUMMARY != 0,
+        // Likewise which comes first, the fault or the unmasked exception that keeps the store from being made.
+        Fist | Fistp | Fisttp | Fst | Fstp | Fbstp => {
+            matches!(theirs, Some(PF | GP | SS)) && emulated.state.x.fsw & SUMMARY != 0
+        }
+        // Likewise which of two operands that cannot be read: here the first, there the second.
+        Cmpsb | Cmpsw | Cmpsd | Cmpsq => theirs == Some(PF) && ours == Some(PF),
+        // Memory may be looked at though nothing is written (SDM vol. 2, MASKMOVQ).
+        Maskmovq | Maskmovdqu | Vmaskmovdqu => matches!(theirs, Some(PF | GP | SS)) && ours.is_none(),
+        // MXCSR.MM (APM vol. 1, 4.2.2), which no profile announces: reserved (SDM vol. 1, 10.2.3).
+        Ldmxcsr | Vldmxcsr => ours == Some(GP) && native.state.x.mxcsr & MISALIGNED != 0,
+        // The remainder by an infinity is the dividend: a denormal one then underflows, if that is not masked.
+        Fprem | Fprem1 => native.state.x.fsw & !emulated.state.x.fsw & (SUMMARY | UNDERFLOW) == SUMMARY | UNDERFLOW,
         // Reserved with these (SDM vol. 2, 2.1.1): REPNE makes LOOPNE of LOOPE there.
-        Loope | Loopne if has_prefix(case, &[0xf2, 0xf3]) => true,
-        // 66 is ignored (SDM vol. 2, Jcc), or cuts RIP to 16 bits (APM vol. 3, Jcc).
-        _ => has_prefix(case, &[0x66]) && is_near_branch(i),
+        Loope | Loopne => has_prefix(case, &[0xf2, 0xf3]),
+        // The data pointer is saved with an exception pending only: a switch to another program loses it.
+        Fnstenv | Fnsave => case.state.x.fsw & SUMMARY == 0 && native.state.x.fdp == 0 && case.state.x.fdp != 0,
+        _ => false,
     }
 }
 
@@ -55,24 +67,15 @@ fn is_prefix(byte: u8) -> bool {
     matches!(byte, 0x26 | 0x2e | 0x36 | 0x3e | 0x40..=0x4f | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3)
 }
 
-fn is_near_branch(i: &Instruction) -> bool {
-    i.is_jcc_short_or_near()
-        || i.is_jmp_short_or_near()
-        || i.is_jmp_near_indirect()
-        || i.is_call_near()
-        || i.is_call_near_indirect()
-        || i.is_jcx_short()
-        || i.is_loop()
-        || i.is_loopcc()
-        || i.mnemonic() == Mnemonic::Ret
-}
-
 /// Makes what a register or pointer may be that of the host.
 pub fn adjust(case: &Case, native: &Outcome, emulated: &mut Outcome) {
     if native.state.x.fsw & SUMMARY == 0 {
         // Saved only with an exception pending (APM vol. 5, FXSAVE).
         let (x, y) = (&native.state.x, &mut emulated.state.x);
         (y.fop, y.fip, y.fdp) = (x.fop, x.fip, x.fdp);
+    } else if native.state.x.fdp == 0 && !memory_operand(&case.instruction) {
+        // Lost before this instruction, which does not set it, by a switch to another program.
+        emulated.state.x.fdp = 0;
     }
     // Without an iteration made, the upper halves of registers that hold 32-bit addresses and counts stay there.
     let i = &case.instruction;
@@ -85,6 +88,10 @@ pub fn adjust(case: &Case, native: &Outcome, emulated: &mut Outcome) {
             }
         }
     }
+}
+
+fn memory_operand(i: &Instruction) -> bool {
+    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
 }
 
 /// The flags that both manuals leave undefined, in which Intel's processors agree with each other.

@@ -6,7 +6,7 @@ use crate::flags::Int;
 use crate::op::{Handler, Op};
 use crate::state::Cpu;
 use crate::table::Row;
-use iced_x86::{Instruction, Mnemonic::*, OpKind};
+use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
 
 /// Rows of moves and arithmetic.
@@ -336,6 +336,7 @@ fn movsx(i: &Instruction, op: &mut Op) -> Option<Handler> {
     match (source_size(i), is_memory(i, 1)) {
         (1, true) => sized!(op.size; movsx_m<u8>),
         (1, false) => sized!(op.size; movsx_r<u8>),
+        (2, true) if i.code() == Code::Movsxd_r16_rm16 => Some(movsxd_word),
         (2, true) => sized!(op.size; movsx_m<u16>),
         (2, false) => sized!(op.size; movsx_r<u16>),
         (4, true) => sized!(op.size; movsx_m<u32>),
@@ -353,6 +354,13 @@ fn movsx_r<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn movsx_m<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let value = cpu.load::<S>(op)?.to_i64() as u64;
     cpu.set(op.r0, T::from_u64(value));
+    Ok(Flow::Next)
+}
+
+/// MOVSXD of 16 bits, for which there is no use: AMD's processors read 32 (APM vol. 3, MOVSXD: r16, r/m32).
+fn movsxd_word(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+    let value = if cpu.capabilities.amd { cpu.load::<u32>(op)? as u16 } else { cpu.load::<u16>(op)? };
+    cpu.set(op.r0, value);
     Ok(Flow::Next)
 }
 

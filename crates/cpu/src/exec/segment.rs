@@ -148,6 +148,8 @@ fn push_segment<const SIZE: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     match SIZE {
         2 => push::<u16>(cpu, selector)?,
         8 => push::<u64>(cpu, u64::from(selector))?,
+        // SDM vol. 2, PUSH: the upper half stays on recent Intel processors; APM vol. 3, PUSH: it is zeroed.
+        _ if cpu.capabilities.amd => push::<u32>(cpu, u32::from(selector))?,
         _ => {
             // A 32-bit push moves the stack by four bytes but writes two.
             let old = cpu.gpr[usize::from(reg::RSP)];

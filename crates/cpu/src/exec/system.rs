@@ -308,14 +308,11 @@ fn bound(i: &Instruction, op: &mut Op) -> Option<Handler> {
 
 fn in_bounds<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let index = get0::<T>(cpu, op).to_i64();
-    // The upper bound is only read once the lower one holds.
+    // Both are read before the comparison: a page fault of the upper bound comes before #BR of the lower.
     let lower = cpu.load::<T>(op)?.to_i64();
-    if index < lower {
-        return Err(cpu.raise(vector::BR));
-    }
     let offset = op.ea(cpu).wrapping_add(u64::from(T::SIZE)) & address_mask(op.asize);
     let upper = cpu.read_seg::<T>(op.seg, offset)?.to_i64();
-    if index > upper {
+    if index < lower || index > upper {
         return Err(cpu.raise(vector::BR));
     }
     Ok(Flow::Next)

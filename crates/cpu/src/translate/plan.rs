@@ -294,6 +294,8 @@ fn plan_one(i: &Instruction, op: &Op, narrow: bool) -> Plan {
         // There is nothing to wait for.
         Lfence | Sfence | Mfence => return Plan::Nothing,
         Lea if is_general(i.op0_register()) => return Plan::Lea,
+        // AMD's processors read 32 bits where Intel's read 16.
+        Movsxd if i.code() == iced_x86::Code::Movsxd_r16_rm16 => return Plan::Handler,
         Push if op.size == 8 || i.op0_kind() != OpKind::Register => {
             return match i.code() {
                 iced_x86::Code::Push_r64 | iced_x86::Code::Pushq_imm8 | iced_x86::Code::Pushq_imm32 => Plan::Push,

@@ -111,7 +111,7 @@ impl Cpu {
             const KIND: u32 = rights::CODE | rights::DC | rights::RW;
             whole(number) && self.seg[usize::from(number)].rights & KIND == rights::RW
         };
-        self.mode == mode::BITS32 | mode::PROTECTED
+        self.mode & !mode::AMD == mode::BITS32 | mode::PROTECTED
             && whole(seg::CS)
             && data(seg::DS)
             && data(seg::ES)

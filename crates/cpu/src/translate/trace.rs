@@ -13,7 +13,7 @@ use crate::decode::{mode, operation};
 use crate::op::Op;
 use crate::ram::PAGE;
 use crate::state::Cpu;
-use iced_x86::{Decoder, DecoderOptions, Instruction};
+use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, Ticks};
 
 /// Blocks of a trace at most.
@@ -166,11 +166,12 @@ impl Cpu {
             return None;
         }
         let ops = cache.ops_of(index);
-        let mut decoder = Decoder::with_ip(if key.narrow { 32 } else { 64 }, &bytes, block.rip, DecoderOptions::NONE);
-        let mut instruction = Instruction::default();
-        let mut instructions = Vec::with_capacity(ops.len());
-        while decoder.can_decode() && instructions.len() < ops.len() {
-            decoder.decode_out(&mut instruction);
+        let mut instructions: Vec<Instruction> = Vec::with_capacity(ops.len());
+        let mut at = 0;
+        while instructions.len() < ops.len() && at < bytes.len() {
+            let rip = block.rip.wrapping_add(at as u64);
+            let instruction = Self::decode_one(&bytes[at..], rip, block.mode).ok()?;
+            at += instruction.len().max(1);
             instructions.push(self.as_model(instruction));
         }
         let same = instructions.len() == ops.len()
@@ -278,8 +279,7 @@ impl Cpu {
         if !self.ram.read_bytes(physical, bytes) {
             return None;
         }
-        let instruction = Decoder::with_ip(64, bytes, rip, DecoderOptions::NONE).decode();
-        let instruction = self.as_model(instruction);
+        let instruction = self.as_model(Self::decode_one(bytes, rip, block.mode).ok()?);
         let (op, ends) = operation(&instruction, block.mode);
         let nop = plans(&[instruction], &[op], false) == [Plan::Nothing];
         (nop && !ends).then_some(Shadow { rip, next: op.next, class: op.class })

@@ -8,7 +8,7 @@
 use super::controls::interruptibility;
 use super::invalidate::Flush;
 use crate::cache::BlockCache;
-use crate::decode::{execute, operation};
+use crate::decode::execute;
 use crate::fault::{Cause, Exec, vector};
 use crate::flags;
 use crate::ram::PAGE;
@@ -320,7 +320,7 @@ impl Cpu {
         let privilege = self.privilege();
         let (physical, _) = self.translate(linear, Access::Fetch, privilege)?;
         let (instruction, _) = self.fetch_at(linear, physical, mode)?;
-        let (op, _) = operation(&self.as_model(instruction), mode);
+        let (op, _) = self.operation_of(&instruction, mode);
         // Repeated instructions stop after one iteration.
         self.stop_at = 0;
         execute(self, &op).map(|_| ())

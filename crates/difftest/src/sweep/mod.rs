@@ -1,0 +1,350 @@
+//! A sweep of the opcode space: every encoding, defined or not, on the host's processor and on the one under test, at privilege level 3.
+//!
+//! Random instructions of known forms cannot show that a form is unknown. A sweep compares what is left: whether an instruction
+//! faults, with which vector, error code and address, or where it goes on, which is also its length. Its results are the other
+//! comparison's business.
+
+mod exclusions;
+pub mod space;
+
+use crate::emulated::{Emulated, host_cpuid};
+use crate::layout::{ARENA, ARENA_LEN, CODE, PAGE, STACK, SWEEP, writable};
+use crate::native::{Native, Trap, Unavailable};
+use crate::state::State;
+use cpu::fault::vector;
+use cpu::model::CpuidEntry;
+use iced_x86::{Code, CpuidFeature, Formatter, GasFormatter, Instruction};
+use serde::{Deserialize, Serialize};
+use space::{AT, DATA, Encoding, Map};
+use std::collections::BTreeMap;
+
+/// What an instruction leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It completes, and execution goes on here.
+    Goes(u64),
+    /// A fault.
+    Faults {
+        /// Vector.
+        vector: u8,
+        /// Error code, 0 without one.
+        code: u32,
+        /// Of a page fault.
+        address: u64,
+        /// Bytes that the instruction has; 0 of an undefined one.
+        len: usize,
+    },
+}
+
+impl Outcome {
+    fn vector(&self) -> Option<u8> {
+        match self {
+            Self::Goes(_) => None,
+            Self::Faults { vector, .. } => Some(*vector),
+        }
+    }
+
+    /// In words, for an instruction at [`AT`].
+    pub fn describe(&self) -> String {
+        const NAMES: [&str; 20] = [
+            "DE", "DB", "NMI", "BP", "OF", "BR", "UD", "NM", "DF", "9", "TS", "NP", "SS", "GP", "PF", "15", "MF", "AC",
+            "MC", "XM",
+        ];
+        match *self {
+            Self::Goes(rip) if (1..=15).contains(&rip.wrapping_sub(AT)) => format!("completes, {} bytes", rip - AT),
+            Self::Goes(rip) => format!("goes to {rip:#x}"),
+            Self::Faults { vector, code, address, len } => {
+                let name = NAMES.get(usize::from(vector)).unwrap_or(&"?");
+                let code = if matches!(vector, 10..=14) { format!("({code:#x})") } else { String::new() };
+                let address = if vector == 14 { format!(" at {address:#x}") } else { String::new() };
+                let len = if len != 0 { format!(", {len} bytes") } else { String::new() };
+                format!("#{name}{code}{address}{len}")
+            }
+        }
+    }
+}
+
+/// Encodings with unequal outcomes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Finding {
+    /// What they have in common: map, opcode, /r, form of the operand, outcomes.
+    pub group: String,
+    /// How many.
+    pub count: u64,
+    /// Width of code.
+    pub bits: u32,
+    /// The first one's bytes.
+    pub bytes: String,
+    /// As the decoder has it.
+    pub instruction: String,
+    /// On the host.
+    pub native: String,
+    /// On the processor under test.
+    pub emulated: String,
+}
+
+/// Counts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Totals {
+    /// Encodings.
+    pub encodings: u64,
+    /// Encodings with equal outcomes.
+    pub equal: u64,
+    /// Of these, those that are undefined on both sides.
+    pub undefined: u64,
+    /// Not compared, by reason.
+    pub excluded: BTreeMap<String, u64>,
+    /// Encodings with unequal outcomes.
+    pub unequal: u64,
+    /// Those, by what they have in common.
+    pub findings: BTreeMap<String, Finding>,
+}
+
+impl Totals {
+    /// Adds another part's.
+    pub fn add(&mut self, other: Totals) {
+        self.encodings += other.encodings;
+        self.equal += other.equal;
+        self.undefined += other.undefined;
+        self.unequal += other.unequal;
+        for (reason, count) in other.excluded {
+            *self.excluded.entry(reason).or_default() += count;
+        }
+        for (group, finding) in other.findings {
+            self.findings.entry(group).and_modify(|own| own.count += finding.count).or_insert(finding);
+        }
+    }
+}
+
+/// Which part of the space is gone through.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Maps.
+    pub maps: Vec<Map>,
+    /// One encoding in so many, spread evenly; 1 for all.
+    pub every: u64,
+    /// The share of one of several workers: which, and of how many.
+    pub share: (u64, u64),
+}
+
+/// Both sides.
+pub struct Sweeper {
+    native: Native,
+    emulated: Emulated,
+    bits: u32,
+    state: State,
+    arena: Box<[u8; ARENA_LEN]>,
+    cpuid: Vec<CpuidEntry>,
+}
+
+/// Memory: addresses of INT3s, so that returns and indirect branches lead there. As selectors, beyond the end of any table.
+fn arena(bits: u32) -> Box<[u8; ARENA_LEN]> {
+    let mut arena = Box::new([0; ARENA_LEN]);
+    let target = CODE + 0x400;
+    if bits == 64 {
+        arena.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&target.to_le_bytes()));
+    } else {
+        arena.chunks_mut(4).for_each(|chunk| chunk.copy_from_slice(&(target as u32).to_le_bytes()));
+    }
+    arena
+}
+
+/// Registers that all lead into the arena, aligned, and are no selectors.
+fn state() -> State {
+    let mut state = State::default();
+    for (register, n) in state.gpr.iter_mut().zip(0u64..) {
+        *register = DATA + n * 0x40;
+    }
+    state.gpr[4] = STACK;
+    state.gpr[5] = STACK + 0x40;
+    state
+}
+
+impl Sweeper {
+    /// For code of this width.
+    pub fn new(bits: u32) -> Result<Self, Unavailable> {
+        let native = Native::new(&arena(bits))?;
+        Ok(Self::with(native, bits))
+    }
+
+    fn with(native: Native, bits: u32) -> Self {
+        let arena = arena(bits);
+        let emulated = Emulated::new(&arena, bits == 64);
+        Self { native, emulated, bits, state: state(), arena, cpuid: host_cpuid() }
+    }
+
+    /// The same for code of another width.
+    pub fn switch(self, bits: u32) -> Self {
+        Self::with(self.native, bits)
+    }
+
+    fn reset(&mut self) {
+        for range in writable() {
+            let address = ARENA + range.start as u64;
+            self.native.poke(address, &self.arena[range.clone()]);
+            self.emulated.poke(address, &self.arena[range]);
+        }
+    }
+
+    fn trap(&mut self, bytes: &[u8], at: u64) -> Trap {
+        self.native.trap(bytes, at, &self.state, self.bits == 64)
+    }
+
+    /// What the host does. `len` is how long the processor under test takes the instruction to be.
+    fn natively(&mut self, bytes: &[u8], len: usize) -> Outcome {
+        let trap = self.trap(bytes, AT);
+        let before = trap.rip.wrapping_sub(1);
+        let interrupted = trap.vector == vector::BP && trap.rip != AT;
+        if interrupted && [CODE, SWEEP].iter().any(|page| (*page..page + PAGE).contains(&before)) {
+            return Outcome::Goes(before);
+        }
+        const FETCH: u32 = 1 << 4;
+        let fetch = trap.vector == vector::PF && trap.code & FETCH != 0;
+        if fetch && trap.address == trap.rip && trap.rip != AT {
+            return Outcome::Goes(trap.rip);
+        }
+        let address = if trap.vector == vector::PF { trap.address } else { 0 };
+        let mut outcome = Outcome::Faults { vector: trap.vector, code: trap.code, address, len: 0 };
+        if trap.rip != AT {
+            // It was not this instruction that faulted.
+            outcome = Outcome::Goes(trap.rip);
+        } else if trap.vector != vector::UD
+            && let Outcome::Faults { len: own, .. } = &mut outcome
+        {
+            *own = self.length(bytes, len);
+        }
+        outcome
+    }
+
+    /// The length of an instruction that faults: the number of bytes before the end of a page with which its fetch does not fault.
+    fn length(&mut self, bytes: &[u8], guess: usize) -> usize {
+        let mut padded = [0xcc; 15];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        let end = SWEEP + PAGE;
+        let mut fetched = |len: usize| {
+            self.reset();
+            let start = end - len as u64;
+            let trap = self.trap(&padded[..len], start);
+            trap.vector != vector::PF || trap.address != end || trap.rip != start
+        };
+        if fetched(guess) && (guess == 1 || !fetched(guess - 1)) {
+            return guess;
+        }
+        (1..=15).find(|len| fetched(*len)).unwrap_or(0)
+    }
+
+    /// Both outcomes of an encoding, and what it decodes to.
+    pub fn compare(&mut self, bytes: &[u8; 15], len: usize) -> (Outcome, Outcome, Instruction) {
+        let mut instruction = self.emulated.decode(bytes, AT);
+        let mut bytes = *bytes;
+        // Aligned, wherever the instruction ends.
+        if instruction.is_ip_rel_memory_operand() && len >= 4 {
+            let displacement = (DATA as u32).wrapping_sub(AT as u32 + instruction.len() as u32);
+            bytes[len - 4..len].copy_from_slice(&displacement.to_le_bytes());
+            instruction = self.emulated.decode(&bytes, AT);
+        }
+        self.reset();
+        let emulated = match self.emulated.one(&bytes, AT, &self.state) {
+            Ok(rip) => Outcome::Goes(rip),
+            Err(e) => {
+                let len = if e.vector == vector::UD { 0 } else { instruction.len() };
+                Outcome::Faults { vector: e.vector, code: e.code, address: e.address, len }
+            }
+        };
+        // What is not part of the instruction must not be executed.
+        let len = if emulated.vector() == Some(vector::UD) { len } else { instruction.len() };
+        let native = self.natively(&bytes[..len], len);
+        (native, emulated, instruction)
+    }
+
+    /// Goes through a part of the space.
+    pub fn run(&mut self, part: &Part, mut progress: impl FnMut(&Encoding, u64)) -> Totals {
+        let mut totals = Totals::default();
+        let mut index = 0u64;
+        space::each(self.bits, &part.maps, |encoding| {
+            index += 1;
+            // Neighbours have little in common, so that a sample has some of everything.
+            if index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40 & 0xff_ffff >= (1 << 24) / part.every
+                || index % part.share.1 != part.share.0
+            {
+                return;
+            }
+            if totals.encodings & 0xfff == 0 {
+                progress(encoding, totals.encodings);
+            }
+            totals.encodings += 1;
+            self.one(encoding, &mut totals);
+        });
+        totals
+    }
+
+    fn one(&mut self, encoding: &Encoding, totals: &mut Totals) {
+        let mut exclude = |reason: String| *totals.excluded.entry(reason).or_default() += 1;
+        if let Some(reason) = exclusions::not_run(encoding) {
+            return exclude(reason.into());
+        }
+        let (native, emulated, instruction) = self.compare(&encoding.bytes, encoding.len);
+        if native == emulated {
+            totals.equal += 1;
+            totals.undefined += u64::from(native.vector() == Some(vector::UD));
+            return;
+        }
+        if emulated.vector() == Some(vector::UD)
+            && let Some(names) = self.not_offered(instruction.code())
+        {
+            return exclude(format!("the processor under test does not offer {names}"));
+        }
+        if let Some(reason) = exclusions::explained(encoding, &instruction, &native, &emulated) {
+            return exclude(reason.into());
+        }
+        totals.unequal += 1;
+        let finding = self.describe(encoding, &instruction, &native, &emulated);
+        totals.findings.entry(finding.group.clone()).and_modify(|own| own.count += 1).or_insert(finding);
+    }
+
+    /// Extensions that the host has, of an instruction that the processor under test does not execute.
+    fn not_offered(&self, code: Code) -> Option<String> {
+        if !crate::forms::beyond(code) {
+            return None;
+        }
+        let leaf =
+            |leaf, subleaf| self.cpuid.iter().find(|e| e.leaf == leaf && e.subleaf == Some(subleaf)).map(|e| e.regs);
+        let names = cpu::features::extensions(code, leaf)?;
+        // These may be off where they are announced, and are no operations then.
+        if names.iter().any(|name| matches!(name, CpuidFeature::CET_SS | CpuidFeature::CET_IBT | CpuidFeature::MPX)) {
+            return None;
+        }
+        Some(names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", "))
+    }
+
+    fn describe(&self, encoding: &Encoding, i: &Instruction, native: &Outcome, emulated: &Outcome) -> Finding {
+        let operand = match encoding.modrm {
+            Some(modrm) if modrm >= 0xc0 => format!(" /{} register", modrm >> 3 & 7),
+            Some(modrm) => format!(" /{} memory", modrm >> 3 & 7),
+            None => String::new(),
+        };
+        let kind = |o: &Outcome| o.describe().split([' ', ',']).next().unwrap_or("").to_string();
+        let mut text = String::new();
+        GasFormatter::new().format(i, &mut text);
+        let map = encoding.map.name();
+        Finding {
+            group: format!(
+                "{}-bit {map} {:02x}{operand}: {} on the host, {} here",
+                self.bits,
+                encoding.opcode,
+                kind(native),
+                kind(emulated)
+            ),
+            count: 1,
+            bits: self.bits,
+            bytes: encoding.bytes[..encoding.len.max(i.len())]
+                .iter()
+                .map(|b| format!("{b:02x}"))
+                .collect::<Vec<_>>()
+                .join(" "),
+            instruction: text,
+            native: native.describe(),
+            emulated: emulated.describe(),
+        }
+    }
+}
