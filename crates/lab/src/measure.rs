@@ -159,6 +159,7 @@ pub fn value(metric: &Metric, ledger: &Ledger, entries: &Entries, output: Option
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::Tally;
     use crate::testing;
 
     #[test]
@@ -204,11 +205,17 @@ mod tests {
     }
 
     #[test]
-    fn processors_share_the_time() {
+    fn a_region_takes_as_long_as_it_was_open() {
         let mut ledger = testing::ledger(0);
         ledger.header.clocks = vec![0, 0, 0, 0];
-        let ticks = ledger.header.tsc_hz * TICKS_PER_CYCLE;
-        assert_eq!(time(ticks, &ledger, TimeUnit::Milliseconds), 250.0);
+        let second = ledger.header.tsc_hz * TICKS_PER_CYCLE;
+        let entries = Entries { total: Tally { count: 0, ticks: second }, ..Entries::default() };
+        ledger.regions[1].elapsed = second / 2;
+        assert_eq!(time(&entries, &ledger, Some("work"), TimeUnit::Milliseconds), 500.0);
+        // Where that is not known, and for the whole run, processors share the time.
+        assert_eq!(time(&entries, &ledger, None, TimeUnit::Milliseconds), 250.0);
+        ledger.regions[1].elapsed = 0;
+        assert_eq!(time(&entries, &ledger, Some("work"), TimeUnit::Milliseconds), 250.0);
     }
 
     #[test]

@@ -106,7 +106,8 @@ pub fn conclude(
     if let Some(LedgerFile { file, facts }) = ledger {
         let mut saved = machine.ledger(&symbols);
         saved.header.metadata.extend(facts);
-        file.write(&saved.to_bytes().with_context(|| format!("can't write {}", file.path().display()))?)?;
+        let bytes = saved.to_bytes().with_context(|| format!("can't write {}", file.path().display()))?;
+        file.write(&bytes)?;
     }
     if args.json {
         let mut report = serde_json::json!({

@@ -4,7 +4,7 @@ use super::ReportError;
 use super::chart::{self, Bar};
 use crate::difference::{self, Change, Difference, Pair};
 use crate::format::{change, number, signed, whole_cycles};
-use crate::results::{CellResult, Entries, ExperimentResult, Interrupted, Measured};
+use crate::results::{CellResult, Entries, ExperimentResult, Interrupted};
 use crate::shown;
 use crate::text::{absent, factor};
 use crate::{Experiment, flame};
