@@ -127,6 +127,7 @@ fn the_nop_space_is_nothing_to_the_translator_too() {
             gpr[5] = 20;
             let mut tiers = Tiers::new();
             tiers.start(&Start {
+                probes: Vec::new(),
                 width,
                 cpl: 0,
                 smap: false,

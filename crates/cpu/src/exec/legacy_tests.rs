@@ -222,7 +222,7 @@ fn verw_of_memory_is_an_event_and_verw_of_a_register_is_none() {
     let clears = |m: &Machine| {
         let recorder = m.cpu.recorder.borrow();
         let kind = Kind::new(Family::DescriptorTable, 2);
-        recorder.events().filter(|event| event.3 == kind).map(|event| event.4.count).sum::<u64>()
+        recorder.events().filter(|event| event.2 == kind).map(|event| event.3.count).sum::<u64>()
     };
     m.cpu.gpr[0] = u64::from(USER_DATA);
     m.execute(|a| a.verw(ax)).unwrap();
