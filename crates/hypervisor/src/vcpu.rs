@@ -166,6 +166,11 @@ impl Context<'_> {
         loop {
             if !self.cpu.non_root() {
                 if let Some(exit) = self.due(deadline) {
+                    if exit == Exit::Deadline && !self.must_emulate() {
+                        // The end of a turn is nothing that KVM knows: it loads what an exit has put down on the way back into the
+                        // guest. Until this one's next turn, other virtual CPUs must find the root in use.
+                        self.load_root()?;
+                    }
                     return Ok(exit);
                 }
                 if self.must_emulate() {

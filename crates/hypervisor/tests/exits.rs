@@ -107,6 +107,24 @@ fn a_toggle_of_write_protection_flushes_once() {
 }
 
 #[test]
+fn a_virtual_cpu_whose_turn_is_over_holds_its_root() {
+    let mut guest = Guest::new("icx", Some(Config { cr0_wp: Cr0Wp::Unload, ..config(MmuMode::Tdp) }), Mode::Long);
+    guest.code(64, |a| {
+        let mut again = a.create_label();
+        a.set_label(&mut again)?;
+        a.mov(rax, cr0)?;
+        a.xor(rax, 1 << 16)?;
+        a.mov(cr0, rax)?;
+        a.jmp(again)
+    });
+    for turn in 0..2000 {
+        guest.run(777_000).unwrap();
+        let used = guest.hypervisor.as_ref().unwrap().mmu.pages_used().0;
+        assert!(used != 0, "turn {turn}: the root is nobody's");
+    }
+}
+
+#[test]
 fn address_spaces_exit_with_shadow_tables_only() {
     for mmu in [MmuMode::Tdp, MmuMode::LegacyTdp, MmuMode::Shadow, MmuMode::ShadowNocache] {
         let mut guest = Guest::new("icx", Some(config(mmu)), Mode::Long);

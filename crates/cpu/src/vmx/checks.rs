@@ -108,7 +108,9 @@ impl Cpu {
             return require(good, "segment of virtual-8086 mode");
         }
         let unrestricted = c.secondary(secondary::UNRESTRICTED_GUEST);
-        require(unrestricted || cs.selector & 3 == ss.selector & 3, "RPL of SS against that of CS")?;
+        // AMD's SYSRET leaves in SS the RPL that STAR has, and VMRUN checks nothing of the kind (APM vol. 2, 15.5.1).
+        let any_level = unrestricted || self.capabilities.amd;
+        require(any_level || cs.selector & 3 == ss.selector & 3, "RPL of SS against that of CS")?;
         require(cs.base >> 32 == 0, "base of CS")?;
         let flat = [seg::SS, seg::DS, seg::ES].map(part);
         require(flat.iter().all(|s| !s.usable() || s.base >> 32 == 0), "base of SS, DS or ES")?;
@@ -116,7 +118,7 @@ impl Cpu {
         self.check_code_segment(cs, ss, unrestricted)?;
         let stack = matches!(ss.rights & 15, 3 | 7);
         require(!ss.usable() || stack, "type of SS")?;
-        require(unrestricted || ss.dpl() == ss.selector as u8 & 3, "DPL of SS against its RPL")?;
+        require(any_level || ss.dpl() == ss.selector as u8 & 3, "DPL of SS against its RPL")?;
         let level0 = cs.rights & 15 == 3 || !self.protected();
         require(!level0 || ss.dpl() == 0, "DPL of SS")?;
         require(!ss.usable() || well_formed(ss), "access rights of SS")?;
@@ -174,7 +176,8 @@ impl Cpu {
         // The bits above the linear address, not its highest one as well, must be alike: code may run over the edge.
         let bits = if self.capabilities.has(Capability::La57) { 57 } else { 48 };
         let good = if in_64_bit_mode { matches!(self.rip as i64 >> bits, 0 | -1) } else { self.rip >> 32 == 0 };
-        require(good, "RIP")?;
+        // AMD's SYSRET goes to whatever is in RCX, and VMRUN to whatever RIP is; fetching from there faults.
+        require(good || self.capabilities.amd, "RIP")?;
         require(!self.v8086() || (!long && self.protected()), "RFLAGS.VM")?;
         let info = c.entry_interruption;
         let external = info & (interruption::VALID | interruption::TYPE) == interruption::VALID;

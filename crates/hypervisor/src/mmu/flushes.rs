@@ -48,3 +48,19 @@ impl Flushes {
         self.loaded || (self.current && !self.all)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_twice_is_due_once() {
+        let all = Flushes { all: true, ..Flushes::default() };
+        let current = Flushes { current: true, ..Flushes::default() };
+        let loaded = Flushes { loaded: true, ..Flushes::default() };
+        let both = all.and(current);
+        assert_eq!(both, Flushes { all: true, current: true, ..Flushes::default() });
+        assert!(current.of_current() && !both.of_current() && both.and(loaded).of_current());
+        assert!(Flushes::RESET.and(loaded).guest && !Flushes::default().any());
+    }
+}

@@ -314,3 +314,36 @@ fn a_sysret_in_software_leaves_a_guest_that_can_be_entered() {
     let controls = guest.controls.clone();
     assert_eq!(guest.m.cpu.check_guest(&controls), Ok(()));
 }
+
+#[test]
+fn what_only_amds_sysret_leaves_can_be_entered_again() {
+    const FAR: u64 = 1 << 60;
+    // A target that is not canonical, which faults there on AMD's processors only, and an RPL in STAR that is not 3.
+    for (star, target, exception) in [(0x1b_u64, FAR, true), (0x18, DATA, false)] {
+        let mut guest = Guest::long()
+            .with(|c| {
+                c.primary |= primary::UNCONDITIONAL_IO;
+                c.exception_bitmap = 1 << vector::GP;
+            })
+            .set(|cpu| {
+                cpu.capabilities.amd = true;
+                cpu.msr.efer |= EFER_SCE;
+                cpu.msr.star = star << 48;
+                cpu.gpr[usize::from(reg::RCX)] = target;
+                cpu.gpr[11] = 2 | flags::IOPL;
+            })
+            .code(|a| a.sysretq());
+        // IN AL, 0x70
+        guest.m.poke(DATA, &[0xe4, 0x70]);
+        let reason = if exception { reason::EXCEPTION_NMI } else { reason::IO };
+        assert_eq!(guest.exit().reason, reason);
+        let cpu = &mut guest.m.cpu;
+        assert_eq!((cpu.rip, cpu.cpl), (target, 3));
+        cpu.vm_reentry().expect("valid");
+        assert_eq!(guest.m.run(super::LONG), Exit::Vm);
+        assert_eq!((guest.m.cpu.vm_exit.reason, guest.m.cpu.rip), (reason, target));
+        // An Intel processor cannot be in such a state, and its VMX refuses it.
+        guest.m.cpu.capabilities.amd = false;
+        guest.m.cpu.vm_reentry().expect_err("refused");
+    }
+}

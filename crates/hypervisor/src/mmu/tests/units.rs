@@ -241,10 +241,12 @@ fn flushes_are_told_apart() {
         assert_eq!(due(mode, |mmu, vcpu, now| mmu.reset_context(vcpu, now)), current, "{mode}");
         assert_eq!(due(mode, |mmu, _, _| assert!(mmu.log_dirty(0, true))), all, "{mode}");
         let cr4 = |set: u64, clear: u64| (CR4_PAE | set, CR4_PAE | clear);
-        let changes: [((u64, u64), _); 6] = [
+        let changes: [((u64, u64), _); 7] = [
             (cr4(0, CR4_PGE), guest),
             (cr4(CR4_PGE, 0), guest),
             (cr4(CR4_PCIDE, 0), guest),
+            // Shadow roots go, the processor's translations need not.
+            (cr4(0, CR4_PCIDE), if tdp { nothing } else { current }),
             (cr4(0, CR4_SMEP), current),
             (cr4(CR4_SMEP, 0), current),
             (cr4(0, CR4_FSGSBASE), nothing),
