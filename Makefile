@@ -90,7 +90,7 @@ mutants: tools-build
 	@scripts/check-tools cargo-mutants
 	@[ -n "$(CRATE)" ] || { echo 'make mutants wants CRATE=name, a directory of crates/' >&2; exit 2; }
 	INSTA_UPDATE=no $(CARGO) mutants --package $(CRATE) $(if $(FILES),--file '$(FILES)') --timeout 300 --output target/mutants \
-	    $(ARGS) -- --lib $(TESTS)
+	    --cargo-arg=--lib $(ARGS) -- $(TESTS)
 
 clean:
 	$(CARGO) clean

@@ -112,6 +112,9 @@ fn features_are_written_in_halves_until_they_are_accepted() {
         driver.write(0xc, 4, value);
     }
     assert_eq!(driver.accepted(), 0x9abc_def0_0f0f_0f0f);
+    driver.write(8, 4, 1);
+    driver.write(0xc, 4, 1);
+    assert_eq!(driver.accepted(), 0x1_0f0f_0f0f, "what was written before is gone");
     driver.write(0, 4, 2);
     driver.write(8, 4, 2);
     assert_eq!((driver.read(4, 4), driver.read(0xc, 4)), (0, 0));
@@ -197,6 +200,12 @@ fn queues_are_as_written_until_they_are_enabled() {
         assert_eq!(driver.read(at, 8), 0x1_0000 + 0x1000 * at);
     }
     assert_eq!((driver.read(0x18, 2), driver.read(0x1c, 2)), (8, 0));
+    // Eight bytes are for addresses, and one address at a time.
+    for at in [0x14, 0x18, 0x24, 0x2c] {
+        driver.write(at, 8, 16 << 32 | 16);
+    }
+    assert_eq!(driver.read(0x18, 2), 8);
+    assert_eq!(addresses.map(|at| driver.read(at, 8)), addresses.map(|at| 0x1_0000 + 0x1000 * at));
     driver.write(0x1c, 2, 0);
     driver.write(0x1c, 2, 2);
     assert_eq!(driver.read(0x1c, 2), 0);
