@@ -252,6 +252,23 @@ fn kernels_that_are_none_are_refused() {
     refused(&["--kernel", &files.good(), "--append", &"a".repeat(5000)], "at most 4095");
 }
 
+/// Prints the command lines of its modules, each with a bar behind it, and exits with status 11.
+const LIST_MODULES: &[u8] = b"\x8b\x73\x18\x8b\x4b\x14\xba\xf8\x03\0\0\x8b\x7e\x08\x8a\x07\x84\xc0\x74\x04\xee\x47\xeb\xf6\xb0|\xee\x83\xc6\x10\xe2\xeb\
+    \xb0\x05\xe6\xf4\xeb\xfe";
+
+#[test]
+fn modules_come_with_their_command_lines() {
+    let files = Files::new("modules");
+    let guest = files.guest("guest", LIST_MODULES);
+    let [kernel, initrd] = [files.put("kernel", b"1"), files.put("initrd,cpio", b"2")];
+    let list = format!("{kernel} root=/dev/vda ro,,x, {} b", initrd.replace(',', ",,"));
+    let (status, printed, error) = run(&["--kernel", &guest, "--initrd", &list]);
+    assert_eq!((status, printed), (11, format!("{kernel} root=/dev/vda ro,x|{initrd} b|")), "{error}");
+    for wrong in [format!("{kernel},"), format!("{kernel},{initrd}")] {
+        refused(&["--kernel", &guest, "--initrd", &wrong], "No such file");
+    }
+}
+
 #[test]
 fn impossible_machines_are_refused() {
     let files = Files::new("machines");
