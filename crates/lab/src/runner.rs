@@ -25,6 +25,10 @@ const NAP: Duration = Duration::from_millis(10);
 const ROOM: usize = 256 << 10;
 /// Exit status of `tollgate run` when its time is up.
 const TIMED_OUT: i32 = 124;
+/// … when the guest's kernel panicked.
+const PANICKED: i32 = 123;
+/// … when the machine was reset, and nobody had asked the guest's kernel for that.
+const RESET: i32 = 122;
 
 /// How cells are run.
 pub struct Options {
@@ -171,6 +175,8 @@ impl Runner<'_> {
         let reason = match (status.code(), status.signal()) {
             (Some(code), _) if code == wanted => None,
             (Some(TIMED_OUT), _) => Some(format!("was not done after {} s", self.cells[cell].timeout())),
+            (Some(PANICKED), _) => Some("ended because the guest's kernel panicked".into()),
+            (Some(RESET), _) => Some("ended with a reset that nobody asked for".into()),
             (Some(code), _) => Some(format!("ended with status {code} where {wanted} was expected")),
             (None, signal) => Some(format!("was ended by signal {}", signal.unwrap_or(0))),
         };

@@ -33,6 +33,9 @@ use std::ops::Range;
 /// ISA line of the interval timer: input 2 of the I/O APIC, as the MADT says.
 const TIMER_IRQ: u8 = 0;
 
+/// How long input waits for the virtio console's driver while only the serial line is listened to.
+const DRIVER_WAIT_MS: u64 = 1000;
+
 /// How a guest ends its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -184,7 +187,7 @@ impl Board {
             debug: DebugPorts::default(),
             pci,
             console,
-            input: Input::new(parts.console),
+            input: Input::new(parts.console, clock.ticks(DRIVER_WAIT_MS, 1000)),
             ending: None,
             status: None,
             suspended: false,
@@ -309,13 +312,14 @@ impl Board {
     /// What the user typed, and what waits since earlier: to a console that takes it.
     pub fn console_input(&mut self, bytes: &[u8]) {
         self.input.push(bytes);
-        let takers = Takers { serial: self.serial.listens(), virtio: self.console.open() };
+        let takers = Takers { serial: self.serial.listens(), virtio: self.console.open(), now: self.now };
         match self.input.deliver(takers) {
             Some((console::Console::Serial, bytes)) => self.serial.push_input(&bytes),
             Some((console::Console::Virtio, bytes)) => {
                 self.console.send(&bytes);
                 self.pci.poll();
             }
+            None if self.serial.waiting() != 0 => self.serial.arrive(),
             None => return,
         }
         self.settle();

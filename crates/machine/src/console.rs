@@ -1,6 +1,7 @@
 //! What stands between the user and the guest's consoles: which of them gets what is typed, and what their output says about a
 //! kernel's end.
 
+use ledger::Ticks;
 use std::collections::VecDeque;
 
 /// Bytes of input that may wait for the guest to read them before more is wanted.
@@ -37,6 +38,8 @@ pub struct Takers {
     pub serial: bool,
     /// The guest has a driver for the virtio console.
     pub virtio: bool,
+    /// The time.
+    pub now: Ticks,
 }
 
 /// Input on its way to a console.
@@ -44,12 +47,16 @@ pub struct Takers {
 pub struct Input {
     waiting: VecDeque<u8>,
     preferred: Console,
+    /// How long the virtio console's driver may come after the serial line's, which is built into kernels.
+    patience: Ticks,
+    /// Since when the guest has listened to the serial line and had no driver for the virtio console.
+    serial_only: Option<Ticks>,
 }
 
 impl Input {
-    /// For a guest whose console is `preferred`.
-    pub fn new(preferred: Console) -> Self {
-        Self { waiting: VecDeque::new(), preferred }
+    /// For a guest whose console is `preferred`; a driver that comes late has so much time.
+    pub fn new(preferred: Console, patience: Ticks) -> Self {
+        Self { waiting: VecDeque::new(), preferred, patience, serial_only: None }
     }
 
     /// Adds what was typed.
@@ -67,15 +74,18 @@ impl Input {
         self.waiting.len() + unread < BACKLOG
     }
 
-    /// What can be delivered now, and where. The other console gets input only while the preferred one can't: a guest may open
-    /// a shell elsewhere than its command line says.
+    /// What can be delivered now, and where. The serial line gets what is for the virtio console when that has no driver and none
+    /// comes: a guest may open a shell elsewhere than its command line says.
     pub fn deliver(&mut self, takers: Takers) -> Option<(Console, Vec<u8>)> {
+        let serial_only = takers.serial && !takers.virtio;
+        self.serial_only = serial_only.then_some(self.serial_only.unwrap_or(takers.now));
+        let gave_up = self.serial_only.is_some_and(|since| takers.now - since >= self.patience);
         let target = match self.preferred {
             _ if self.waiting.is_empty() => return None,
             Console::Virtio if takers.virtio => Console::Virtio,
             // The serial line itself waits until the guest listens.
             Console::Serial => Console::Serial,
-            Console::Virtio if takers.serial => Console::Serial,
+            Console::Virtio if gave_up => Console::Serial,
             Console::Virtio => return None,
         };
         Some((target, self.waiting.drain(..).collect()))
@@ -140,21 +150,34 @@ mod tests {
 
     #[test]
     fn input_waits_for_a_console_that_takes_it() {
-        let takers = |serial, virtio| Takers { serial, virtio };
+        let takers = |serial, virtio| Takers { serial, virtio, now: 50 };
         for (preferred, takers, expected) in [
             (Console::Serial, takers(false, false), Some(Console::Serial)),
             (Console::Serial, takers(false, true), Some(Console::Serial)),
             (Console::Virtio, takers(false, false), None),
-            (Console::Virtio, takers(true, false), Some(Console::Serial)),
+            (Console::Virtio, takers(true, false), None),
             (Console::Virtio, takers(true, true), Some(Console::Virtio)),
         ] {
-            let mut input = Input::new(preferred);
+            let mut input = Input::new(preferred, 100);
             assert_eq!(input.deliver(takers), None);
             input.push(b"x");
             let delivered = input.deliver(takers);
             assert_eq!(delivered, expected.map(|console| (console, b"x".to_vec())), "{preferred:?} {takers:?}");
             assert_eq!(input.waiting(), usize::from(expected.is_none()));
         }
+    }
+
+    #[test]
+    fn a_driver_that_does_not_come_is_not_waited_for() {
+        let mut input = Input::new(Console::Virtio, 100);
+        input.push(b"x");
+        let mut turn = |serial, virtio, now| input.deliver(Takers { serial, virtio, now }).map(|(console, _)| console);
+        assert_eq!(turn(false, false, 1000), None);
+        assert_eq!(turn(true, false, 2000), None);
+        assert_eq!(turn(true, false, 2099), None);
+        assert_eq!(turn(false, false, 2100), None);
+        assert_eq!(turn(true, false, 3000), None);
+        assert_eq!(turn(true, false, 3100), Some(Console::Serial));
     }
 
     #[test]

@@ -102,3 +102,90 @@ fn stack(cpu: &Cpu) -> impl Iterator<Item = u64> + '_ {
         cpu.ram.read_bytes(physical, word).then(|| u64::from_le_bytes(bytes))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Platform;
+    use crate::board::Parts;
+    use crate::machine::{ClockSource, Config, Host, Poll};
+    use cpu::Tier;
+    use ledger::Profile;
+    use ledger::symbols::Symbol;
+
+    const ENTRY: u32 = 0x10_0030;
+    /// Where the functions are that call each other: each but the last is 16 bytes long.
+    const OUTER: u64 = ENTRY as u64;
+    const INNER: u64 = OUTER + 16;
+
+    struct Nobody;
+
+    impl Host for Nobody {
+        fn output(&mut self, _: &[u8]) {}
+        fn poll(&mut self, _: ledger::Ticks, _: bool) -> Poll {
+            Poll::default()
+        }
+        fn idle(&mut self, _: std::time::Duration) {}
+    }
+
+    /// A guest whose first function calls a second one as its last instruction, which does `end`; it has run.
+    fn ended(end: &[u8]) -> (Machine, Outcome) {
+        let mut code = vec![0xbc, 0x00, 0x00, 0x20, 0x00]; // mov esp, 0x200000
+        code.extend([0x90; 6]);
+        code.extend([0xe8, 0, 0, 0, 0]); // call the next one
+        code.extend(end);
+        let (flags, last) = (1u32 << 16, ENTRY + code.len() as u32);
+        let checksum = 0u32.wrapping_sub(0x1bad_b002 + flags);
+        let head = [0x1bad_b002, flags, checksum, 0x10_0000, 0x10_0000, last, last, ENTRY, 0, 0, 0, 0];
+        let config = Config {
+            memory: 4 << 20,
+            cpus: 1,
+            profile: Profile::named("skx").unwrap(),
+            kernel: head.iter().flat_map(|word| word.to_le_bytes()).chain(code).collect(),
+            kernel_name: "ends".into(),
+            initrd: None,
+            initrd_name: String::new(),
+            cmdline: String::new(),
+            parts: Parts::default(),
+            clock: ClockSource::Virtual,
+            platform: Platform::Bare,
+            tier: Tier::Auto,
+        };
+        let mut machine = Machine::new(config).unwrap();
+        let outcome = machine.run(&mut Nobody);
+        (machine, outcome)
+    }
+
+    #[test]
+    fn the_stack_tells_why() {
+        let reset = &[0xb0, 0xfe, 0xe6, 0x64, 0xeb, 0xfe][..]; // mov al, 0xfe; out 0x64, al; jmp $
+        let triple = &[0x0f, 0x0b][..]; // ud2
+        let halt = &[0xfa, 0xf4][..]; // cli; hlt
+        for (end, outer, expected) in [
+            (reset, "panic", (Outcome::Panic, Cause::Panic)),
+            (reset, "vpanic", (Outcome::Panic, Cause::Panic)),
+            (reset, "panic.cold", (Outcome::Panic, Cause::Panic)),
+            (reset, "kernel_restart", (Outcome::Reset, Cause::Asked)),
+            (reset, "__do_sys_reboot", (Outcome::Reset, Cause::Asked)),
+            (reset, "do_panic_later", (Outcome::Reset, Cause::Unknown)),
+            (triple, "panic", (Outcome::Panic, Cause::Panic)),
+            (triple, "kernel_restart", (Outcome::Reset, Cause::Asked)),
+            (triple, "start", (Outcome::TripleFault(0), Cause::Unknown)),
+            (halt, "panic", (Outcome::Panic, Cause::Panic)),
+            (halt, "kernel_halt", (Outcome::Stuck, Cause::Asked)),
+        ] {
+            let (machine, outcome) = ended(end);
+            let mut symbols = Symbols::default();
+            let names = [(OUTER, outer), (INNER, "machine_restart"), (INNER + 0x1000, "panic")];
+            symbols.add("", 0, names.map(|(start, name)| Symbol::new(start, 16, name)).to_vec());
+            assert_eq!(machine.verdict(outcome, &symbols), expected, "{outcome:?} {outer}");
+        }
+    }
+
+    #[test]
+    fn a_power_off_needs_no_reason() {
+        // mov edx, 0x604; mov ax, 0x2000; out dx, ax
+        let (machine, outcome) = ended(b"\xba\x04\x06\0\0\x66\xb8\0\x20\x66\xef\xeb\xfe");
+        assert_eq!(machine.verdict(outcome, &Symbols::default()), (Outcome::PowerOff, Cause::Unknown));
+    }
+}

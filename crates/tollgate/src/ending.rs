@@ -3,7 +3,7 @@
 use crate::memory;
 use crate::run::{LedgerFile, RunArgs};
 use anyhow::{Context, Result, anyhow};
-use ledger::symbols::Symbol;
+use ledger::symbols::{Symbol, Symbols};
 use machine::{Cause, Machine, Outcome};
 use std::process::ExitCode;
 
@@ -86,7 +86,7 @@ pub fn conclude(
     let Ended { outcome, timed_out, checked } = ended;
     // Nothing is to be explained where all went well.
     let well = matches!(outcome, Outcome::PowerOff | Outcome::DebugExit(_));
-    let symbols = (!well || ledger.is_some()).then(|| machine.symbols(symbol_files)).unwrap_or_default();
+    let symbols = if well && ledger.is_none() { Symbols::default() } else { machine.symbols(symbol_files) };
     let (outcome, cause) = machine.verdict(outcome, &symbols);
     let asked = machine.board.borrow().status();
     let mut ending = Ending::of(outcome, cause, timed_out, asked);

@@ -18,6 +18,8 @@ echo "arguments: $*"
 for last in "$@"; do :; done
 case "$*" in
 *fail*) echo "it hurts"; exit 3 ;;
+*panics*) exit 123 ;;
+*resets*) exit 122 ;;
 *endless*) exec sleep 1000 ;;
 *chatty*) echo $$ > pid; head -c 67108865 /dev/zero; exec sleep 1000 ;;
 *evicted*) rm -r "$(dirname "$last")"; exit 3 ;;
@@ -114,6 +116,15 @@ fn a_finished_cell_is_not_run_again() {
     std::fs::write(bench.directory.join("g.elf"), "another guest").unwrap();
     assert_ne!(bench.run(false, &go), first);
     assert_eq!(bench.runs(), 6);
+}
+
+#[test]
+fn a_cell_whose_kernel_ends_is_named_so() {
+    let bench = Bench::new("kernel", &[("a", "panics"), ("b", "resets")]);
+    let outcomes = bench.run(false, &AtomicBool::new(false));
+    for (outcome, words) in outcomes.iter().zip(["the guest's kernel panicked", "a reset that nobody asked for"]) {
+        assert!(matches!(outcome, Outcome::Failed(failure) if failure.reason.contains(words)), "{outcome:?}");
+    }
 }
 
 #[test]
