@@ -5,6 +5,7 @@ pub mod acpi;
 pub mod board;
 pub mod devices;
 pub mod error;
+mod lacking;
 mod linux;
 pub mod loader;
 pub mod lockstep;
@@ -16,6 +17,8 @@ pub mod postmortem;
 pub mod tables;
 pub mod vcpus;
 pub mod virtio;
+
+pub use lacking::Lacking;
 
 pub use error::MachineError;
 pub use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};

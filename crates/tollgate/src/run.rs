@@ -293,6 +293,10 @@ fn conclude(
             file.write(&machine.ledger(&symbols).to_bytes())?;
         }
     }
+    let lacking = machine.lacking();
+    for what in &lacking {
+        eprintln!("tollgate: {what}");
+    }
     if args.json {
         let mut report = serde_json::json!({
             "ended": text,
@@ -300,6 +304,9 @@ fn conclude(
             "virtual_seconds": machine.seconds(),
             "clocks": machine.vcpus.all.iter().map(|v| v.cpu.clock).collect::<Vec<_>>(),
             "memory": memory::report(machine.taken),
+            "lacking": lacking.iter().map(|what| serde_json::json!({
+                "mnemonic": what.mnemonic, "extensions": what.extensions, "count": what.count,
+            })).collect::<Vec<_>>(),
         });
         if checked {
             report["tiers_agree"] = true.into();
