@@ -5,6 +5,7 @@
 
 use crate::model::{CpuidEntry, CpuidRegs};
 use iced_x86::{Code, CpuidFeature, Instruction};
+use ledger::profile::{CpuidLeaf, Profile};
 
 /// A set of extensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +139,18 @@ fn bit_of(regs: &CpuidRegs, reg: Reg, bit: u8) -> bool {
     value >> bit & 1 != 0
 }
 
+/// The instruction of a decoder's code number, as [`crate::op::Op::code`] holds it, if a profile's real processor has it: its mnemonic,
+/// and the extensions that it belongs to.
+pub fn of_real_processor(code: u32, profile: &Profile) -> Option<(String, String)> {
+    let code = Code::try_from(code as usize).ok()?;
+    let real = |leaf, subleaf| {
+        let CpuidLeaf { eax, ebx, ecx, edx, .. } = profile.real_cpuid(leaf, subleaf)?;
+        Some(CpuidRegs { eax, ebx, ecx, edx })
+    };
+    let names: Vec<String> = extensions(code, real)?.iter().map(|name| format!("{name:?}")).collect();
+    Some((format!("{:?}", code.mnemonic()).to_uppercase(), names.join(", ")))
+}
+
 /// The extensions that an instruction needs and a processor with this CPUID has, if it has all of them that CPUID shows, and there are
 /// any. `leaf` is asked for a leaf and a sub-leaf.
 pub fn extensions(code: Code, leaf: impl Fn(u32, u32) -> Option<CpuidRegs>) -> Option<Vec<CpuidFeature>> {
@@ -231,6 +244,17 @@ mod tests {
         assert!(set.contains(Features::needed(Code::Add_r32_rm32)));
         assert!(!set.contains(Features::needed(Code::VEX_Vpaddb_ymm_ymm_ymmm256)));
         assert!(Features::ALL.contains(Features::needed(Code::VEX_Vpaddb_ymm_ymm_ymmm256)));
+    }
+
+    #[test]
+    fn an_instruction_of_the_real_processor_has_its_extensions_named() {
+        let skx = Profile::named("skx").unwrap();
+        let zen3 = Profile::named("zen3").unwrap();
+        let code = Code::EVEX_Vmovdqu64_ymm_k1z_ymmm256 as u32;
+        assert_eq!(of_real_processor(code, &skx), Some(("VMOVDQU64".to_owned(), "AVX512VL, AVX512F".to_owned())));
+        assert_eq!(of_real_processor(code, &zen3), None);
+        assert_eq!(of_real_processor(Code::Ud2 as u32, &skx), None);
+        assert_eq!(of_real_processor(u32::MAX, &skx), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::board::{MMIO_DEVICES, PORT_DEVICES};
 use crate::linux;
 use crate::machine::Machine;
 use crate::platform::Platform;
+use ledger::profile::Profile;
 use ledger::symbols::{self, Kallsyms, Symbol, Symbols};
 use ledger::{Family, Header, Kind, Ledger};
 
@@ -56,13 +57,13 @@ impl Machine {
         }
         header.metadata = facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         let mut ledger = Ledger::new(header, &recorder, symbols);
-        ledger.name_kinds(name);
+        ledger.name_kinds(|kind| name(kind, &self.profile));
         ledger
     }
 }
 
 /// Name of a kind whose parameter is a number of the board's or the decoder's.
-fn name(kind: Kind) -> Option<String> {
+fn name(kind: Kind, profile: &Profile) -> Option<String> {
     match kind.family {
         Family::PortIn | Family::PortOut => {
             let port = u16::try_from(kind.param).ok()?;
@@ -72,7 +73,11 @@ fn name(kind: Kind) -> Option<String> {
         Family::MmioRead | Family::MmioWrite => {
             MMIO_DEVICES.get(kind.param as usize).map(|device| (*device).to_owned())
         }
-        Family::Undefined => cpu::table::code_name(kind.param),
+        Family::Undefined => {
+            let name = cpu::table::code_name(kind.param)?;
+            let real = cpu::features::of_real_processor(kind.param, profile);
+            Some(real.map_or(name.clone(), |(_, names)| format!("{name} ({names}, which {} has)", profile.name)))
+        }
         _ => None,
     }
 }

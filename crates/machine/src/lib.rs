@@ -7,6 +7,7 @@ pub mod console;
 pub mod devices;
 pub mod error;
 pub mod firmware;
+mod lacking;
 mod linux;
 pub mod loader;
 pub mod lockstep;
@@ -20,6 +21,8 @@ pub mod tasks;
 pub mod vcpus;
 pub mod verdict;
 pub mod virtio;
+
+pub use lacking::Lacking;
 
 pub use error::MachineError;
 pub use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};

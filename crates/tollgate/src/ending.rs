@@ -109,6 +109,10 @@ pub fn conclude(
         let bytes = saved.to_bytes().with_context(|| format!("can't write {}", file.path().display()))?;
         file.write(&bytes)?;
     }
+    let lacking = machine.lacking();
+    for what in &lacking {
+        eprintln!("tollgate: {what}");
+    }
     if args.json {
         let mut report = serde_json::json!({
             "ended": ending.text,
@@ -118,6 +122,9 @@ pub fn conclude(
             "virtual_seconds": machine.seconds(),
             "clocks": machine.vcpus.all.iter().map(|v| v.cpu.clock).collect::<Vec<_>>(),
             "memory": memory::report(machine.taken),
+            "lacking": lacking.iter().map(|what| serde_json::json!({
+                "mnemonic": what.mnemonic, "extensions": what.extensions, "count": what.count,
+            })).collect::<Vec<_>>(),
         });
         if checked {
             report["tiers_agree"] = true.into();

@@ -35,6 +35,8 @@ mod legacy_tests;
 mod monitor_tests;
 #[cfg(test)]
 mod system_tests;
+#[cfg(test)]
+mod vendor_tests;
 
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;

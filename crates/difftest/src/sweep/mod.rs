@@ -140,11 +140,11 @@ pub struct Sweeper {
 /// Memory: addresses of INT3s, so that returns and indirect branches lead there. As selectors, beyond the end of any table.
 fn arena(bits: u32) -> Box<[u8; ARENA_LEN]> {
     let mut arena = Box::new([0; ARENA_LEN]);
-    let target = CODE + 0x400;
-    if bits == 64 {
-        arena.chunks_mut(8).for_each(|chunk| chunk.copy_from_slice(&target.to_le_bytes()));
-    } else {
-        arena.chunks_mut(4).for_each(|chunk| chunk.copy_from_slice(&(target as u32).to_le_bytes()));
+    let target = (CODE + 0x400).to_le_bytes();
+    // What is only read stays zero: it is written once for both widths.
+    for range in writable() {
+        let chunk = bits as usize / 8;
+        arena[range].chunks_mut(chunk).for_each(|word| word.copy_from_slice(&target[..chunk]));
     }
     arena
 }

@@ -356,6 +356,13 @@ impl Profile {
         cpuid::visible(&self.raw_cpuid, self.vendor, self.physical_bits.value)
     }
 
+    /// What the real processor's CPUID returns for a leaf and sub-leaf, if the profile has it.
+    pub fn real_cpuid(&self, leaf: u32, subleaf: u32) -> Option<CpuidLeaf> {
+        let entry = self.raw_cpuid.iter().find(|entry| entry[0] == leaf && entry[1] == subleaf)?;
+        let [_, _, eax, ebx, ecx, edx] = *entry;
+        Some(CpuidLeaf { leaf, subleaf: Some(subleaf), eax, ebx, ecx, edx })
+    }
+
     /// CPUID as guests of a program that emulates the processor see it: without PCIDs, which such programs do not have.
     pub fn emulated_cpuid(&self) -> Vec<CpuidLeaf> {
         cpuid::emulated(self.cpuid())
