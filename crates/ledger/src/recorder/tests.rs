@@ -132,7 +132,8 @@ fn what_is_folded_depends_on_the_charges_and_not_on_their_order() {
     let charges = charges();
     let mut exact = Recorder::default();
     charges.iter().for_each(|charge| charge(&mut exact));
-    assert_eq!(exact.coarseness(), Coarseness::default());
+    exact.settle();
+    assert_eq!(exact.coarseness(), Coarseness::default(), "settling folds nothing that fits");
     let mut seen = Vec::new();
     for (most, shapes) in [(5000, 64), (4000, 1000), (3000, 1000), (2000, 1000), (700, 1000), (300, 1000), (60, 1000)] {
         let mut forwards = small(most, shapes);
@@ -266,9 +267,128 @@ fn an_area_that_was_dense_still_counts_for_what_it_was() {
         }
         r.settle();
     };
-    let [mut a, mut b] = [small(1000, 1000), small(1000, 1000)];
-    charge(&mut a, &[9, 1, 2, 3, 4, 5, 6]);
-    charge(&mut b, &[1, 2, 3, 4, 5, 6, 9]);
-    assert_eq!(a.coarseness(), b.coarseness());
-    assert_eq!(contents(&a), contents(&b));
+    // The six areas, one page, and 150 for what the large one was: 1051.
+    for (most, coarseness, blocks) in [(1000, 5, 0), (1050, 5, 0), (1051, 1, 900), (1150, 0, 1150)] {
+        let [mut a, mut b] = [small(most, 1000), small(most, 1000)];
+        charge(&mut a, &[9, 1, 2, 3, 4, 5, 6]);
+        charge(&mut b, &[1, 2, 3, 4, 5, 6, 9]);
+        assert_eq!((a.coarseness().index(), a.blocks().count()), (coarseness, blocks), "{most}");
+        assert_eq!(a.coarseness(), b.coarseness());
+        assert_eq!(contents(&a), contents(&b));
+    }
+}
+
+#[test]
+fn a_recorder_is_a_map_of_sums() {
+    let mut r = Recorder::default();
+    let mut events: BTreeMap<(usize, Origin, u64, Kind), (u64, u64)> = BTreeMap::new();
+    let mut blocks: BTreeMap<(usize, Origin, u64, Shape), u64> = BTreeMap::new();
+    let mut random = 88_172_645_463_325_252u64;
+    for i in 0..200_000u64 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let pick = |shift: u32, of: u64| random >> shift & (of - 1);
+        let origin = Origin { level: pick(0, 2) as u8, ring: pick(1, 4) as u8, space: pick(3, 4) << 12 };
+        let rip = pick(5, 64) | pick(11, 2) << 32 | pick(12, 2) << 63;
+        if i % 1000 == 0 {
+            r.end_region("");
+            if i % 2000 == 0 {
+                r.begin_region("work");
+            }
+        }
+        let region = usize::from(i / 1000 % 2 == 0);
+        let id = r.origin(origin);
+        if i % 2 == 0 {
+            let family = if pick(13, 2) == 0 { Family::Rdmsr } else { Family::PortOut };
+            let kind = Kind::new(family, pick(14, 2) as u32 | (pick(15, 2) as u32) << 31);
+            r.add(id, rip, kind, pick(20, 16), pick(30, 1 << 20));
+            let sum = events.entry((region, origin, rip, kind)).or_default();
+            *sum = (sum.0 + pick(20, 16), sum.1 + pick(30, 1 << 20));
+        } else {
+            let shape = vec![(Class::Alu, pick(13, 2) as u32), (Class::Load, 1)];
+            let runs = 1 + (pick(20, 1 << 33));
+            let id_of_shape = r.shape(&shape);
+            r.add_block(id, rip, id_of_shape, runs);
+            *blocks.entry((region, origin, rip, shape)).or_default() += runs;
+        }
+    }
+    let origin = |id: OriginId| r.origins()[id.0 as usize];
+    let found =
+        r.events().map(|(region, id, rip, kind, sum)| ((region, origin(id), rip, kind), (sum.count, sum.ticks)));
+    events.retain(|_, sum| *sum != (0, 0));
+    assert_eq!(found.collect::<BTreeMap<_, _>>(), events);
+    assert_eq!(r.events().count(), events.len());
+    let shape = |id: ShapeId| r.shapes()[id.0 as usize].clone();
+    let found = r.blocks().map(|(region, id, rip, of, runs)| ((region, origin(id), rip, shape(of)), runs));
+    assert_eq!(found.collect::<BTreeMap<_, _>>(), blocks);
+    assert_eq!(r.blocks().count(), blocks.len());
+}
+
+#[test]
+fn executions_beyond_32_bits_are_folded_and_kept_by_another_shape_s_number() {
+    let runs = 5 * u64::from(u32::MAX);
+    let mut r = small(2, 1000);
+    let user = r.origin(Origin { level: 0, ring: 3, space: 1 });
+    let shape = r.shape(&vec![(Class::Alu, 3), (Class::Load, 1)]);
+    for rip in 0..3 {
+        r.add_block(user, 0x40_0000 + rip, shape, runs);
+    }
+    let classes: BTreeMap<_, _> = r.classes().map(|(_, _, rip, class, n)| ((rip, class), n)).collect();
+    assert_eq!(classes[&(0x40_0000, Class::Alu)], 9 * runs);
+    assert_eq!(classes[&(0x40_0000, Class::Load)], 3 * runs);
+    let mut r = Recorder::default();
+    let id = origin(&mut r, 1);
+    for i in 0..IDLE_SHAPES as u32 + 2 {
+        r.shape(&vec![(Class::Load, i)]);
+    }
+    let last = ShapeId(IDLE_SHAPES as u32 + 1);
+    r.add_block(id, 7, last, runs);
+    r.forget_shapes();
+    assert_eq!(r.shapes(), [vec![(Class::Load, IDLE_SHAPES as u32 + 1)]]);
+    assert_eq!(r.blocks().collect::<Vec<_>>(), [(0, id, 7, ShapeId(0), runs)]);
+}
+
+#[test]
+fn spaces_beyond_the_limit_are_charged_as_one() {
+    let mut r = Recorder::default();
+    let before: Vec<OriginId> = (1..=MOST_SPACES as u64).map(|space| origin(&mut r, space << 12)).collect();
+    assert_eq!(before.len(), MOST_SPACES);
+    assert_eq!(r.origins().len(), MOST_SPACES);
+    let [a, b] = [1, 2].map(|more| origin(&mut r, (MOST_SPACES as u64 + more) << 12));
+    assert_eq!(a, b);
+    assert_eq!(r.origins()[a.0 as usize], Origin { level: 0, ring: 0, space: 0 });
+    assert_eq!(origin(&mut r, 0), a);
+    assert_eq!(origin(&mut r, 1 << 12), before[0], "those that are known stay");
+}
+
+#[test]
+fn steps_become_coarser() {
+    let of = |number| Coarseness::from_index(number);
+    assert_eq!(of(9), None);
+    let all: Vec<Coarseness> = (0..9).filter_map(of).collect();
+    assert_eq!(all.len(), 9);
+    assert!(all.windows(2).all(|two| two[0].next() == Some(two[1]) && two[0] < two[1]));
+    assert_eq!(all[8].next(), None);
+    assert_eq!(all[0].describe(), "");
+    assert!(all[1..].iter().all(|step| !step.describe().is_empty()));
+    let user = Origin { level: 1, ring: 3, space: 5 };
+    let kernel = Origin { level: 1, ring: 0, space: 5 };
+    let high = 0xffff_ffff_8123_4567u64;
+    let page = Some(Range { start: high & !4095, len: 4096 });
+    let half = Some(Range { start: 1 << 63, len: 1 << 63 });
+    let ranges = |who| all.iter().map(|step| step.range(who, high)).collect::<Vec<_>>();
+    assert_eq!(ranges(user), [None, None, page, half, half, half, half, half, half]);
+    assert_eq!(ranges(kernel), [None, None, None, None, None, page, half, half, half]);
+    assert_eq!(all[8].range(user, 5), Some(Range { start: 0, len: 1 << 63 }));
+    let spaces = |who, rip| all.iter().map(|step| step.origin(who, rip).space).collect::<Vec<_>>();
+    assert_eq!(spaces(user, high), [5, 5, 5, 5, 5, 5, 5, 5, 0]);
+    assert_eq!(spaces(kernel, 5), [5, 5, 5, 5, 5, 5, 5, 5, 0]);
+    assert_eq!(spaces(kernel, high), [5, 5, 5, 5, 0, 0, 0, 0, 0]);
+    assert_eq!(all[8].origin(user, high), Origin { level: 1, ring: 3, space: 0 });
+    let kind = Kind::new(Family::Wrmsr, 7);
+    let params = all.iter().map(|step| step.kind(kind).is_without_number()).collect::<Vec<_>>();
+    assert_eq!(params, [false, false, false, false, false, false, false, true, true]);
+    assert_eq!(all[8].kind(Kind::new(Family::VmExit, 7)), Kind::new(Family::VmExit, 7));
+    assert_eq!(all.iter().filter(|step| step.folds_dense()).count(), 4);
 }

@@ -93,7 +93,7 @@ impl<'a> Lines<'a> {
                     (_, None) => Line(rip, function.pack()),
                     (_, Some(range)) => {
                         let long = u64::from(range.len == PAGE) + 2 * u64::from(range.len == HALF);
-                        Line(range.start, FOLDED * (1 + long) | function.pack())
+                        Line(range.start, FOLDED * (1 + long) + function.pack())
                     }
                 }
             }
