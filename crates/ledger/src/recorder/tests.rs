@@ -281,46 +281,40 @@ fn an_area_that_was_dense_still_counts_for_what_it_was() {
 #[test]
 fn a_recorder_is_a_map_of_sums() {
     let mut r = Recorder::default();
-    let mut events: BTreeMap<(usize, Origin, u64, Kind), (u64, u64)> = BTreeMap::new();
-    let mut blocks: BTreeMap<(usize, Origin, u64, Shape), u64> = BTreeMap::new();
+    let mut events: BTreeMap<(Origin, u64, Kind), (u64, u64)> = BTreeMap::new();
+    let mut blocks: BTreeMap<(Origin, u64, Shape), u64> = BTreeMap::new();
     let mut random = 88_172_645_463_325_252u64;
     for i in 0..200_000u64 {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
         let pick = |shift: u32, of: u64| random >> shift & (of - 1);
-        let origin = Origin { level: pick(0, 2) as u8, ring: pick(1, 4) as u8, space: pick(3, 4) << 12 };
+        let region = r.region(if i / 1000 % 2 == 0 { "work" } else { "" });
+        let plain = Origin::new(pick(0, 2) as u8, pick(1, 4) as u8, pick(3, 4) << 12);
+        let origin = Origin { region, task: TaskId(i as u32 / 50_000), ..plain };
         let rip = pick(5, 64) | pick(11, 2) << 32 | pick(12, 2) << 63;
-        if i % 1000 == 0 {
-            r.end_region("");
-            if i % 2000 == 0 {
-                r.begin_region("work");
-            }
-        }
-        let region = usize::from(i / 1000 % 2 == 0);
         let id = r.origin(origin);
         if i % 2 == 0 {
             let family = if pick(13, 2) == 0 { Family::Rdmsr } else { Family::PortOut };
             let kind = Kind::new(family, pick(14, 2) as u32 | (pick(15, 2) as u32) << 31);
             r.add(id, rip, kind, pick(20, 16), pick(30, 1 << 20));
-            let sum = events.entry((region, origin, rip, kind)).or_default();
+            let sum = events.entry((origin, rip, kind)).or_default();
             *sum = (sum.0 + pick(20, 16), sum.1 + pick(30, 1 << 20));
         } else {
             let shape = vec![(Class::Alu, pick(13, 2) as u32), (Class::Load, 1)];
             let runs = 1 + (pick(20, 1 << 33));
             let id_of_shape = r.shape(&shape);
             r.add_block(id, rip, id_of_shape, runs);
-            *blocks.entry((region, origin, rip, shape)).or_default() += runs;
+            *blocks.entry((origin, rip, shape)).or_default() += runs;
         }
     }
     let origin = |id: OriginId| r.origins()[id.0 as usize];
-    let found =
-        r.events().map(|(region, id, rip, kind, sum)| ((region, origin(id), rip, kind), (sum.count, sum.ticks)));
+    let found = r.events().map(|(id, rip, kind, sum)| ((origin(id), rip, kind), (sum.count, sum.ticks)));
     events.retain(|_, sum| *sum != (0, 0));
     assert_eq!(found.collect::<BTreeMap<_, _>>(), events);
     assert_eq!(r.events().count(), events.len());
     let shape = |id: ShapeId| r.shapes()[id.0 as usize].clone();
-    let found = r.blocks().map(|(region, id, rip, of, runs)| ((region, origin(id), rip, shape(of)), runs));
+    let found = r.blocks().map(|(id, rip, of, runs)| ((origin(id), rip, shape(of)), runs));
     assert_eq!(found.collect::<BTreeMap<_, _>>(), blocks);
     assert_eq!(r.blocks().count(), blocks.len());
 }
@@ -329,12 +323,12 @@ fn a_recorder_is_a_map_of_sums() {
 fn executions_beyond_32_bits_are_folded_and_kept_by_another_shape_s_number() {
     let runs = 5 * u64::from(u32::MAX);
     let mut r = small(2, 1000);
-    let user = r.origin(Origin { level: 0, ring: 3, space: 1 });
+    let user = r.origin(Origin::new(0, 3, 1));
     let shape = r.shape(&vec![(Class::Alu, 3), (Class::Load, 1)]);
     for rip in 0..3 {
         r.add_block(user, 0x40_0000 + rip, shape, runs);
     }
-    let classes: BTreeMap<_, _> = r.classes().map(|(_, _, rip, class, n)| ((rip, class), n)).collect();
+    let classes: BTreeMap<_, _> = r.classes().map(|(_, rip, class, n)| ((rip, class), n)).collect();
     assert_eq!(classes[&(0x40_0000, Class::Alu)], 9 * runs);
     assert_eq!(classes[&(0x40_0000, Class::Load)], 3 * runs);
     let mut r = Recorder::default();
@@ -346,7 +340,7 @@ fn executions_beyond_32_bits_are_folded_and_kept_by_another_shape_s_number() {
     r.add_block(id, 7, last, runs);
     r.forget_shapes();
     assert_eq!(r.shapes(), [vec![(Class::Load, IDLE_SHAPES as u32 + 1)]]);
-    assert_eq!(r.blocks().collect::<Vec<_>>(), [(0, id, 7, ShapeId(0), runs)]);
+    assert_eq!(r.blocks().collect::<Vec<_>>(), [(id, 7, ShapeId(0), runs)]);
 }
 
 #[test]
@@ -357,7 +351,7 @@ fn spaces_beyond_the_limit_are_charged_as_one() {
     assert_eq!(r.origins().len(), MOST_SPACES);
     let [a, b] = [1, 2].map(|more| origin(&mut r, (MOST_SPACES as u64 + more) << 12));
     assert_eq!(a, b);
-    assert_eq!(r.origins()[a.0 as usize], Origin { level: 0, ring: 0, space: 0 });
+    assert_eq!(r.origins()[a.0 as usize], Origin::new(0, 0, 0));
     assert_eq!(origin(&mut r, 0), a);
     assert_eq!(origin(&mut r, 1 << 12), before[0], "those that are known stay");
 }
@@ -372,8 +366,8 @@ fn steps_become_coarser() {
     assert_eq!(all[8].next(), None);
     assert_eq!(all[0].describe(), "");
     assert!(all[1..].iter().all(|step| !step.describe().is_empty()));
-    let user = Origin { level: 1, ring: 3, space: 5 };
-    let kernel = Origin { level: 1, ring: 0, space: 5 };
+    let user = Origin::new(1, 3, 5);
+    let kernel = Origin::new(1, 0, 5);
     let high = 0xffff_ffff_8123_4567u64;
     let page = Some(Range { start: high & !4095, len: 4096 });
     let half = Some(Range { start: 1 << 63, len: 1 << 63 });
@@ -385,7 +379,7 @@ fn steps_become_coarser() {
     assert_eq!(spaces(user, high), [5, 5, 5, 5, 5, 5, 5, 5, 0]);
     assert_eq!(spaces(kernel, 5), [5, 5, 5, 5, 5, 5, 5, 5, 0]);
     assert_eq!(spaces(kernel, high), [5, 5, 5, 5, 0, 0, 0, 0, 0]);
-    assert_eq!(all[8].origin(user, high), Origin { level: 1, ring: 3, space: 0 });
+    assert_eq!(all[8].origin(user, high), Origin::new(1, 3, 0));
     let kind = Kind::new(Family::Wrmsr, 7);
     let params = all.iter().map(|step| step.kind(kind).is_without_number()).collect::<Vec<_>>();
     assert_eq!(params, [false, false, false, false, false, false, false, true, true]);
