@@ -55,7 +55,7 @@ impl Files {
 
 /// mov dx, 0x3f8; mov al, '*'; out dx, al
 const PRINT: &[u8] = b"\x66\xba\xf8\x03\xb0*\xee";
-/// mov al, 0xfe; out 0x64, al; jmp $
+/// mov edx, 0x604; mov ax, 0x2000; out dx, ax; jmp $
 const POWER_OFF: &[u8] = b"\xba\x04\x06\0\0\x66\xb8\0\x20\x66\xef\xeb\xfe";
 /// jmp $
 const SPIN: &[u8] = b"\xeb\xfe";
