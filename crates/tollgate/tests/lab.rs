@@ -18,7 +18,7 @@ impl Files {
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir_all(&directory).unwrap();
         let files = Self(directory);
-        files.guest("one.elf", &[PRINT, RESET].concat());
+        files.guest("one.elf", &[PRINT, POWER_OFF].concat());
         files.guest("two.elf", second);
         std::fs::write(files.0.join("prints.toml"), EXPERIMENT).unwrap();
         files
@@ -55,8 +55,8 @@ impl Files {
 
 /// mov dx, 0x3f8; mov al, '*'; out dx, al
 const PRINT: &[u8] = b"\x66\xba\xf8\x03\xb0*\xee";
-/// mov al, 0xfe; out 0x64, al; jmp $
-const RESET: &[u8] = b"\xb0\xfe\xe6\x64\xeb\xfe";
+/// mov edx, 0x604; mov ax, 0x2000; out dx, ax; jmp $
+const POWER_OFF: &[u8] = b"\xba\x04\x06\0\0\x66\xb8\0\x20\x66\xef\xeb\xfe";
 /// jmp $
 const SPIN: &[u8] = b"\xeb\xfe";
 
@@ -93,7 +93,7 @@ published = { one = 1, two = 4 }
 "#;
 
 fn twice() -> Vec<u8> {
-    [PRINT, PRINT, RESET].concat()
+    [PRINT, PRINT, POWER_OFF].concat()
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_check_names_what_grew() {
     let (status, printed, errors) = files.lab(&["check", "baseline.json"]);
     assert_eq!((status, errors.as_str()), (0, ""), "{printed}");
     assert!(printed.contains("2 cells") && printed.contains("0 regressions"), "{printed}");
-    files.guest("two.elf", &[PRINT, PRINT, PRINT, RESET].concat());
+    files.guest("two.elf", &[PRINT, PRINT, PRINT, POWER_OFF].concat());
     let (status, printed, _) = files.lab(&["check", "baseline.json"]);
     assert_eq!(status, 1, "{printed}");
     let named = |line: &str| line.starts_with("prints/out/two  count") && line.ends_with("events: OUT 0x3f8 COM1");
