@@ -386,3 +386,24 @@ fn steps_become_coarser() {
     assert_eq!(all[8].kind(Kind::new(Family::VmExit, 7)), Kind::new(Family::VmExit, 7));
     assert_eq!(all.iter().filter(|step| step.folds_dense()).count(), 4);
 }
+
+#[test]
+fn what_is_charged_often_does_not_make_an_area_dense() {
+    let mut r = small(1000, 1000);
+    let id = origin(&mut r, 1);
+    let shape = r.shape(&vec![(Class::Alu, 1)]);
+    for i in 0..2000 {
+        r.add_block(id, 9 * AREA + i, shape, 1);
+    }
+    assert_eq!(r.coarseness().index(), 1);
+    for _ in 0..1000 {
+        r.add_block(id, AREA, shape, 1);
+        r.add(id, 2 * AREA, Kind::new(Family::Iret, 0), 1, 1);
+        r.add(id, 9 * AREA + 5, Kind::new(Family::Iret, 0), 1, 1);
+    }
+    r.settle();
+    assert_eq!(r.range(0, id, AREA), None);
+    assert_eq!(r.range(0, id, 2 * AREA), None);
+    assert_eq!(r.range(0, id, 9 * AREA), Some(Range { start: 9 * AREA, len: 4096 }));
+    assert_eq!(r.dense, 1);
+}
