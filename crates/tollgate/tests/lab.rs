@@ -292,7 +292,7 @@ fn a_damaged_cell_is_run_again_and_that_is_said() {
 fn a_run_keeps_no_more_than_it_is_told_to_and_its_own_cells_always() {
     let files = Files::new("keep", &twice());
     files.lab(&["run", "./prints.toml"]);
-    files.guest("one.elf", &[PRINT, PRINT, PRINT, RESET].concat());
+    files.guest("one.elf", &[PRINT, PRINT, PRINT, POWER_OFF].concat());
     let (status, _, errors) = files.lab(&["run", "./prints.toml", "--keep", "all"]);
     assert_eq!((status, errors.as_str(), files.kept().len()), (0, "", 3));
     let (status, _, errors) = files.lab(&["run", "./prints.toml", "--keep", "0"]);

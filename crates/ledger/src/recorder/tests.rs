@@ -402,8 +402,8 @@ fn what_is_charged_often_does_not_make_an_area_dense() {
         r.add(id, 9 * AREA + 5, Kind::new(Family::Iret, 0), 1, 1);
     }
     r.settle();
-    assert_eq!(r.range(0, id, AREA), None);
-    assert_eq!(r.range(0, id, 2 * AREA), None);
-    assert_eq!(r.range(0, id, 9 * AREA), Some(Range { start: 9 * AREA, len: 4096 }));
+    assert_eq!(r.range(id, AREA), None);
+    assert_eq!(r.range(id, 2 * AREA), None);
+    assert_eq!(r.range(id, 9 * AREA), Some(Range { start: 9 * AREA, len: 4096 }));
     assert_eq!(r.dense, 1);
 }
