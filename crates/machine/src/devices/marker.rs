@@ -79,12 +79,9 @@ impl Marker {
     pub fn write(&mut self, cpu: usize, port: u16, value: u8) {
         let Some(name) = self.names.get_mut(cpu) else { return };
         match (port, value) {
-            (NAME, 0) => {
-                // Nothing has come since the last one: an empty name.
-                if std::mem::replace(&mut name.complete, true) {
-                    name.bytes.clear();
-                }
-            }
+            // Nothing has come since the last one: an empty name.
+            (NAME, 0) if name.complete => name.bytes.clear(),
+            (NAME, 0) => name.complete = true,
             (NAME, byte) => {
                 if std::mem::take(&mut name.complete) {
                     name.bytes.clear();
