@@ -334,6 +334,7 @@ fn execute(input: &mut Unstructured) -> Result<()> {
             Exit::Deadline | Exit::Shutdown => break,
             // It never enters non-root mode.
             Exit::Vm => unreachable!("a VM exit without a hypervisor"),
+            Exit::Probe => unreachable!("there are no probes"),
             Exit::Halt | Exit::Mwait { .. } => machine.cpu.attend(attention::NMI),
             Exit::Bus => {
                 if machine.cpu.clock.is_multiple_of(3) {

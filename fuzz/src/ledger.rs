@@ -3,7 +3,7 @@
 
 use ::ledger::profile::Profile;
 use ::ledger::summary::By;
-use ::ledger::{Family, Header, Kind, Ledger, Origin, Recorder, Symbol, Symbols, VERSION};
+use ::ledger::{Context, Family, Header, Kind, Ledger, Origin, Recorder, Symbol, Symbols, Task, TaskKind, VERSION};
 
 /// Reads, checks, sums up, and writes again.
 pub fn run(data: &[u8]) {
@@ -26,7 +26,7 @@ fn use_up(ledger: &Ledger) {
         selection.classes();
         selection.devices();
         selection.kinds().into_keys().for_each(|kind| drop(ledger.describe(kind)));
-        for by in [By::Symbol, By::Address, By::Space, By::Ring, By::Region] {
+        for by in [By::Symbol, By::Address, By::Space, By::Ring, By::Region, By::Task, By::Comm] {
             for row in selection.rows(by).into_values() {
                 row.busy();
                 row.crossings();
@@ -61,9 +61,14 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let profile = Profile::named("skx").expect("it is built in");
     let mut recorder = Recorder::default();
     let mut clock = 0;
-    for (ring, rip) in [(0, 0xffff_ffff_8100_0000), (3, 0x40_1000)] {
-        let origin = recorder.origin(Origin::new(0, ring, 0x1000_0000));
-        recorder.begin_region("work");
+    let task = recorder.task(Task::new(TaskKind::Process, 7, 8, "work"));
+    for (ring, rip, name, context) in
+        [(0, 0xffff_ffff_8100_0000, "", Context::Interrupt), (3, 0x40_1000, "work", Context::Task)]
+    {
+        let region = recorder.region(name);
+        recorder.region_begins(region);
+        recorder.region_ends(region, 1000);
+        let origin = recorder.origin(Origin { region, context, task, ..Origin::new(0, ring, 0x1000_0000) });
         for (family, param) in [
             (Family::Syscall, 0),
             (Family::PortOut, 0x3f8),

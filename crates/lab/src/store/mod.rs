@@ -1,5 +1,5 @@
 //! Where finished cells are kept: one directory each, named by the cell's fingerprint. It has the cell's ledger, what the
-//! cell printed, and a record of both ([`record`]) by which a damaged one is known.
+//! cell printed, and a record of both (`record.rs`) by which a damaged one is known.
 //!
 //! Several laboratories may use one store. A running one holds a shared lock on the store, and whoever prunes an exclusive
 //! one, so nothing that a run has counted on goes away. A cell that is not finished is in a directory of its own

@@ -1,7 +1,7 @@
 //! The guest's tasks: which one each processor runs, from which it descends, and which region of interest it is in.
 //!
 //! A Linux kernel is found when it says where system calls enter it (IA32_LSTAR), before it makes its first task; from then on probes on a few of its
-//! functions tell what it does ([`kernel`]). Other guests may name the task that a processor runs through the marker ports. All that is
+//! functions tell what it does (`kernel.rs`). Other guests may name the task that a processor runs through the marker ports. All that is
 //! read here is the guest's, and may be anything: it decides on names in a report, and on nothing else.
 
 mod kernel;
