@@ -131,3 +131,43 @@ fn a_run_that_was_recorded_coarsely_says_so() {
 fn price(profile: &Profile) -> u64 {
     u64::from(profile.costs().class[Class::Alu as usize])
 }
+
+#[test]
+fn code_without_symbols_does_not_fold_into_an_image() {
+    let profile = Profile::named("skx").expect("is built in");
+    let mut recorder = Recorder::default();
+    let kernel = recorder.origin(Origin::new(0, 0, 0x1000));
+    let alu = recorder.shape(&vec![(Class::Alu, 1)]);
+    let mut symbols = Vec::new();
+    for i in 0..300 {
+        symbols.push(Symbol::new(KERNEL + 0x1000 * i, 0x100, &format!("f{i}")));
+        // In a function, and in none.
+        recorder.add_block(kernel, KERNEL + 0x1000 * i, alu, 1);
+        recorder.add_block(kernel, KERNEL + 0x1000 * i + 0x800, alu, 2);
+    }
+    let mut all = Symbols::default();
+    all.add("", 0, symbols);
+    let header = Header::new(&profile, vec![900 * price(&profile)]);
+    let exact = Ledger::new(header.clone(), &recorder, &all);
+    let folded = Ledger::fitting(header, &recorder, &all, 40);
+    let (exact, folded) = (by(&exact, By::Symbol), by(&folded, By::Symbol));
+    assert!(folded.contains_key("[kernel, folded]"), "{folded:?}");
+    assert_eq!(folded["[kernel, no symbol]"], exact["[kernel, no symbol]"]);
+}
+
+#[test]
+fn a_page_that_was_recorded_as_one_and_folds_alone_is_still_a_page() {
+    let profile = Profile::named("skx").expect("is built in");
+    let mut recorder = Recorder::with_room(1000);
+    let user = recorder.origin(Origin::new(0, 3, 0x1000));
+    let alu = recorder.shape(&vec![(Class::Alu, 1)]);
+    for i in 0..5000 {
+        recorder.add_block(user, 0x40_0000 + i, alu, 1);
+    }
+    recorder.settle();
+    let header = Header::new(&profile, vec![5000 * price(&profile)]);
+    let ledger = Ledger::fitting(header, &recorder, &Symbols::default(), 1);
+    ledger.verify().expect("adds up");
+    let places: Vec<_> = ledger.folded.places.iter().map(|place| place.range.len).collect();
+    assert!(!places.is_empty() && places.iter().all(|len| *len >= 4096), "{places:?}");
+}
