@@ -224,6 +224,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let platform = args.platform.resolve(&profile)?;
     let tsc_hz = profile.tsc_hz.value;
     let symbol_files = args.symbols.iter().map(|s| read_symbols(s)).collect::<Result<Vec<_>>>()?;
+    let is_probed = |symbol: &&Symbol| machine::tasks::is_probed(symbol);
+    let probed: Vec<Symbol> = symbol_files.iter().flat_map(|(_, all)| all.iter().filter(is_probed)).cloned().collect();
     let name = |path: &PathBuf| path.display().to_string();
     let configure = |tier| -> Result<Config> {
         let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
@@ -246,11 +248,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         })
     };
     let boot = |config| {
-        Machine::new(config).map_err(|error| match error {
+        let mut machine = Machine::new(config).map_err(|error| match error {
             MachineError::Load(error) => anyhow!(error).context(format!("can't boot {}", args.kernel.display())),
             // Nothing to do with the kernel.
             error => anyhow!(error),
-        })
+        })?;
+        machine.vcpus.tasks.use_functions(probed.clone());
+        anyhow::Ok(machine)
     };
     let make = |tier| boot(configure(tier)?);
     if args.dry_run {

@@ -58,14 +58,23 @@ struct Seen {
     id: TaskId,
 }
 
+/// Whether a function is the one of that name. A compiler that makes a function of its own from another one adds to its name:
+/// `handle_softirqs.isra.0`.
+fn is(symbol: &Symbol, name: &str) -> bool {
+    symbol.name.split('.').next() == Some(name)
+}
+
+/// Whether a function of a kernel would be probed.
+pub fn is_probed(symbol: &Symbol) -> bool {
+    PROBES.iter().any(|(name, _)| is(symbol, name))
+}
+
 impl Kernel {
     /// The kernel that a processor runs: by its own tables, or else by the `symbols` that were given for it. `None`: there is none whose
     /// tasks can be followed.
     pub fn find(cpu: &Cpu, ram: &GuestRam, symbols: &[Symbol]) -> Option<Self> {
         let tables = linux::running(cpu, ram);
         let functions = tables.as_ref().map_or(symbols, |tables| &tables.functions);
-        // A compiler that makes a function of its own from another one adds to its name: handle_softirqs.isra.0.
-        let is = |symbol: &Symbol, name: &str| symbol.name.split('.').next() == Some(name);
         let address = |name: &str| functions.iter().find(|symbol| is(symbol, name)).map(|symbol| symbol.start);
         let probes = PROBES.iter().filter_map(|(name, says)| Some((address(name)?, *says))).collect::<Vec<_>>();
         // Without this one nothing is known of any task.

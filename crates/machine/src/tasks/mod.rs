@@ -13,6 +13,7 @@ use crate::memory::GuestRam;
 use cpu::charged::{Charged, Nesting};
 use cpu::probe::Hit;
 use cpu::{BlockCache, Cpu};
+pub use kernel::is_probed;
 use kernel::{Identity, Kernel, Says};
 use ledger::symbols::Kallsyms;
 use ledger::{Symbol, Task, TaskId, TaskKind, Ticks};
@@ -65,8 +66,8 @@ struct Processor {
 /// The guest's tasks.
 pub struct Tasks {
     ram: GuestRam,
-    /// Symbols given for the kernel, for one that has none itself.
-    pub symbols: Vec<Symbol>,
+    /// Functions that are probed in a kernel that has no tables of its own.
+    symbols: Vec<Symbol>,
     kernel: Option<Kernel>,
     /// Where system calls enter it.
     entry: u64,
@@ -99,6 +100,12 @@ impl Tasks {
             callers: Vec::new(),
             regions: Regions::default(),
         }
+    }
+
+    /// Takes the functions of a kernel that has no tables of its own, from files that the user has given; those that are
+    /// [probed](is_probed) will do.
+    pub fn use_functions(&mut self, functions: Vec<Symbol>) {
+        self.symbols = functions;
     }
 
     /// The tables of the kernel whose tasks are followed.

@@ -150,7 +150,8 @@ fn run(
     cpu.msr.lstar = if linux { 0x1234 } else { 0 };
     cpu.mode_changed();
     let mut vcpus = Vcpus::new(vec![cpu], board, None, ram.clone());
-    vcpus.tasks.symbols = NAMES.iter().zip(addresses).map(|(name, address)| Symbol::new(address, 2, name)).collect();
+    let functions: Vec<_> = NAMES.iter().zip(addresses).map(|(name, address)| Symbol::new(address, 2, name)).collect();
+    vcpus.tasks.use_functions(functions);
     vcpus.all[0].activity = Activity::Running;
     drop(ram.take_written());
     assert_eq!(vcpus.run(), crate::vcpus::Pause::Stuck);
