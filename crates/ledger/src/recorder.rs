@@ -93,6 +93,9 @@ pub const LONGEST_REGION_NAME: usize = 64;
 /// The most address spaces told apart; further ones are charged as space 0. A guest decides how many it has.
 const MOST_SPACES: usize = 1 << 20;
 
+/// The most blocks and events by address and task that a run keeps; where there are more, tasks of one name are no longer told apart. It
+/// is less than what a ledger has room for: short tasks by the thousand would displace addresses there.
+pub const MOST_BY_TASK: usize = 3 << 19;
 /// The most blocks and events by address that a run keeps in memory: so many fill a table of a power of two.
 pub const MOST_RECORDED: usize = 7 << 20;
 /// The most shapes of blocks that a run keeps.
@@ -163,7 +166,8 @@ impl Recorder {
         match self.recent_origins[slot] {
             Some((known, id)) if known == origin => id,
             _ => {
-                let id = self.find_origin(origin);
+                let task = if self.coarseness.tells_tasks() { task } else { self.tasks.by_name(task) };
+                let id = self.find_origin(Origin { task, ..origin });
                 self.recent_origins[slot] = Some((origin, id));
                 id
             }
@@ -255,7 +259,10 @@ impl Recorder {
 
     fn coarse_origin(&mut self, id: OriginId, rip: u64) -> OriginId {
         let origin = self.origins[id.0 as usize];
-        let coarse = self.coarseness.origin(origin, rip);
+        let mut coarse = self.coarseness.origin(origin, rip);
+        if !self.coarseness.tells_tasks() {
+            coarse.task = self.tasks.by_name(coarse.task);
+        }
         if coarse == origin { id } else { self.origin(coarse) }
     }
 
@@ -301,13 +308,21 @@ impl Recorder {
 
     /// Tells less apart until everything fits.
     fn fit(&mut self) {
-        while self.tables.len() > self.most_recorded || self.too_many_shapes() {
+        while self.tables.len() > self.most() || self.too_many_shapes() {
             if self.folds_enough() {
                 return;
             }
             let Some(next) = self.coarseness.next() else { return };
             self.coarseness = next;
             self.rebuild();
+        }
+    }
+
+    /// The most entries for what is told apart now.
+    fn most(&self) -> usize {
+        match self.coarseness.tells_tasks() {
+            true => self.most_recorded.min(MOST_BY_TASK),
+            false => self.most_recorded,
         }
     }
 
@@ -345,6 +360,7 @@ impl Recorder {
     /// Sorts everything in anew.
     #[cold]
     fn rebuild(&mut self) {
+        self.recent_origins = [None; RECENT_ORIGINS];
         if !self.coarseness.keeps_shapes() {
             self.used.clear();
             self.shapes_used = 0;

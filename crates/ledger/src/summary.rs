@@ -144,6 +144,8 @@ enum Wanted {
     Number(u32),
     /// What is done in this context, on top of any task.
     Context(crate::Context),
+    /// What no task is known for.
+    None,
 }
 
 /// A ledger, or a part of it.
@@ -161,9 +163,10 @@ impl Ledger {
         Selection { ledger: self, region: None, level: None, task: None }
     }
 
-    /// What was charged in a region of interest; `None` if there is none of that name.
+    /// What was charged in a region of interest, or outside all of them by the name of that line; `None` if there is none of that name.
     pub fn region(&self, name: &str) -> Option<Selection<'_>> {
-        let region = self.regions.iter().position(|region| region.name == name)?;
+        let named = |name: &str| self.regions.iter().position(|region| region.name == name);
+        let region = named(name).or_else(|| if name == lines::OUTSIDE { named("") } else { None })?;
         Some(Selection { region: Some(region as u32), ..self.all() })
     }
 
@@ -209,7 +212,8 @@ impl<'a> Selection<'a> {
             tasks.skip(1).any(|(known, _)| is(known)).then_some(Wanted::Number(number))
         };
         let context = || crate::Context::ALL.into_iter().find(|context| lines::context_name(*context) == Some(task));
-        let wanted = called.or_else(number).or_else(|| context().map(Wanted::Context))?;
+        let none = || (task == lines::NO_TASK).then_some(Wanted::None);
+        let wanted = called.or_else(number).or_else(|| context().map(Wanted::Context)).or_else(none)?;
         Some(Self { task: Some(wanted), ..self })
     }
 
@@ -227,6 +231,7 @@ impl<'a> Selection<'a> {
             Wanted::Comm(as_this) => own && task.comm == self.ledger.tasks[as_this as usize].comm,
             Wanted::Number(number) => own && (task.pid == number || task.tid == number),
             Wanted::Context(context) => who.context == context,
+            Wanted::None => who.context == crate::Context::Task && who.task.0 == 0,
         }
     }
 
@@ -440,6 +445,7 @@ mod tests {
         assert_eq!(ticks("swapper/0"), Some(5_000_000_000));
         let clock: u64 = ledger.header.clocks.iter().sum();
         let rest = ledger.all().rows(By::Task)["[no task]"].ticks;
+        assert_eq!(ticks("[no task]"), Some(rest));
         assert_eq!(ticks("work").unwrap() + 1_400_000 + 5_000_000_000 + rest, clock);
         for unknown in ["play", "", "8", "[soft interrupt]"] {
             assert_eq!(ticks(unknown), None, "{unknown}");

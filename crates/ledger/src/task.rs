@@ -34,9 +34,11 @@ pub struct Task {
 
 /// The longest name of a task, in bytes: a kernel's are shorter, a bare-metal guest's may be regions' names.
 pub const LONGEST_COMM: usize = 63;
-/// The most tasks told apart; all further ones are charged as one. A guest decides how many it has.
+/// The most tasks of a run that have a number here; all further ones are charged by name alone. A guest decides how many it has.
 pub const MOST_TASKS: usize = 1 << 16;
-/// The name of the task that stands for those beyond [`MOST_TASKS`].
+/// The most names of tasks told apart; all further ones are charged as one of their kind.
+pub const MOST_NAMES: usize = 1 << 10;
+/// The name of the tasks that stand for those beyond [`MOST_NAMES`].
 const FURTHER_TASKS: &str = "(further tasks)";
 
 impl Task {
@@ -74,16 +76,20 @@ impl Context {
     pub const ALL: [Self; 3] = [Self::Task, Self::SoftInterrupt, Self::Interrupt];
 }
 
-/// The tasks of a run, each with a number.
+/// The tasks of a run, each with a number, and each with the one that stands for all of its name. That depends on the order in which the guest has
+/// made them, and on nothing else.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     all: Vec<Task>,
+    /// By number: the task that stands for all of its name.
+    named: Vec<TaskId>,
     numbers: FxHashMap<Task, TaskId>,
+    names: usize,
 }
 
 impl Default for Tasks {
     fn default() -> Self {
-        Self { all: vec![Task::default()], numbers: FxHashMap::default() }
+        Self { all: vec![Task::default()], named: vec![TaskId(0)], numbers: FxHashMap::default(), names: 0 }
     }
 }
 
@@ -93,14 +99,38 @@ impl Tasks {
         if let Some(number) = self.numbers.get(&task) {
             return *number;
         }
-        let task = match self.all.len() {
-            MOST_TASKS.. => Task::new(TaskKind::Process, 0, 0, FURTHER_TASKS),
-            _ => task,
-        };
-        *self.numbers.entry(task).or_insert_with_key(|task| {
-            self.all.push(task.clone());
-            TaskId(self.all.len() as u32 - 1)
-        })
+        let named = self.name(task.kind, &task.comm);
+        // Each name takes a place as well.
+        if self.all.len() >= MOST_TASKS - MOST_NAMES {
+            return named;
+        }
+        self.insert(task, Some(named))
+    }
+
+    /// The task that stands for all of a kind and a name.
+    fn name(&mut self, kind: TaskKind, comm: &str) -> TaskId {
+        let task = Task { kind, pid: 0, tid: 0, comm: comm.to_owned() };
+        if let Some(number) = self.numbers.get(&task) {
+            return self.by_name(*number);
+        }
+        if self.names >= MOST_NAMES - TaskKind::ALL.len() && comm != FURTHER_TASKS {
+            return self.name(kind, FURTHER_TASKS);
+        }
+        self.names += 1;
+        self.insert(task, None)
+    }
+
+    fn insert(&mut self, task: Task, named: Option<TaskId>) -> TaskId {
+        let number = TaskId(self.all.len() as u32);
+        self.all.push(task.clone());
+        self.named.push(named.unwrap_or(number));
+        self.numbers.insert(task, number);
+        number
+    }
+
+    /// The task that stands for all that are called as this one.
+    pub fn by_name(&self, task: TaskId) -> TaskId {
+        self.named[task.0 as usize]
     }
 
     /// The tasks by number; the first stands for none.
@@ -131,12 +161,30 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_with_too_many_tasks_has_one_for_the_rest() {
+    fn a_guest_with_too_many_tasks_has_one_for_the_rest_of_each_name() {
         let mut tasks = Tasks::default();
-        let numbers: Vec<_> =
-            (0..MOST_TASKS as u32 + 10).map(|tid| tasks.number(Task::new(TaskKind::Process, 1, tid, "t"))).collect();
+        let numbers: Vec<_> = (0..MOST_TASKS as u32 + 10)
+            .map(|tid| tasks.number(Task::new(TaskKind::Process, 1, tid + 1, "t")))
+            .collect();
         assert_eq!(numbers[MOST_TASKS + 5], numbers[MOST_TASKS + 9]);
-        assert_eq!(tasks.all().len(), MOST_TASKS + 1);
-        assert_eq!(tasks.all()[MOST_TASKS].comm, "(further tasks)");
+        assert_eq!(numbers[MOST_TASKS + 5], tasks.by_name(numbers[0]));
+        assert!(tasks.all().len() <= MOST_TASKS);
+        let name = &tasks.all()[numbers[MOST_TASKS + 5].0 as usize];
+        assert_eq!((name.tid, name.comm.as_str()), (0, "t"));
+    }
+
+    #[test]
+    fn a_task_with_too_many_names_has_one_for_the_rest() {
+        let mut tasks = Tasks::default();
+        let mut number = |i: u32, kind| tasks.number(Task::new(kind, 1, 1, &format!("name {i}")));
+        let process: Vec<_> = (0..3000).map(|i| number(i, TaskKind::Process)).collect();
+        let thread = number(0, TaskKind::KernelThread);
+        let names: Vec<_> = process.iter().map(|number| tasks.by_name(*number)).collect();
+        assert_eq!(names[2000], names[2999]);
+        assert_ne!(names[1], names[2]);
+        assert_ne!(process[2000], process[2999], "their numbers are still told apart");
+        let comm = |number: TaskId| tasks.all()[number.0 as usize].comm.as_str();
+        assert_eq!((comm(names[2000]), comm(tasks.by_name(thread))), ("(further tasks)", "(further tasks)"));
+        assert_ne!(names[2000], tasks.by_name(thread), "one for each kind");
     }
 }

@@ -51,7 +51,18 @@ pub fn run(args: &CompareArgs) -> Result<()> {
         selection.with_context(|| path.display().to_string())
     };
     let two = [(&before, selected(&before, &args.before)?), (&after, selected(&after, &args.after)?)];
-    if args.json { emit(&format!("{:#}\n", document(two))) } else { emit(&text(two, args.top)) }
+    let parts = [("region", &args.region), ("task", &args.task)];
+    let parts: Vec<(&str, &str)> =
+        parts.into_iter().filter_map(|(what, name)| Some((what, name.as_deref()?))).collect();
+    if args.json {
+        emit(&format!("{:#}\n", document(two, &parts)))?
+    } else {
+        emit(&text(two, &parts, args.top))?
+    }
+    for (ledger, path) in [(&before, &args.before), (&after, &args.after)] {
+        ledger.verify().with_context(|| format!("{} contradicts itself", path.display()))?;
+    }
+    Ok(())
 }
 
 type Two<'a> = [(&'a Ledger, Selection<'a>); 2];
@@ -136,7 +147,8 @@ fn tasks((_, selection): (&Ledger, Selection)) -> BTreeMap<String, Amount> {
     selection.busy(By::Comm)
 }
 
-fn text(two: Two, top: usize) -> String {
+/// `parts` are what both runs were restricted to, with names.
+fn text(two: Two, parts: &[(&str, &str)], top: usize) -> String {
     let mut out = String::new();
     let columns = [("", Left), ("before", Right), ("after", Right)];
     let headers = two.map(|(ledger, _)| &ledger.header);
@@ -150,7 +162,7 @@ fn text(two: Two, top: usize) -> String {
         ),
     ];
     let keys: std::collections::BTreeSet<&String> = headers.iter().flat_map(|h| h.metadata.keys()).collect();
-    let mut same = Vec::new();
+    let mut same: Vec<String> = parts.iter().map(|(what, name)| format!("{what:<14}{name}\n")).collect();
     for key in keys {
         let values = headers.map(|h| h.metadata.get(key).map_or_else(|| "-".to_owned(), |value| fact(value)));
         if values[0] == values[1] {
@@ -217,7 +229,7 @@ fn section(out: &mut String, title: &str, count: &str, what: &str, changes: &[Ch
     table(out, &headings, &rows);
 }
 
-fn document(two: Two) -> Value {
+fn document(two: Two, parts: &[(&str, &str)]) -> Value {
     let list = |changes: Vec<Change>| -> Vec<Value> {
         changes
             .into_iter()
@@ -231,7 +243,10 @@ fn document(two: Two) -> Value {
             .collect()
     };
     let [before, after] = two.map(|one| totals(one).into_iter().collect());
+    let part = |wanted: &str| parts.iter().find(|(what, _)| *what == wanted).map(|(_, name)| *name);
     json!({
+        "region": part("region"),
+        "task": part("task"),
         "before": header_document(two[0].0),
         "after": header_document(two[1].0),
         "totals": list(changes(before, after)),
@@ -249,19 +264,19 @@ mod tests {
     #[test]
     fn the_comparison_reads_well() {
         let (before, after) = (sample(1), sample(3));
-        insta::assert_snapshot!(text([(&before, before.all()), (&after, after.all())], 8));
+        insta::assert_snapshot!(text([(&before, before.all()), (&after, after.all())], &[], 8));
     }
 
     #[test]
     fn a_machine_compared_with_a_guest_reads_well() {
         let (before, after) = (sample(1), guest());
-        insta::assert_snapshot!(text([(&before, before.all()), (&after, after.all())], 12));
+        insta::assert_snapshot!(text([(&before, before.all()), (&after, after.all())], &[], 12));
     }
 
     #[test]
     fn a_run_compared_with_itself_has_not_changed() {
         let ledger = sample(2);
-        let value = document([(&ledger, ledger.all()), (&ledger, ledger.all())]);
+        let value = document([(&ledger, ledger.all()), (&ledger, ledger.all())], &[]);
         for list in ["totals", "kinds", "symbols", "tasks"] {
             assert!(value[list].as_array().unwrap().iter().all(|line| line["before"] == line["after"]));
         }

@@ -72,16 +72,24 @@ pub enum Table {
     Comm,
 }
 
+/// Which part of a ledger a report is about, as it was asked for.
+#[derive(Clone, Copy, Default)]
+struct Part<'a> {
+    region: Option<&'a str>,
+    task: Option<&'a str>,
+}
+
 /// Runs the command.
 pub fn run(args: &ReportArgs) -> Result<()> {
     let ledger = read_ledger(&args.ledger)?;
     let selection = select(&ledger, args.region.as_deref())?;
     let selection = args.level.map_or(selection, |level| selection.at_level(level));
     let selection = select_task(selection, args.task.as_deref())?;
+    let part = Part { region: args.region.as_deref(), task: args.task.as_deref() };
     if args.json {
-        emit_parts(|print| document(&ledger, selection, args.region.as_deref(), print))?;
+        emit_parts(|print| document(&ledger, selection, part, print))?;
     } else {
-        emit(&text(&ledger, selection, args.region.as_deref(), args.by, args.top))?;
+        emit(&text(&ledger, selection, part, args.by, args.top))?;
     }
     ledger.verify().with_context(|| format!("{} contradicts itself", args.ledger.display()))?;
     Ok(())
@@ -90,7 +98,7 @@ pub fn run(args: &ReportArgs) -> Result<()> {
 /// The region of that name, or everything.
 pub fn select<'a>(ledger: &'a Ledger, region: Option<&str>) -> Result<Selection<'a>> {
     let Some(name) = region else { return Ok(ledger.all()) };
-    match ledger.region(name).filter(|_| !name.is_empty()) {
+    match ledger.region(name) {
         Some(selection) => Ok(selection),
         None => {
             let names: Vec<&str> = ledger.regions.iter().skip(1).map(|region| region.name.as_str()).collect();
@@ -118,11 +126,11 @@ pub fn select_task<'a>(selection: Selection<'a>, task: Option<&str>) -> Result<S
 }
 
 /// The text of the report.
-fn text(ledger: &Ledger, selection: Selection, region: Option<&str>, by: Option<Table>, top: usize) -> String {
+fn text(ledger: &Ledger, selection: Selection, part: Part, by: Option<Table>, top: usize) -> String {
     let mut out = String::new();
     let total = selection.total();
     let busy = total.busy();
-    head(&mut out, ledger, &total, region);
+    head(&mut out, ledger, &total, part);
     let kinds = selection.kinds();
     let all = by.is_none();
     if all {
@@ -152,7 +160,7 @@ fn text(ledger: &Ledger, selection: Selection, region: Option<&str>, by: Option<
     if all || by == Some(Table::Ring) {
         rows(&mut out, ["Rings", "ring"], ledger, selection.top(By::Ring, limit(top)), busy);
     }
-    if by == Some(Table::Region) || all && region.is_none() && ledger.regions.len() > 1 {
+    if by == Some(Table::Region) || all && part.region.is_none() && ledger.regions.len() > 1 {
         rows(&mut out, ["Regions of interest", "region"], ledger, selection.top(By::Region, limit(top)), busy);
     }
     if all && ledger.tasks.len() > 1 || by == Some(Table::Comm) {
@@ -170,7 +178,7 @@ fn text(ledger: &Ledger, selection: Selection, region: Option<&str>, by: Option<
     out
 }
 
-fn head(out: &mut String, ledger: &Ledger, total: &Row, region: Option<&str>) {
+fn head(out: &mut String, ledger: &Ledger, total: &Row, part: Part) {
     let header = &ledger.header;
     let busy = total.busy();
     let mut line = |name: &str, value: String| out.push_str(&format!("{name:<13} {value}\n"));
@@ -184,8 +192,11 @@ fn head(out: &mut String, ledger: &Ledger, total: &Row, region: Option<&str>) {
     line("virtual CPUs", number(header.clocks.len() as u64));
     let clock = header.clocks.iter().copied().max().unwrap_or(0);
     line("virtual time", format!("{:.6} s", seconds(clock, header.tsc_hz)));
-    if let Some(region) = region {
+    if let Some(region) = part.region {
         line("region", region_line(ledger, region));
+    }
+    if let Some(task) = part.task {
+        line("task", task.to_owned());
     }
     line("cycles", format!("{}, of which halted {}", cycles(total.ticks), cycles(total.of(Cause::Halted).ticks)));
     let part = |amount: Amount, what: &str| {
@@ -381,7 +392,7 @@ enum Member {
 }
 
 /// Members of the document, in their order.
-fn members(ledger: &Ledger, selection: Selection, region: Option<&str>) -> Vec<(&'static str, Member)> {
+fn members(ledger: &Ledger, selection: Selection, part: Part) -> Vec<(&'static str, Member)> {
     let kinds = selection.kinds().into_iter().map(|(kind, sum)| {
         json!({
             "family": kind.family.name(), "parameter": kind.param, "name": ledger.describe(kind),
@@ -411,12 +422,13 @@ fn members(ledger: &Ledger, selection: Selection, region: Option<&str>) -> Vec<(
         ("devices", Member::One(json!(devices))),
         ("kinds", Member::Many(kinds.collect())),
         ("levels", Member::Lines(By::Level)),
-        ("region", Member::One(json!(region))),
+        ("region", Member::One(json!(part.region))),
         ("regions", Member::Lines(By::Region)),
         ("rings", Member::Lines(By::Ring)),
         ("run", Member::One(header_document(ledger))),
         ("spaces", Member::Lines(By::Space)),
         ("symbols", Member::Lines(By::Symbol)),
+        ("task", Member::One(json!(part.task))),
         ("tasks", Member::Lines(By::Task)),
         ("total", Member::One(total)),
     ]
@@ -434,9 +446,9 @@ fn lines<'a>(ledger: &'a Ledger, selection: Selection, by: By) -> impl Iterator<
 }
 
 /// Prints the report as JSON.
-fn document(ledger: &Ledger, selection: Selection, region: Option<&str>, print: Print) -> Result<()> {
+fn document(ledger: &Ledger, selection: Selection, part: Part, print: Print) -> Result<()> {
     let mut before = "{\n";
-    for (name, member) in members(ledger, selection, region) {
+    for (name, member) in members(ledger, selection, part) {
         print(&format!("{before}  \"{name}\": "))?;
         match member {
             Member::One(value) => print(&indented(&value, "  "))?,

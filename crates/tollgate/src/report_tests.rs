@@ -107,26 +107,32 @@ pub(crate) fn guest() -> Ledger {
 fn the_report_of_a_guest_reads_well() {
     let ledger = guest();
     ledger.verify().expect("is consistent");
-    insta::assert_snapshot!(text(&ledger, ledger.all(), None, None, 6));
+    insta::assert_snapshot!(text(&ledger, ledger.all(), Part::default(), None, 6));
 }
 
 #[test]
 fn what_the_hypervisor_did_for_whom_reads_well() {
     let ledger = guest();
-    insta::assert_snapshot!(text(&ledger, ledger.all().at_level(0), None, Some(Table::Symbol), 0));
+    insta::assert_snapshot!(text(&ledger, ledger.all().at_level(0), Part::default(), Some(Table::Symbol), 0));
 }
 
 #[test]
 fn the_report_reads_well() {
     let ledger = sample(1);
     ledger.verify().expect("is consistent");
-    insta::assert_snapshot!(text(&ledger, ledger.all(), None, None, 6));
+    insta::assert_snapshot!(text(&ledger, ledger.all(), Part::default(), None, 6));
 }
 
 #[test]
 fn one_table_of_one_region_reads_well() {
     let ledger = sample(1);
-    insta::assert_snapshot!(text(&ledger, ledger.region("work").unwrap(), Some("work"), Some(Table::Kind), 0));
+    insta::assert_snapshot!(text(
+        &ledger,
+        ledger.region("work").unwrap(),
+        Part { region: Some("work"), task: None },
+        Some(Table::Kind),
+        0
+    ));
 }
 
 #[test]
@@ -137,7 +143,7 @@ fn programs_are_told_everything() {
         text.push_str(part);
         Ok(())
     };
-    document(&ledger, ledger.all(), None, &mut print).unwrap();
+    document(&ledger, ledger.all(), Part::default(), &mut print).unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(format!("{value:#}\n"), text, "it is printed as one document would be");
     let ticks = |list: &str| value[list].as_array().unwrap().iter().map(|l| l["ticks"].as_u64().unwrap()).sum::<u64>();
@@ -158,9 +164,26 @@ fn an_unknown_task_is_refused_with_those_there_are() {
 }
 
 #[test]
+fn a_report_says_which_part_of_a_run_it_is_about() {
+    let ledger = sample(1);
+    let part = Part { region: Some("(outside)"), task: Some("[no task]") };
+    let selection = select_task(select(&ledger, part.region).unwrap(), part.task).unwrap();
+    let head = text(&ledger, selection, part, Some(Table::Kind), 1);
+    assert!(head.contains("\nregion        (outside)\ntask          [no task]\n"), "{head}");
+    let mut json = String::new();
+    let mut print = |part: &str| {
+        json.push_str(part);
+        Ok(())
+    };
+    document(&ledger, selection, part, &mut print).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&value["region"], &value["task"]), (&json!("(outside)"), &json!("[no task]")));
+}
+
+#[test]
 fn the_tasks_read_well() {
     let ledger = sample(1);
-    insta::assert_snapshot!(text(&ledger, ledger.all(), None, Some(Table::Task), 0));
+    insta::assert_snapshot!(text(&ledger, ledger.all(), Part::default(), Some(Table::Task), 0));
 }
 
 #[test]
@@ -174,7 +197,9 @@ fn an_unknown_region_is_refused_with_those_there_are() {
 fn a_contradiction_is_shown() {
     let mut ledger = sample(1);
     ledger.header.clocks[0] += 1;
-    assert!(text(&ledger, ledger.all(), None, None, 1).contains("\nbalance       WRONG: the entries add up to "));
+    assert!(
+        text(&ledger, ledger.all(), Part::default(), None, 1).contains("\nbalance       WRONG: the entries add up to ")
+    );
 }
 
 #[test]

@@ -122,7 +122,10 @@ fn a_run_that_was_recorded_coarsely_says_so() {
     recorder.settle();
     let ledger = Ledger::new(Header::new(&profile, vec![10_000 * price(&profile)]), &recorder, &Symbols::default());
     ledger.verify().expect("adds up");
-    assert_eq!(ledger.folded.describe().as_deref(), Some("user code and areas with much code by pages of 4 KiB"));
+    assert_eq!(
+        ledger.folded.describe().as_deref(),
+        Some("tasks by name, user code and areas with much code by pages of 4 KiB")
+    );
     assert_eq!(ledger.folded.range(0, 0, 0x40_1000), Some(Range { start: 0x40_1000, len: 4096 }));
     assert_eq!(ledger.events.len(), 2, "one kind in two pages");
     assert!(ledger.all().busy(By::Address).contains_key("0x401000 page of [user code]"));

@@ -51,6 +51,8 @@ enum Grain {
 }
 
 struct Step {
+    /// Whether tasks of one name are told apart.
+    numbers: bool,
     /// Whether areas of [`AREA`] bytes with much code are kept by pages; those with less are not affected.
     dense: bool,
     /// Code of ring 3: on Linux it has no symbols, and most of it.
@@ -68,40 +70,46 @@ struct Step {
 
 const fn step(dense: bool, [user, other]: [Grain; 2], kept: [bool; 3], what: &'static str) -> Step {
     let [kernel_spaces, params, spaces] = kept;
-    Step { dense, user, other, kernel_spaces, params, spaces, what }
+    Step { numbers: false, dense, user, other, kernel_spaces, params, spaces, what }
 }
 
 const EXACT: Grain = Grain::Exact;
 
 /// From the finest to the coarsest, which bounds the number of entries whatever the guest does.
-const STEPS: [Step; 9] = [
-    step(false, [EXACT, EXACT], [true, true, true], ""),
-    step(true, [EXACT, EXACT], [true, true, true], "areas with much code by pages of 4 KiB"),
-    step(true, [Grain::Page, EXACT], [true, true, true], "user code and areas with much code by pages of 4 KiB"),
+const STEPS: [Step; 10] = [
+    Step { numbers: true, ..step(false, [EXACT, EXACT], [true, true, true], "") },
+    step(false, [EXACT, EXACT], [true, true, true], "tasks by name"),
+    step(true, [EXACT, EXACT], [true, true, true], "tasks by name, areas with much code by pages of 4 KiB"),
+    step(
+        true,
+        [Grain::Page, EXACT],
+        [true, true, true],
+        "tasks by name, user code and areas with much code by pages of 4 KiB",
+    ),
     step(
         true,
         [Grain::Half, EXACT],
         [true, true, true],
-        "user code without addresses, areas with much code by pages of 4 KiB",
+        "tasks by name, user code without addresses, areas with much code by pages of 4 KiB",
     ),
     step(
         true,
         [Grain::Half, EXACT],
         [false, true, true],
-        "user code without addresses, the kernel's without address spaces, areas with much code by pages of 4 KiB",
+        "tasks by name, user code without addresses, the kernel's without address spaces, areas with much code by pages of 4 KiB",
     ),
     step(
         false,
         [Grain::Half, Grain::Page],
         [false, true, true],
-        "user code without addresses, other code by pages of 4 KiB",
+        "tasks by name, user code without addresses, other code by pages of 4 KiB",
     ),
-    step(false, [Grain::Half, Grain::Half], [false, true, true], "all code without addresses"),
+    step(false, [Grain::Half, Grain::Half], [false, true, true], "tasks by name, all code without addresses"),
     step(
         false,
         [Grain::Half, Grain::Half],
         [false, false, true],
-        "all code without addresses, and events without numbers",
+        "tasks by name, all code without addresses, and events without numbers",
     ),
     step(
         false,
@@ -138,6 +146,11 @@ impl Coarseness {
 
     fn step(self) -> &'static Step {
         &STEPS[usize::from(self.0)]
+    }
+
+    /// Whether tasks of one name are told apart.
+    pub(super) fn tells_tasks(self) -> bool {
+        self.step().numbers
     }
 
     /// Whether dense areas are kept by pages.

@@ -6,6 +6,11 @@ use crate::recorder::coarse::{HALF, PAGE, Range};
 use crate::{Context, Task, TaskKind};
 use rustc_hash::FxHashMap;
 
+/// The line of what is in no region.
+pub(super) const OUTSIDE: &str = "(outside)";
+/// The line of what no task is known for.
+pub(super) const NO_TASK: &str = "[no task]";
+
 /// A line, by numbers: names are made for those only that are shown. What the numbers are depends on [`By`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Line(u64, u64);
@@ -169,7 +174,7 @@ impl<'a> Lines<'a> {
             By::Level if first == 0 && !self.guest => "the machine itself".to_owned(),
             By::Level => level_name(first),
             By::Region => match self.ledger.regions[first as usize].name.as_str() {
-                "" => "(outside)".to_owned(),
+                "" => OUTSIDE.to_owned(),
                 name => name.to_owned(),
             },
             By::Task | By::Comm => {
@@ -185,8 +190,11 @@ impl<'a> Lines<'a> {
     fn task_name(&self, number: usize) -> String {
         let Task { kind, pid, tid, comm } = &self.ledger.tasks[number];
         match (self.by, kind) {
-            _ if number == 0 => "[no task]".to_owned(),
+            _ if number == 0 => NO_TASK.to_owned(),
             (By::Comm, _) => comm.clone(),
+            // All of that name, or one whose number is not known.
+            (_, TaskKind::Process) if *tid == 0 => comm.clone(),
+            (_, TaskKind::KernelThread) if *tid == 0 => format!("{comm} [kernel thread]"),
             (_, TaskKind::Idle) => format!("{comm} [idle]"),
             (_, TaskKind::KernelThread) => format!("{comm} ({tid}) [kernel thread]"),
             (_, TaskKind::Process) if pid == tid => format!("{comm} ({pid})"),
