@@ -109,17 +109,25 @@ fn what_cannot_be_folded_stays() {
     ledger.verify().expect("adds up");
 }
 
-#[test]
-fn a_run_that_was_recorded_coarsely_says_so() {
-    let profile = Profile::named("skx").expect("is built in");
+/// 5000 blocks of a user's code where there is room for 1000, with single instructions of a price beside them.
+fn coarsely(single: Option<u64>) -> Recorder {
     let mut recorder = Recorder::with_room(1000);
     let user = recorder.origin(Origin::new(0, 3, 0x1000));
     let alu = recorder.shape(&vec![(Class::Alu, 1)]);
     for i in 0..5000 {
         recorder.add_block(user, 0x40_0000 + i, alu, 1);
-        recorder.add(user, 0x40_0000 + i, Kind::new(Family::Instruction, Class::Alu as u32), 1, price(&profile));
+        if let Some(ticks) = single {
+            recorder.add(user, 0x40_0000 + i, Kind::new(Family::Instruction, Class::Alu as u32), 1, ticks);
+        }
     }
     recorder.settle();
+    recorder
+}
+
+#[test]
+fn a_run_that_was_recorded_coarsely_says_so() {
+    let profile = Profile::named("skx").expect("is built in");
+    let recorder = coarsely(Some(price(&profile)));
     let ledger = Ledger::new(Header::new(&profile, vec![10_000 * price(&profile)]), &recorder, &Symbols::default());
     ledger.verify().expect("adds up");
     assert_eq!(
@@ -161,13 +169,7 @@ fn code_without_symbols_does_not_fold_into_an_image() {
 #[test]
 fn a_page_that_was_recorded_as_one_and_folds_alone_is_still_a_page() {
     let profile = Profile::named("skx").expect("is built in");
-    let mut recorder = Recorder::with_room(1000);
-    let user = recorder.origin(Origin::new(0, 3, 0x1000));
-    let alu = recorder.shape(&vec![(Class::Alu, 1)]);
-    for i in 0..5000 {
-        recorder.add_block(user, 0x40_0000 + i, alu, 1);
-    }
-    recorder.settle();
+    let recorder = coarsely(None);
     let header = Header::new(&profile, vec![5000 * price(&profile)]);
     let ledger = Ledger::fitting(header, &recorder, &Symbols::default(), 1);
     ledger.verify().expect("adds up");
