@@ -306,13 +306,20 @@ impl Vcpus {
         } else {
             vcpu.cpu.attention &= !attention::INTR;
         }
-        match vcpu.run(self.hypervisor.as_mut(), &mut self.cache, deadline) {
-            Ok(Exit::Deadline | Exit::Bus) => {}
-            Ok(Exit::Probe) => {
-                if let Some(hit) = vcpu.cpu.take_probe() {
-                    self.tasks.reached(hit, &mut vcpu.cpu, &mut self.cache);
+        let exit = loop {
+            match vcpu.run(self.hypervisor.as_mut(), &mut self.cache, deadline) {
+                // No device has been reached: it goes on where it stopped, until the same time.
+                Ok(Exit::Probe) => {
+                    if let Some(hit) = vcpu.cpu.take_probe() {
+                        self.tasks.reached(hit, &mut vcpu.cpu, &mut self.cache);
+                    }
                 }
+                exit => break exit,
             }
+        };
+        match exit {
+            // The loop above has dealt with probes.
+            Ok(Exit::Deadline | Exit::Bus | Exit::Probe) => {}
             Ok(Exit::Halt) => vcpu.activity = Activity::Halted,
             Ok(Exit::Mwait { masked }) => vcpu.activity = Activity::Mwait { masked },
             Ok(Exit::Shutdown) => return Some(Pause::TripleFault(index)),
