@@ -7,7 +7,7 @@
 //! | `__set_task_comm(task, name)` | the name of a task changes: it executes a program, or names itself |
 //! | `__do_softirq()`, `handle_softirqs(ksirqd)` | soft interrupts are worked off until it returns; the latter since Linux 6.10, and in stable kernels from before |
 //!
-//! These have been there under these names at least from Linux 5.10 to 7.2.
+//! These have been there under these names at least from Linux 5.10 to 6.12.
 
 use crate::linux::{self, View};
 use crate::memory::GuestRam;
