@@ -210,14 +210,16 @@ impl Tasks {
         if let Some(kernel) = &mut self.kernel {
             kernel.made(cpu, task);
         }
-        let by_kthreadd = {
-            let current = self.processors[cpu.index].task;
-            let recorder = cpu.recorder.borrow();
-            recorder.tasks().get(current.0 as usize).is_some_and(|task| task.tid == KTHREADD)
-        };
+        let by_kthreadd = self.current_is(cpu, |task| task.tid == KTHREADD);
         if let Some(thread) = self.threads.get_mut(&task) {
             thread.kernel_thread = by_kthreadd;
         }
+    }
+
+    /// Says of the current task of a processor what `is` says.
+    fn current_is(&self, cpu: &Cpu, is: impl FnOnce(&Task) -> bool) -> bool {
+        let current = self.processors[cpu.index].task;
+        cpu.recorder.borrow().tasks().get(current.0 as usize).is_some_and(is)
     }
 
     /// A task gets a name.
@@ -248,11 +250,7 @@ impl Tasks {
     fn soft_interrupts(&mut self, cpu: &mut Cpu, hit: Hit, cache: &mut BlockCache) {
         let mut back = [0; 8];
         let found = View::of(cpu).read(hit.stack, &mut back);
-        let daemon = {
-            let current = self.processors[cpu.index].task;
-            let recorder = cpu.recorder.borrow();
-            recorder.tasks().get(current.0 as usize).is_some_and(|task| task.comm.starts_with("ksoftirqd/"))
-        };
+        let daemon = self.current_is(cpu, |task| task.comm.starts_with("ksoftirqd/"));
         if !found || daemon {
             return;
         }
