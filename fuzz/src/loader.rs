@@ -39,7 +39,7 @@ pub fn run(data: &[u8]) {
     if choices & 16 != 0 {
         let vmlinux = symbols::vmlinux_from_bzimage(kernel);
         let image = vmlinux.as_deref().unwrap_or(kernel);
-        drop(symbols::kallsyms(image, 0));
+        drop(symbols::kallsyms(image, Some(0xffff_ffff_8100_0000)));
         drop(symbols::elf(image, 0));
         symbols::system_map(&cmdline, 0);
     }

@@ -14,17 +14,13 @@ const ISOLATED: u64 = 1 << 12;
 
 /// The kernel that a processor runs, if its symbols can be found where its page tables have it.
 pub fn running(cpu: &Cpu, ram: &GuestRam) -> Option<Kallsyms> {
-    let (start, len) = View::of(cpu).image()?;
-    ram.with_ram(start, len, |image| symbols::kallsyms(image, 0)).ok()
+    View::of(cpu).kallsyms(ram)
 }
 
 /// Likewise, of any of the processors. A kernel that has not yet set its tables up may be anywhere below 4 GiB.
 pub fn find(vcpus: &Vcpus, ram: &GuestRam) -> Option<Kallsyms> {
-    let mapped = views(vcpus).find_map(|view| {
-        let (start, len) = view.image()?;
-        ram.with_ram(start, len, |image| symbols::kallsyms(image, 0)).ok()
-    });
-    mapped.or_else(|| ram.with_ram(0, layout::LOW_RAM_END, |ram| symbols::kallsyms(ram, 0)).ok())
+    let mapped = views(vcpus).find_map(|view| view.kallsyms(ram));
+    mapped.or_else(|| ram.with_ram(0, layout::LOW_RAM_END, |ram| symbols::kallsyms(ram, None)).ok())
 }
 
 /// Functions of the modules that a kernel has loaded.
@@ -59,8 +55,14 @@ impl<'a> View<'a> {
         self.cpu.look_up_on_board(self.root, linear)
     }
 
-    /// Guest-physical start and length of the kernel's image: it is in one piece, though not all of it stays mapped.
-    fn image(&self) -> Option<(u64, u64)> {
+    /// The symbols of the kernel's image.
+    fn kallsyms(&self, ram: &GuestRam) -> Option<Kallsyms> {
+        let (linear, physical, len) = self.image()?;
+        ram.with_ram(physical, len, |image| symbols::kallsyms(image, Some(linear))).ok()
+    }
+
+    /// Linear and guest-physical start and length of the kernel's image: it is in one piece, though not all of it stays mapped.
+    fn image(&self) -> Option<(u64, u64, u64)> {
         if !self.cpu.visible().long_mode() {
             return None;
         }
@@ -70,7 +72,7 @@ impl<'a> View<'a> {
         let first = distance((linear, physical));
         let pages = (linear..IMAGE.end).step_by(PAGE as usize).filter_map(mapped);
         let last = pages.filter(|page| distance(*page) == first).last().map_or(linear, |page| page.0);
-        Some((physical, last - linear + PAGE))
+        Some((linear, physical, last - linear + PAGE))
     }
 
     /// Reads linear memory: all of the bytes, or it returns `false`.

@@ -137,14 +137,21 @@ fn sysenter(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 }
 
 fn sysexit(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    if !cpu.capabilities.has(Capability::Sep) || (cpu.capabilities.amd && cpu.long_mode()) {
+    if !cpu.capabilities.has(Capability::Sep) {
+        return Err(cpu.ud());
+    }
+    if !cpu.protected() {
+        return Err(cpu.gp(0));
+    }
+    // The privilege comes before the mode: AMD's processors raise #GP at CPL 3 of long mode.
+    cpu.privileged()?;
+    if cpu.capabilities.amd && cpu.long_mode() {
         return Err(cpu.ud());
     }
     let selector = cpu.msr.sysenter_cs as u16;
-    if !cpu.protected() || is_null(selector) {
+    if is_null(selector) {
         return Err(cpu.gp(0));
     }
-    cpu.privileged()?;
     let long = op.size == 8;
     let (rcx, rdx) = (cpu.gpr[usize::from(reg::RCX)], cpu.gpr[usize::from(reg::RDX)]);
     if long && (!cpu.canonical(rcx) || !cpu.canonical(rdx)) {

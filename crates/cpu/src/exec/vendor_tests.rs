@@ -92,3 +92,11 @@ fn bound_reads_both_bounds_before_it_compares() {
     m.cpu.gpr[0] = 7;
     assert!(m.step().is_ok());
 }
+
+#[test]
+fn sysexit_in_long_mode_is_privileged_first_and_undefined_then_on_amd() {
+    const GP: Raised = Raised { vector: vector::GP, code: Some(0) };
+    assert_eq!(of_vendor(Machine::long64(3), true, &[0x0f, 0x35]).step(), Err(GP));
+    assert_eq!(of_vendor(Machine::long64(0), true, &[0x0f, 0x35]).step(), Err(UD));
+    assert_eq!(of_vendor(Machine::long64(3), false, &[0x0f, 0x35]).step(), Err(GP));
+}

@@ -18,8 +18,8 @@ pub fn not_run(encoding: &Encoding) -> Option<&'static str> {
         (Map::Two, 0x01) if matches!(modrm, 0xd8 | 0xda..=0xdf) && cpu::testing::host_is_amd() => {
             Some("SVM may be enabled by the hypervisor that the host runs on")
         }
-        (Map::Two, 0x01) if matches!(modrm, 0xfa | 0xfb) && cpu::testing::host_is_amd() => {
-            Some("the hypervisor that the host runs on may hide it (MONITORX, MWAITX)")
+        (Map::Two, 0x01) if matches!(modrm, 0xfa | 0xfb | 0xff) && cpu::testing::host_is_amd() => {
+            Some("the hypervisor that the host runs on may hide it (MONITORX, MWAITX, PVALIDATE)")
         }
         (Map::Two, 0x00) if register < 2 => Some("the kernel may answer in the processor's place (UMIP)"),
         (Map::Two, 0x01) if memory && register < 2 || register == 4 => {

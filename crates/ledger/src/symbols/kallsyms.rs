@@ -4,12 +4,13 @@
 //! which the ten digits always stand for themselves: that finds the table of tokens. The index of tokens follows it and says
 //! where it begins. The number of symbols, their names and markers (the place of each 256th name) come before it, and
 //! the markers tell whether the names were read correctly. Addresses are 32-bit offsets from a base. Up to Linux 6.4 they
-//! and the base lie in front of the number of symbols, later behind the index of tokens.
+//! and the base lie in front of the number of symbols, later behind the index of tokens. Linux 7 has no base: an offset counts
+//! from its own place in the table, and tables begin at multiples of 4 bytes where earlier kernels align them to 8.
 
 use super::{Raw, Symbol, functions};
 
 /// Why there are no symbols in an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum KallsymsError {
     /// There is no table of tokens.
     #[error("no kallsyms table in the kernel (CONFIG_KALLSYMS is off, or the image is still compressed)")]
@@ -22,6 +23,8 @@ pub enum KallsymsError {
     NoAddresses,
 }
 
+/// Bytes that tables are aligned to: up to Linux 6 and since 7.
+const ALIGNMENTS: [usize; 2] = [8, 4];
 /// Between two symbols of a marker.
 const PER_MARKER: usize = 256;
 /// Numbers of symbols that a kernel can have.
@@ -62,11 +65,11 @@ pub struct Landmarks {
 }
 
 impl Landmarks {
-    fn new(raw: &[Raw], slide: u64) -> Self {
+    fn new(raw: &[Raw]) -> Self {
         let data = |wanted: &str| {
             // A global symbol (its letter is upper-case) before a local one of that name.
             let named = raw.iter().filter(|(_, letter, name)| name == wanted && !matches!(letter, 'T' | 't'));
-            named.min_by_key(|(_, letter, _)| letter.is_lowercase()).map(|symbol| symbol.0.wrapping_add(slide))
+            named.min_by_key(|(_, letter, _)| letter.is_lowercase()).map(|symbol| symbol.0)
         };
         Self {
             modules: data("modules"),
@@ -84,24 +87,26 @@ impl Landmarks {
     }
 }
 
-/// Symbols of the kernel whose (decompressed) image or memory is `image`, moved by `slide`: 0 if the image is memory of
-/// a running kernel, which has moved its tables itself. The image begins where a page does.
-pub fn kallsyms(image: &[u8], slide: u64) -> Result<Kallsyms, KallsymsError> {
+/// Symbols of the kernel in whose memory `image` is. The image begins where a page does, at the linear address `linear`;
+/// without it the tables of Linux 7, which count from their own place, can't be read.
+pub fn kallsyms(image: &[u8], linear: Option<u64>) -> Result<Kallsyms, KallsymsError> {
     let mut worst = KallsymsError::NoTokens;
     let mut patience = PATIENCE;
     for digits in memchr::memmem::find_iter(image, DIGITS).take(MOST_CANDIDATES) {
-        let Some(tokens) = Tokens::around(image, digits) else { continue };
-        worst = KallsymsError::NoNames;
-        let Some(names) = Names::before(image, &tokens, &mut patience) else { continue };
-        worst = KallsymsError::NoAddresses;
-        let Some(addresses) = addresses(image, &tokens, &names) else { continue };
-        let raw = addresses.into_iter().zip(&names.places).filter_map(|(address, &place)| {
-            let (letter, name) = names.name(image, &tokens, place)?;
-            Some((address?, letter, name))
-        });
-        let raw: Vec<Raw> = raw.collect();
-        let landmarks = Landmarks::new(&raw, slide);
-        return Ok(Kallsyms { functions: functions(raw, slide), landmarks });
+        for alignment in ALIGNMENTS {
+            let Some(tokens) = Tokens::around(image, digits, alignment) else { continue };
+            worst = worst.max(KallsymsError::NoNames);
+            let Some(names) = Names::before(image, &tokens, &mut patience) else { continue };
+            worst = KallsymsError::NoAddresses;
+            let Some(addresses) = addresses(image, linear, &tokens, &names) else { continue };
+            let raw = addresses.into_iter().zip(&names.places).filter_map(|(address, &place)| {
+                let (letter, name) = names.name(image, &tokens, place)?;
+                Some((address?, letter, name))
+            });
+            let raw: Vec<Raw> = raw.collect();
+            let landmarks = Landmarks::new(&raw);
+            return Ok(Kallsyms { functions: functions(raw), landmarks });
+        }
     }
     Err(worst)
 }
@@ -114,27 +119,25 @@ fn u64_at(image: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(image.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-fn align(at: usize) -> usize {
-    at.next_multiple_of(8)
-}
-
 /// The 256 strings that codes in names stand for.
 struct Tokens<'a> {
     /// Where the table begins in the image.
     start: usize,
     /// Where the index of tokens ends.
     end: usize,
+    /// What this and the other tables are aligned to.
+    alignment: usize,
     strings: Vec<&'a [u8]>,
 }
 
 impl<'a> Tokens<'a> {
     /// The table in which the tokens of the digits are at `digits`. The index, of 16 bits for each token, follows it.
-    fn around(image: &'a [u8], digits: usize) -> Option<Self> {
+    fn around(image: &'a [u8], digits: usize, alignment: usize) -> Option<Self> {
         let mut at = digits;
         for _ in usize::from(b'0')..256 {
             at += image[at..].iter().take(LONGEST_NAME).position(|byte| *byte == 0)? + 1;
         }
-        let index = align(at);
+        let index = at.next_multiple_of(alignment);
         let offset = |token: usize| {
             let bytes = image.get(index + 2 * token..index + 2 * token + 2)?;
             Some(usize::from(u16::from_le_bytes([bytes[0], bytes[1]])))
@@ -151,7 +154,7 @@ impl<'a> Tokens<'a> {
             expected += string.len() + 1;
             strings.push(string);
         }
-        (start + expected == at).then_some(Self { start, end: index + 512, strings })
+        (start + expected == at).then_some(Self { start, end: index + 512, alignment, strings })
     }
 }
 
@@ -165,17 +168,22 @@ struct Names {
 
 impl Names {
     fn before(image: &[u8], tokens: &Tokens, patience: &mut usize) -> Option<Self> {
-        let nearest = tokens.start.checked_sub(8)?;
+        let nearest = tokens.start.checked_sub(tokens.alignment)?;
         let furthest = tokens.start.saturating_sub(FURTHEST);
-        (furthest..=nearest).rev().step_by(8).find_map(|number| {
-            let count = u64_at(image, number).filter(|count| SYMBOLS.contains(count))? as usize;
+        (furthest..=nearest).rev().step_by(tokens.alignment).find_map(|number| {
+            // Padding of zeros makes the older number 64 bits wide.
+            let count = match tokens.alignment {
+                8 => u64_at(image, number)?,
+                _ => u64::from(u32_at(image, number)?),
+            };
+            let count = Some(count).filter(|count| SYMBOLS.contains(count))? as usize;
             Self::at(image, number, count, tokens, patience)
         })
     }
 
     /// The names behind `number`, if `count` of them end where markers for them begin.
     fn at(image: &[u8], number: usize, count: usize, tokens: &Tokens, patience: &mut usize) -> Option<Self> {
-        let names = number + 8;
+        let names = number + tokens.alignment;
         if count * 2 > tokens.start - names.min(tokens.start) {
             return None;
         }
@@ -190,7 +198,7 @@ impl Names {
                 return None;
             }
         }
-        let markers = align(at);
+        let markers = at.next_multiple_of(tokens.alignment);
         let all_right = (0..count.div_ceil(PER_MARKER))
             .all(|i| u32_at(image, markers + 4 * i) == Some((places[i * PER_MARKER] - names) as u32));
         all_right.then_some(Self { number, places })
@@ -223,16 +231,27 @@ fn length(image: &[u8], at: usize) -> Option<(usize, usize)> {
 }
 
 /// The address of each symbol, in the order of the names; `None` for those that are not in the kernel's memory.
-fn addresses(image: &[u8], tokens: &Tokens, names: &Names) -> Option<Vec<Option<u64>>> {
+fn addresses(image: &[u8], linear: Option<u64>, tokens: &Tokens, names: &Names) -> Option<Vec<Option<u64>>> {
     let count = names.places.len();
-    let size = align(4 * count);
+    let size = (4 * count).next_multiple_of(8);
     let in_front = names.number.checked_sub(8).and_then(|base| Some((base.checked_sub(size)?, base)));
     let behind = Some((tokens.end, tokens.end + size));
-    [in_front, behind].into_iter().flatten().find_map(|(offsets, base)| {
+    let based = [in_front, behind].into_iter().flatten().find_map(|(offsets, base)| {
         let base = u64_at(image, base).filter(|base| *base >= KERNEL_HALF)?;
         let offsets: Option<Vec<i32>> = (0..count).map(|i| u32_at(image, offsets + 4 * i).map(|n| n as i32)).collect();
         decode(&offsets?, base)
-    })
+    });
+    based.or_else(|| from_their_places(image, linear?, tokens.end, count))
+}
+
+/// Addresses of `count` symbols whose offsets begin at `offsets`, each from its own place.
+fn from_their_places(image: &[u8], linear: u64, offsets: usize, count: usize) -> Option<Vec<Option<u64>>> {
+    let places = (0..count).map(|i| offsets + 4 * i);
+    let address =
+        |place| Some(linear.wrapping_add(place as u64).wrapping_add_signed((u32_at(image, place)? as i32).into()));
+    let addresses: Vec<u64> = places.map(address).collect::<Option<_>>()?;
+    let right = addresses.is_sorted() && addresses.first() != addresses.last() && addresses[0] >= KERNEL_HALF;
+    right.then(|| addresses.into_iter().map(Some).collect())
 }
 
 /// With CONFIG_KALLSYMS_ABSOLUTE_PERCPU, offsets that are not negative are absolute (of per-CPU symbols), and the others count

@@ -120,9 +120,9 @@ type Raw = (u64, char, String);
 /// No function is longer; what lies further behind the last symbol is in none.
 const LONGEST: u64 = 1 << 20;
 
-/// The functions among `raw`, moved by `slide`. Where several names have one address, the one that a reader would look for:
+/// The functions among `raw`. Where several names have one address, the one that a reader would look for:
 /// global before local before weak, with few leading underscores, short.
-fn functions(mut raw: Vec<Raw>, slide: u64) -> Vec<Symbol> {
+fn functions(mut raw: Vec<Raw>) -> Vec<Symbol> {
     let rank = |letter: char| match letter {
         'T' => 0,
         't' => 1,
@@ -144,7 +144,7 @@ fn functions(mut raw: Vec<Raw>, slide: u64) -> Vec<Symbol> {
         if first && matches!(letter, 'T' | 't' | 'W' | 'w') {
             let size = raw.get(after).map_or(LONGEST, |next| (next.0 - address).min(LONGEST));
             let name = std::mem::take(&mut raw[i].2);
-            functions.push(Symbol { start: raw[i].0.wrapping_add(slide), size, name });
+            functions.push(Symbol { start: raw[i].0, size, name });
         }
     }
     functions.reverse();
@@ -166,11 +166,11 @@ mod tests {
             (0x300, 'T', "last".to_owned()),
         ];
         let expected = [
-            Symbol::new(0x1100, 0x40, "local"),
-            Symbol::new(0x1140, 0xc0, "second"),
-            Symbol::new(0x1300, LONGEST, "last"),
+            Symbol::new(0x100, 0x40, "local"),
+            Symbol::new(0x140, 0xc0, "second"),
+            Symbol::new(0x300, LONGEST, "last"),
         ];
-        assert_eq!(functions(raw, 0x1000), expected);
+        assert_eq!(functions(raw), expected);
     }
 
     #[test]

@@ -167,7 +167,7 @@ impl<'a, R: Fn(u64, &mut [u8]) -> bool> Walk<'a, R> {
                 raw.push((value, letter, name));
             }
         }
-        Some((name, functions(raw, 0)))
+        Some((name, functions(raw)))
     }
 }
 

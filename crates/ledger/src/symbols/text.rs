@@ -42,7 +42,7 @@ pub fn elf(bytes: &[u8], slide: u64) -> Result<Vec<Symbol>, ElfError> {
     // Where code ends, the last function does.
     let code = file.sections().filter(|section| section.kind() == SectionKind::Text);
     raw.extend(code.map(|section| (section.address().saturating_add(section.size()), 'r', String::new())));
-    let mut symbols = functions(raw, 0);
+    let mut symbols = functions(raw);
     sized.sort_unstable();
     for symbol in &mut symbols {
         // The size that the file gives, where it does; else up to the next symbol.
@@ -62,9 +62,9 @@ pub fn system_map(text: &str, slide: u64) -> Vec<Symbol> {
         let address = u64::from_str_radix(words.next()?, 16).ok()?;
         let letter = words.next().filter(|word| word.len() == 1)?.chars().next()?;
         let name = words.next()?;
-        words.next().is_none().then(|| (address, letter, name.to_owned()))
+        words.next().is_none().then(|| (address.wrapping_add(slide), letter, name.to_owned()))
     });
-    functions(raw.collect(), slide)
+    functions(raw.collect())
 }
 
 #[cfg(test)]

@@ -6,9 +6,13 @@ use proptest::prelude::*;
 enum Layout {
     InFront,
     Behind,
+    /// Behind, and each counts from its own place; tables are aligned to 4 bytes.
+    Placed,
 }
 
 const BASE: u64 = 0xffff_ffff_8100_0000;
+/// Where an image is in linear memory.
+const LINEAR: u64 = BASE + 0x400_0000;
 
 /// Symbols of a made-up kernel: percpu, functions, data.
 fn symbols(count: usize) -> Vec<(u64, String)> {
@@ -46,7 +50,8 @@ fn image(symbols: &[(u64, String)], absolute_percpu: bool, layout: Layout) -> Ve
         }
         codes
     };
-    let pad = |out: &mut Vec<u8>| out.resize(align(out.len()), 0);
+    let alignment = if layout == Layout::Placed { 4 } else { 8 };
+    let pad = |out: &mut Vec<u8>| out.resize(out.len().next_multiple_of(alignment), 0);
     let (mut names, mut markers) = (Vec::new(), Vec::new());
     for (i, symbol) in all.iter().enumerate() {
         if i % PER_MARKER == 0 {
@@ -76,7 +81,7 @@ fn image(symbols: &[(u64, String)], absolute_percpu: bool, layout: Layout) -> Ve
     if layout == Layout::InFront {
         out.extend_from_slice(&addresses);
     }
-    out.extend_from_slice(&(all.len() as u64).to_le_bytes());
+    out.extend_from_slice(&(all.len() as u64).to_le_bytes()[..alignment]);
     out.extend_from_slice(&names);
     pad(&mut out);
     out.extend_from_slice(&markers);
@@ -90,8 +95,15 @@ fn image(symbols: &[(u64, String)], absolute_percpu: bool, layout: Layout) -> Ve
     }
     pad(&mut out);
     out.extend_from_slice(&index);
-    if layout == Layout::Behind {
-        out.extend_from_slice(&addresses);
+    match layout {
+        Layout::InFront => {}
+        Layout::Behind => out.extend_from_slice(&addresses),
+        Layout::Placed => {
+            for (address, _) in &all {
+                let place = LINEAR + out.len() as u64;
+                out.extend_from_slice(&(address.wrapping_sub(place) as u32).to_le_bytes());
+            }
+        }
     }
     out.extend_from_slice(&[0xcc; 4096]);
     out
@@ -99,45 +111,61 @@ fn image(symbols: &[(u64, String)], absolute_percpu: bool, layout: Layout) -> Ve
 
 #[test]
 fn symbols_are_found_in_every_layout() {
-    for count in [300, 1000] {
-        for absolute in [false, true] {
-            for layout in [Layout::InFront, Layout::Behind] {
-                let found = kallsyms(&image(&symbols(count), absolute, layout), 0x200_0000).expect("is there");
-                let end = BASE + 0x200_0000 + 64 * (count as u64 + 50);
-                let landmarks =
-                    Landmarks { modules: Some(end + 8), btf: Some((end + 16, end + 24)), init_task: Some(end + 32) };
-                assert_eq!(found.landmarks, landmarks);
-                let found = found.functions;
-                assert_eq!(found.len(), count, "functions only");
-                assert_eq!(found[3], Symbol::new(BASE + 0x200_0000 + 192, 64, "function_3"));
-                assert!(found[7].name.ends_with("_very_long_name") && found[7].name.len() > 180);
-            }
+    let layouts = [
+        (Layout::InFront, false),
+        (Layout::InFront, true),
+        (Layout::Behind, false),
+        (Layout::Behind, true),
+        (Layout::Placed, false),
+    ];
+    // Tables of different lengths: some end at a multiple of 8 bytes by chance.
+    for count in [300, 301, 302, 303, 1000] {
+        for (layout, absolute) in layouts {
+            let found = kallsyms(&image(&symbols(count), absolute, layout), Some(LINEAR)).expect("is there");
+            let end = BASE + 64 * (count as u64 + 50);
+            let landmarks =
+                Landmarks { modules: Some(end + 8), btf: Some((end + 16, end + 24)), init_task: Some(end + 32) };
+            assert_eq!(found.landmarks, landmarks);
+            let found = found.functions;
+            assert_eq!(found.len(), count, "functions only");
+            assert_eq!(found[3], Symbol::new(BASE + 192, 64, "function_3"));
+            assert!(found[7].name.ends_with("_very_long_name") && found[7].name.len() > 180);
         }
     }
 }
 
 #[test]
+fn offsets_from_their_own_places_need_the_place_of_the_image() {
+    let image = image(&symbols(300), false, Layout::Placed);
+    assert_eq!(kallsyms(&image, None), Err(KallsymsError::NoAddresses));
+    assert_eq!(kallsyms(&image, Some(0x10_0000_0000)), Err(KallsymsError::NoAddresses), "no kernel is linked there");
+}
+
+#[test]
 fn an_image_without_tables_is_refused() {
-    assert_eq!(kallsyms(&[], 0), Err(KallsymsError::NoTokens));
-    assert_eq!(kallsyms(&DIGITS.repeat(300), 0), Err(KallsymsError::NoTokens));
+    assert_eq!(kallsyms(&[], None), Err(KallsymsError::NoTokens));
+    assert_eq!(kallsyms(&DIGITS.repeat(300), None), Err(KallsymsError::NoTokens));
     let mut no_base = image(&symbols(300), true, Layout::Behind);
     let end = no_base.len();
     no_base[end - 4096 - 8..].fill(0);
-    assert_eq!(kallsyms(&no_base, 0), Err(KallsymsError::NoAddresses));
+    assert_eq!(kallsyms(&no_base, None), Err(KallsymsError::NoAddresses));
     let mut no_number = image(&symbols(300), true, Layout::Behind);
     no_number[4096..4104].fill(0);
-    assert_eq!(kallsyms(&no_number, 0), Err(KallsymsError::NoNames));
+    assert_eq!(kallsyms(&no_number, None), Err(KallsymsError::NoNames));
 }
 
 proptest! {
     #[test]
-    fn no_damage_makes_it_panic(changes in prop::collection::vec((0usize..20_000, any::<u8>()), 1..40), cut in 0usize..20_000) {
-        let mut image = image(&symbols(300), true, Layout::InFront);
+    fn no_damage_makes_it_panic(placed: bool, changes in prop::collection::vec((0usize..20_000, any::<u8>()), 1..40), cut in 0usize..20_000) {
+        let mut image = match placed {
+            false => image(&symbols(300), true, Layout::InFront),
+            true => image(&symbols(300), false, Layout::Placed),
+        };
         for (at, byte) in changes {
             let at = at % image.len();
             image[at] = byte;
         }
         image.truncate(image.len().saturating_sub(cut / 4 * 3));
-        let _ = kallsyms(&image, 0);
+        let _ = kallsyms(&image, Some(LINEAR));
     }
 }
