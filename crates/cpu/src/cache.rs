@@ -8,7 +8,7 @@ use crate::counters::{Counters, MOST_BLOCKS, MOST_NUMBERS};
 use crate::decode::MAX_LENGTH;
 use crate::op::Op;
 use crate::probe::Probes;
-use crate::ram::{PAGE, Ram, lines};
+use crate::ram::{Ram, lines};
 use crate::tier::Tier;
 use crate::translate::Translations;
 use crate::translate::trace::DRAIN;
@@ -16,6 +16,7 @@ use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use x86::page::PAGE;
 
 /// Operations kept at most; at the limit everything is dropped and decoded anew.
 pub const MAX_OPS: usize = 400_000;

@@ -7,16 +7,17 @@ use super::vector::NEEDS;
 use super::{Code, Key, entry};
 use crate::cache::{BlockCache, NONE};
 use crate::decode::mode;
-use crate::exec::vector::run::{MASKS, XCR0_AVX};
+use crate::exec::vector::run::{AVX_STATE, MASKS};
 use crate::fault::Flow;
-use crate::flags;
 use crate::front::{JUMP_MASK, Mode, PAGE_MASK};
 use crate::native::HOST_MXCSR;
 use crate::op::Op;
-use crate::ram::PAGE;
-use crate::state::{Cpu, NOT_LOADED, bits::*, rights, seg};
+use crate::state::{Cpu, NOT_LOADED};
 use crate::tier::Tier;
 use ledger::{Family, Kind, OriginId, Ticks};
+use x86::control::*;
+use x86::page::PAGE;
+use x86::{flags, rights, seg};
 
 /// Time that translated code runs at most before it leaves.
 const LONGEST: Ticks = 1 << 30;
@@ -366,7 +367,7 @@ impl Cpu {
     fn refused(&self) -> [u64; NEEDS] {
         let sse = self.cr0 & (CR0_EM | CR0_TS) == 0 && self.cr4 & CR4_OSFXSR != 0;
         let avx =
-            self.cr0 & (CR0_TS | CR0_PE) == CR0_PE && self.cr4 & CR4_OSXSAVE != 0 && self.xcr0 & XCR0_AVX == XCR0_AVX;
+            self.cr0 & (CR0_TS | CR0_PE) == CR0_PE && self.cr4 & CR4_OSXSAVE != 0 && self.xcr0 & AVX_STATE == AVX_STATE;
         // Arithmetic runs under the guest's MXCSR: no exception may come of it.
         let arithmetic = sse && self.vector.mxcsr & MASKS == MASKS;
         [!sse, !arithmetic, !avx, !(avx && arithmetic), self.x87_refused()].map(u64::from)
