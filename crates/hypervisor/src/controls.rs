@@ -76,7 +76,7 @@ fn clear(bitmap: &mut MsrBitmap, index: u32, write: bool) {
 /// The controls that do not change while a virtual CPU lives. Masks and shadows follow at each entry.
 pub fn fixed(config: &Config, shared: &Shared, ownership: &Ownership, cpu: &Cpu) -> Controls {
     let tdp = config.mmu.is_tdp();
-    let has = |capability| cpu.capabilities.has(capability);
+    let has = |capability| cpu.wiring.capabilities.has(capability);
     let mut first = primary::HLT
         | primary::MWAIT
         | primary::MONITOR
@@ -118,7 +118,7 @@ pub fn fixed(config: &Config, shared: &Shared, ownership: &Ownership, cpu: &Cpu)
         io_bitmap: shared.io.clone(),
         msr_bitmap: shared.msr.clone(),
         // Tag 0 is the hypervisor's own.
-        vpid: if config.vpid { (cpu.index % 0xffff) as u16 + 1 } else { 0 },
+        vpid: if config.vpid { (cpu.wiring.index % 0xffff) as u16 + 1 } else { 0 },
         ..Controls::default()
     }
 }

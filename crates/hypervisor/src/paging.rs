@@ -27,9 +27,9 @@ impl Context<'_> {
             efer: visible.efer,
             pdpte: visible.pdpte,
             rflags: cpu.rflags(),
-            cpl: cpu.cpl,
-            pkru: cpu.pkru,
-            pkrs: cpu.msr.pkrs as u32,
+            cpl: cpu.arch.cpl,
+            pkru: cpu.arch.pkru,
+            pkrs: cpu.arch.msr.pkrs as u32,
         }
     }
 
@@ -69,7 +69,7 @@ impl Context<'_> {
 
     /// Host-physical address of a guest-physical one.
     pub fn host_address(&self, address: u64) -> Option<u64> {
-        self.vm.mmu.slots().translate(address).filter(|host| self.cpu.ram.visible_page(*host).is_some())
+        self.vm.mmu.slots().translate(address).filter(|host| self.cpu.wiring.ram.visible_page(*host).is_some())
     }
 
     /// Finds or makes the guest's root, and flushes what must not be used any more.
@@ -133,18 +133,18 @@ impl Context<'_> {
         let visible = self.vcpu.visible;
         if self.vm.config.mmu.is_tdp() {
             let pointer = self.ept_pointer(root);
-            self.cpu.cr3 = visible.cr3;
-            self.cpu.pdpte = visible.pdpte;
+            self.cpu.arch.cr3 = visible.cr3;
+            self.cpu.arch.pdpte = visible.pdpte;
             self.cpu.controls_mut().eptp = pointer;
             return;
         }
         let pcid = if visible.cr4 & CR4_PCIDE != 0 && visible.long() { visible.cr3 & (PAGE - 1) } else { 0 };
-        self.cpu.cr3 = root.hpa | pcid;
+        self.cpu.arch.cr3 = root.hpa | pcid;
         if root.levels == 3 {
-            let ram = self.cpu.ram.clone();
-            self.cpu.pdpte = std::array::from_fn(|i| ram.read(root.hpa + 8 * i as u64).unwrap_or(0));
+            let ram = self.cpu.wiring.ram.clone();
+            self.cpu.arch.pdpte = std::array::from_fn(|i| ram.read(root.hpa + 8 * i as u64).unwrap_or(0));
         }
-        self.cpu.charged_space = Some(visible.space());
+        self.cpu.micro.charged_space = Some(visible.space());
         self.program_targets();
     }
 

@@ -45,7 +45,7 @@ impl Machine {
     /// The ledger, after [`Machine::run`].
     pub fn ledger(&self, symbols: &Symbols) -> Ledger {
         let recorder = self.recorder.borrow();
-        let clocks = self.vcpus.all.iter().map(|v| v.cpu.clock).collect();
+        let clocks = self.vcpus.all.iter().map(|v| v.cpu.micro.clock).collect();
         let mut header = match self.platform {
             Platform::Emulated => Header::priced(&self.profile, &self.profile.emulated_costs(), clocks),
             Platform::Bare | Platform::Hvm(_) => Header::new(&self.profile, clocks),

@@ -80,7 +80,7 @@ impl<'a> View<'a> {
         while !out.is_empty() {
             let n = out.len().min((PAGE - linear % PAGE) as usize);
             let (now, later) = out.split_at_mut(n);
-            if !self.look_up(linear).is_some_and(|physical| self.cpu.ram.read_bytes(physical, now)) {
+            if !self.look_up(linear).is_some_and(|physical| self.cpu.wiring.ram.read_bytes(physical, now)) {
                 return false;
             }
             (linear, out) = (linear.wrapping_add(n as u64), later);

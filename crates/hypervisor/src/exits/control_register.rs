@@ -19,8 +19,8 @@ pub(super) fn access(context: &mut Context) -> Result<Step, Failure> {
     let to = qualification >> 4 & 3 == 0;
     let before = context.vcpu.visible;
     let register = (qualification >> 8 & 0xf) as usize;
-    let given = context.cpu.gpr[register];
-    let given = if context.cpu.long64 { given } else { given & 0xffff_ffff };
+    let given = context.cpu.arch.gpr[register];
+    let given = if context.cpu.engine.long64 { given } else { given & 0xffff_ffff };
     if number == 8 {
         context.charge_device(Access::ApicRegister);
     }
@@ -34,9 +34,9 @@ pub(super) fn access(context: &mut Context) -> Result<Step, Failure> {
     // A root that was the guest's to load when it looked, and is not any more.
     let meant = context.vcpu.paravirt.cr3.retired(given).filter(|_| context.vcpu.paravirt.state.is_some());
     let value = meant.unwrap_or(given);
-    let kept = std::mem::replace(&mut context.cpu.gpr[register], value);
+    let kept = std::mem::replace(&mut context.cpu.arch.gpr[register], value);
     let step = context.emulate_register_access(before, Some(value));
-    context.cpu.gpr[register] = kept;
+    context.cpu.arch.gpr[register] = kept;
     step
 }
 

@@ -111,8 +111,8 @@ impl Context<'_> {
         // RIP, length and interruptibility are read, RIP is written.
         self.charge(Operation::Vmread, 3);
         self.charge(Operation::Vmwrite, 1);
-        let next = self.cpu.rip.wrapping_add(u64::from(self.exit.instruction_length));
-        self.cpu.rip = if self.cpu.long64 { next } else { next & 0xffff_ffff };
+        let next = self.cpu.arch.rip.wrapping_add(u64::from(self.exit.instruction_length));
+        self.cpu.arch.rip = if self.cpu.engine.long64 { next } else { next & 0xffff_ffff };
         self.end_shadows();
     }
 
@@ -123,13 +123,13 @@ impl Context<'_> {
 
     fn end_shadows(&mut self) {
         self.cpu.controls_mut().interruptibility &= !(interruptibility::STI | interruptibility::MOV_SS);
-        self.cpu.flags &= !flags::RF;
+        self.cpu.arch.flags &= !flags::RF;
     }
 
     /// An instruction has been completed in the guest's place: shadows of the one before end, and a single step traps.
     pub fn completed(&mut self) {
         self.end_shadows();
-        if self.cpu.flags & flags::TF != 0 {
+        if self.cpu.arch.flags & flags::TF != 0 {
             self.raise_debug(SINGLE_STEP);
         }
     }

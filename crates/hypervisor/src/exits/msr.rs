@@ -16,7 +16,7 @@ fn of_apic(index: u32) -> bool {
 }
 
 fn index(context: &Context) -> u32 {
-    context.cpu.gpr[usize::from(reg::RCX)] as u32
+    context.cpu.arch.gpr[usize::from(reg::RCX)] as u32
 }
 
 /// Exit for RDMSR.
@@ -39,12 +39,12 @@ pub(super) fn write(context: &mut Context) -> Result<Step, Failure> {
     let index = index(context);
     if !context.vm.config.paravirt || !matches!(index, MSR_HYPERCALL_PAGE | MSR_STATE_PAGE) {
         let step = by_processor(context, index);
-        if index == SPEC_CTRL && context.cpu.msr.spec_ctrl != 0 {
+        if index == SPEC_CTRL && context.cpu.arch.msr.spec_ctrl != 0 {
             context.give_spec_ctrl();
         }
         return step;
     }
-    let (low, high) = (context.cpu.gpr[usize::from(reg::RAX)], context.cpu.gpr[usize::from(reg::RDX)]);
+    let (low, high) = (context.cpu.arch.gpr[usize::from(reg::RAX)], context.cpu.arch.gpr[usize::from(reg::RDX)]);
     let value = high << 32 | low & 0xffff_ffff;
     let good = match index {
         MSR_HYPERCALL_PAGE => context.write_hypercall_page(value),
