@@ -11,12 +11,11 @@ use x86::control::*;
 use cpu::testing::{CODE, DATA, Machine, RAM, STACK, set_flat_segments};
 use cpu::tlb::Tlb;
 use cpu::{Bus, Exit, Features, Ident, capability::Capabilities};
-use x86::flags;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use x86::{rights, seg};
+use x86::{flags, rights, seg};
 
 /// Virtual time that an input gets, in cycles.
 const CYCLES: u64 = 4_000;

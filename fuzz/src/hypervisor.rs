@@ -16,7 +16,6 @@ use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
 use cpu::state::attention;
 use cpu::{BlockCache, Cpu, Exit, Ram};
-use x86::flags;
 use guest::{Mode, POOL, RAM};
 use hypervisor::mmu::Mmu;
 use machine::Switches;
@@ -24,7 +23,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use x86::reg;
+use x86::{flags, reg};
 
 /// Virtual time on bare hardware, in cycles.
 const CYCLES: u64 = 20_000;
