@@ -14,9 +14,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use x86::control::*;
-use x86::flags;
-use x86::{rights, seg};
+use x86::{flags, rights, seg};
 
 /// Virtual time that an input gets, in cycles.
 const CYCLES: u64 = 4_000;

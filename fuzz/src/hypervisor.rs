@@ -23,8 +23,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use x86::flags;
-use x86::reg;
+use x86::{flags, reg};
 
 /// Virtual time on bare hardware, in cycles.
 const CYCLES: u64 = 20_000;

@@ -10,8 +10,8 @@ use cpu::ram::Region;
 use cpu::testing::{self, Raised};
 use cpu::{Cpu, Ram};
 use std::rc::Rc;
-use x86::flags;
-use x86::vector;
+use x86::page::{A, D, NX, P, PAGE, RW, US};
+use x86::{flags, vector};
 use x86::{rights::UNUSABLE, seg};
 
 const TABLES: u64 = 0x1000;
@@ -60,7 +60,7 @@ impl Emulated {
         // SAFETY: the boxes are the owners, are never touched through references again, and their heap blocks do not move.
         let ram = unsafe { Ram::new(regions, Rc::new(owners)) };
         // Four levels; every table present, writable, user, accessed.
-        const TABLE: u64 = 0x27;
+        const TABLE: u64 = P | RW | US | A;
         let tables = [(39, TABLES), (30, TABLES + 0x1000), (21, TABLES + 0x2000), (12, TABLES + 0x3000)];
         for pair in tables.windows(2) {
             let ((shift, table), (_, next)) = (pair[0], pair[1]);
@@ -70,11 +70,10 @@ impl Emulated {
             let address = ARENA + i as u64 * PAGE;
             let entry = match rights {
                 Rights::None => continue,
-                Rights::Read => address | 0x25,
-                Rights::Write => address | 0x67,
+                Rights::Read => address | P | US | A,
+                Rights::Write => address | P | RW | US | A | D,
             };
-            // Not executable.
-            ram.write(TABLES + 0x3000 + (address >> 12 & 0x1ff) * 8, entry | 1 << 63);
+            ram.write(TABLES + 0x3000 + (address >> 12 & 0x1ff) * 8, entry | NX);
         }
         ram.write_bytes(ARENA, arena);
         let mut cpu = testing::cpu(ram);

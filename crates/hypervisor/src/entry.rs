@@ -7,6 +7,7 @@ use cpu::arch::attention;
 use cpu::vmx::EntryFailure;
 use ledger::Operation;
 use x86::control::CR0_PE;
+use x86::debug::{DR6_BREAKPOINTS, DR7_GD};
 use x86::flags;
 use x86::vmx::{entry, interruptibility, interruption, primary};
 
@@ -101,9 +102,8 @@ impl Context<'_> {
 
     /// #DB that sets these bits of DR6.
     pub fn raise_debug(&mut self, dr6: u64) {
-        const GENERAL_DETECT_ENABLE: u64 = 1 << 13;
-        self.cpu.arch.dr[6] = self.cpu.arch.dr[6] & !0xf | dr6;
-        self.cpu.arch.dr[7] &= !GENERAL_DETECT_ENABLE;
+        self.cpu.dr[6] = self.cpu.dr[6] & !DR6_BREAKPOINTS | dr6;
+        self.cpu.dr[7] &= !DR7_GD;
         self.raise(vector::DB, None);
     }
 

@@ -3,6 +3,7 @@
 use crate::config::{Config, Cr0Wp};
 use cpu::Cpu;
 use x86::control::*;
+use x86::page::ADDRESS;
 
 /// The guest's view of the registers that decide on paging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +51,7 @@ impl Visible {
 
     /// The address space as ledgers name it.
     pub fn space(&self) -> u64 {
-        if self.paging() { self.cr3 & 0x000f_ffff_ffff_f000 } else { 0 }
+        if self.paging() { self.cr3 & ADDRESS } else { 0 }
     }
 }
 

@@ -1,6 +1,6 @@
 //! A virtual CPU, and the loop around entering the guest and handling its exits.
 
-use crate::controls::{self, SPEC_CTRL};
+use crate::controls;
 use crate::events::Events;
 use crate::exits;
 use crate::failure::{Failure, Place};
@@ -13,6 +13,7 @@ use cpu::vmx::VmExit;
 use cpu::{BlockCache, Cpu, Exit};
 use ledger::{Family, Kind, Operation, Ticks};
 use x86::flags;
+use x86::msr::SPEC_CTRL;
 use x86::vmx::interruptibility;
 
 /// A virtual CPU: what the hypervisor keeps for one besides the processor's own state.

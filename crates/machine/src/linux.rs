@@ -4,8 +4,8 @@ use crate::memory::{GuestRam, layout};
 use crate::vcpus::Vcpus;
 use cpu::state::Cpu;
 use ledger::symbols::{self, Kallsyms, Symbol};
+use x86::page::PAGE;
 
-const PAGE: u64 = 4096;
 /// Linear addresses of the kernel's image, wherever KASLR puts it: at a multiple of [`ALIGNMENT`].
 const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
 const ALIGNMENT: u64 = 2 << 20;

@@ -12,7 +12,7 @@ use ledger::Ticks;
 use ledger::symbols::Symbols;
 use std::fmt::Write;
 use std::time::Duration;
-use x86::seg;
+use x86::{reg, seg};
 
 /// A stretch, in cycles.
 const STRETCH: u64 = 20_011;
@@ -215,15 +215,13 @@ impl Place {
 }
 
 fn differences(a: &Cpu, b: &Cpu, text: &mut String) {
-    const NAMES: [&str; 16] =
-        ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
     let mut differ = |name: &str, a: u64, b: u64| {
         if a != b {
             let _ = writeln!(text, "{name}: {a:#x}, translated {b:#x}");
         }
     };
-    for (number, name) in NAMES.iter().enumerate() {
-        differ(name, a.arch.gpr[number], b.arch.gpr[number]);
+    for (number, name) in reg::NAMES.iter().enumerate() {
+        differ(name, a.gpr[number], b.gpr[number]);
     }
     differ("rip", a.arch.rip, b.arch.rip);
     differ("rflags", a.rflags(), b.rflags());

@@ -5,6 +5,7 @@ use crate::vcpus::Activity;
 use cpu::Cpu;
 use ledger::symbols::Symbols;
 use std::fmt;
+use x86::reg;
 
 /// One processor's state.
 #[derive(Clone, Debug)]
@@ -31,9 +32,6 @@ pub struct Place {
     pub control: [u64; 4],
 }
 
-const NAMES: [&str; 16] =
-    ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
-
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let doing = match self.activity {
@@ -53,7 +51,7 @@ impl fmt::Display for Place {
         for byte in &self.code {
             write!(f, " {byte:02x}")?;
         }
-        for (i, (name, value)) in NAMES.iter().zip(self.registers).enumerate() {
+        for (i, (name, value)) in reg::NAMES.iter().zip(self.registers).enumerate() {
             write!(f, "{}{name:>4}={value:016x}", if i % 4 == 0 { "\n " } else { "" })?;
         }
         let [cr0, cr2, cr3, cr4] = self.control;

@@ -6,9 +6,7 @@ use cpu::arch::{TableRegister, attention};
 use cpu::{Cpu, Exit};
 use iced_x86::{Code, Instruction, Mnemonic, Register};
 use ledger::TICKS_PER_CYCLE;
-use x86::control::*;
-use x86::flags;
-use x86::reg;
+use x86::{flags, reg};
 
 /// Everything that a guest can see of its processor.
 fn registers(run: &Run) -> Vec<(&'static str, String)> {

@@ -9,7 +9,7 @@ use crate::vcpu::Context;
 use cpu::Cpu;
 use ledger::Operation;
 use x86::control::CR4_PCIDE;
-use x86::page::PAGE;
+use x86::page::{ADDRESS, PAGE};
 use x86::reg;
 
 /// Bit of the MSRs that enables what the address is for.
@@ -143,7 +143,7 @@ impl<'b> Context<'b> {
         controls.cr3_target_count = 0;
         for (index, pair) in self.vcpu.paravirt.cr3.pairs().enumerate() {
             controls.cr3_targets[index] = pair.host;
-            controls.target_spaces[index] = Some(pair.guest & 0x000f_ffff_ffff_f000);
+            controls.target_spaces[index] = Some(pair.guest & ADDRESS);
             controls.cr3_target_count += 1;
         }
     }
