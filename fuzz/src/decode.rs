@@ -14,6 +14,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::control::*;
 use x86::{flags, rights, seg};
 
 /// Virtual time that an input gets, in cycles.

@@ -102,8 +102,8 @@ impl Context<'_> {
 
     /// #DB that sets these bits of DR6.
     pub fn raise_debug(&mut self, dr6: u64) {
-        self.cpu.dr[6] = self.cpu.dr[6] & !DR6_BREAKPOINTS | dr6;
-        self.cpu.dr[7] &= !DR7_GD;
+        self.cpu.arch.dr[6] = self.cpu.arch.dr[6] & !DR6_BREAKPOINTS | dr6;
+        self.cpu.arch.dr[7] &= !DR7_GD;
         self.raise(vector::DB, None);
     }
 

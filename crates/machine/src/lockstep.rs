@@ -221,7 +221,7 @@ fn differences(a: &Cpu, b: &Cpu, text: &mut String) {
         }
     };
     for (number, name) in reg::NAMES.iter().enumerate() {
-        differ(name, a.gpr[number], b.gpr[number]);
+        differ(name, a.arch.gpr[number], b.arch.gpr[number]);
     }
     differ("rip", a.arch.rip, b.arch.rip);
     differ("rflags", a.rflags(), b.rflags());

@@ -6,6 +6,7 @@ use cpu::arch::{TableRegister, attention};
 use cpu::{Cpu, Exit};
 use iced_x86::{Code, Instruction, Mnemonic, Register};
 use ledger::TICKS_PER_CYCLE;
+use x86::control::*;
 use x86::{flags, reg};
 
 /// Everything that a guest can see of its processor.

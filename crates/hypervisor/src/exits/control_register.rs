@@ -17,8 +17,8 @@ pub(super) fn access(context: &mut Context) -> Result<Step, Failure> {
     let to = what & qualification::TYPE == 0;
     let before = context.vcpu.visible;
     let register = (what >> qualification::REGISTER_SHIFT & qualification::REGISTER) as usize;
-    let given = context.cpu.gpr[register];
-    let given = if context.cpu.long64 { given } else { given & 0xffff_ffff };
+    let given = context.cpu.arch.gpr[register];
+    let given = if context.cpu.engine.long64 { given } else { given & 0xffff_ffff };
     if number == 8 {
         context.charge_device(Access::ApicRegister);
     }

@@ -126,7 +126,7 @@ impl Context<'_> {
     /// An instruction has been completed in the guest's place: shadows of the one before end, and a single step traps.
     pub fn completed(&mut self) {
         self.end_shadows();
-        if self.cpu.flags & flags::TF != 0 {
+        if self.cpu.arch.flags & flags::TF != 0 {
             self.raise_debug(DR6_BS);
         }
     }

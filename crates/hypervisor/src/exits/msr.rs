@@ -39,7 +39,7 @@ pub(super) fn write(context: &mut Context) -> Result<Step, Failure> {
     let index = index(context);
     if !context.vm.config.paravirt || !matches!(index, MSR_HYPERCALL_PAGE | MSR_STATE_PAGE) {
         let step = by_processor(context, index);
-        if index == msr::SPEC_CTRL && context.cpu.msr.spec_ctrl != 0 {
+        if index == msr::SPEC_CTRL && context.cpu.arch.msr.spec_ctrl != 0 {
             context.give_spec_ctrl();
         }
         return step;
