@@ -6,14 +6,17 @@ use ::ledger::{Costs, Header, Ledger, Symbols, TICKS_PER_CYCLE, Ticks};
 use arbitrary::{Result, Unstructured};
 use cpu::model::Model;
 use cpu::predict::Predictor;
-use cpu::state::{Segment, TableRegister, attention, bits::*, rights, seg};
+use cpu::state::{Segment, TableRegister, attention};
+use x86::control::*;
 use cpu::testing::{CODE, DATA, Machine, RAM, STACK, set_flat_segments};
 use cpu::tlb::Tlb;
-use cpu::{Bus, Exit, Features, Ident, capability::Capabilities, flags};
+use cpu::{Bus, Exit, Features, Ident, capability::Capabilities};
+use x86::flags;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::{rights, seg};
 
 /// Virtual time that an input gets, in cycles.
 const CYCLES: u64 = 4_000;

@@ -14,8 +14,9 @@ use ::ledger::{Costs, Family, Header, Kind, Ledger, Recorder, Symbols, TICKS_PER
 use arbitrary::{Result, Unstructured};
 use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
-use cpu::state::{attention, reg};
-use cpu::{BlockCache, Cpu, Exit, Ram, flags};
+use cpu::state::attention;
+use cpu::{BlockCache, Cpu, Exit, Ram};
+use x86::flags;
 use guest::{Mode, POOL, RAM};
 use hypervisor::mmu::Mmu;
 use machine::Switches;
@@ -23,6 +24,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::reg;
 
 /// Virtual time on bare hardware, in cycles.
 const CYCLES: u64 = 20_000;

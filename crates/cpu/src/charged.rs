@@ -1,8 +1,9 @@
 //! Who is charged for what the processor does: level, ring and address space, which it knows itself; the task and its region of
 //! interest, as the board says; and whether it is in an interrupt, by the deliveries and IRETs that it has seen.
 
-use crate::state::{Cpu, bits::CR0_PG};
+use crate::state::Cpu;
 use ledger::{Context, Origin, OriginId, RegionId, TaskId};
+use x86::control::CR0_PG;
 
 /// Handlers that have begun and not returned, the innermost in the lowest bit: set for interrupts and NMIs, clear for exceptions and
 /// software interrupts. What is nested more deeply than there are bits is forgotten.
@@ -88,7 +89,7 @@ impl Cpu {
         if !self.model.recorded {
             return;
         }
-        let own = if self.cr0 & CR0_PG != 0 { self.cr3 & 0x000f_ffff_ffff_f000 } else { 0 };
+        let own = if self.cr0 & CR0_PG != 0 { self.cr3 & x86::page::ADDRESS } else { 0 };
         let Charged { task, region, .. } = self.charged;
         let host = Origin {
             region,

@@ -3,10 +3,11 @@
 use crate::exec;
 use crate::fault::{Exec, Flow};
 use crate::op::{NO_REG, Op, SEG_FLAT};
-use crate::state::{Cpu, rights, seg};
+use crate::state::Cpu;
 use crate::table;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpAccess, OpKind, Register};
 use ledger::Class;
+use x86::{rights, seg};
 
 /// Longest instruction.
 pub const MAX_LENGTH: usize = 15;

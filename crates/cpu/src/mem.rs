@@ -5,16 +5,19 @@
 //! marked as decoded or monitored, so a hit needs no further check and charges nothing.
 
 use crate::capability::Capability;
-use crate::fault::{Cause, Exec, Fault, vector};
-use crate::flags::{self, Int};
+use crate::fault::{Cause, Exec, Fault};
+use crate::flags::Int;
 use crate::front::{Accessed, Left, Mode};
 use crate::op::{Op, SEG_FLAT};
-use crate::ram::{GROUP, PAGE, lines};
-use crate::state::{Cpu, attention, bits::*, rights, seg};
+use crate::ram::{GROUP, lines};
+use crate::state::{Cpu, attention};
 use crate::tlb::{Entry, perm};
 use crate::vmx::DeviceAccess;
 use crate::walk::{Access, Privilege};
 use ledger::{Family, Kind};
+use x86::control::*;
+use x86::page::PAGE;
+use x86::{flags, rights, seg, vector};
 
 const OFFSET: u64 = PAGE - 1;
 

@@ -4,8 +4,9 @@
 //! function finds in its registers and returns [`Exit::Probe`](crate::Exit::Probe); when it runs again it executes the instruction. A probe costs the
 //! guest nothing. Where an interrupt or a fault comes in between, the board is told once more after it.
 
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use rustc_hash::FxHashSet;
+use x86::reg;
 
 /// The processor was about to execute the instruction at a probed address, with these registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

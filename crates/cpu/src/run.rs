@@ -4,17 +4,15 @@ use crate::bus::Ident;
 use crate::cache::{BlockCache, MAX_BLOCK, NONE, NewBlock};
 use crate::decode::{MAX_LENGTH, execute, mode, operation};
 use crate::fault::{Cause, Exec, Flow};
-use crate::flags;
 use crate::op::Op;
-use crate::ram::PAGE;
-use crate::state::{Cpu, NOT_LOADED, attention, seg};
+use crate::state::{Cpu, NOT_LOADED, attention};
 use crate::translate::Before;
 use crate::walk::Access;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Shape, Ticks};
-
-/// DR6.BS: single step.
-pub(crate) const DR6_BS: u64 = 1 << 14;
+use x86::debug::DR6_BS;
+use x86::page::PAGE;
+use x86::{flags, seg};
 
 /// Why [`Cpu::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

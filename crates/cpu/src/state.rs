@@ -5,7 +5,7 @@ use crate::capability::Capabilities;
 use crate::charged::{Charged, Nesting};
 use crate::fault::Cause;
 use crate::features::Features;
-use crate::flags::{self, Int, Lazy};
+use crate::flags::{Int, Lazy};
 use crate::front::{Fetch, Front};
 use crate::model::Model;
 use crate::predict::Predictor;
@@ -17,90 +17,9 @@ use ledger::{Kind, Operation, OriginId, Recorder, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Control-register and EFER bits.
-pub mod bits {
-    #![allow(missing_docs)]
-    pub const CR0_PE: u64 = 1 << 0;
-    pub const CR0_MP: u64 = 1 << 1;
-    pub const CR0_EM: u64 = 1 << 2;
-    pub const CR0_TS: u64 = 1 << 3;
-    pub const CR0_ET: u64 = 1 << 4;
-    pub const CR0_NE: u64 = 1 << 5;
-    pub const CR0_WP: u64 = 1 << 16;
-    pub const CR0_AM: u64 = 1 << 18;
-    pub const CR0_NW: u64 = 1 << 29;
-    pub const CR0_CD: u64 = 1 << 30;
-    pub const CR0_PG: u64 = 1 << 31;
-    pub const CR4_VME: u64 = 1 << 0;
-    pub const CR4_PVI: u64 = 1 << 1;
-    pub const CR4_TSD: u64 = 1 << 2;
-    pub const CR4_DE: u64 = 1 << 3;
-    pub const CR4_PSE: u64 = 1 << 4;
-    pub const CR4_PAE: u64 = 1 << 5;
-    pub const CR4_MCE: u64 = 1 << 6;
-    pub const CR4_PGE: u64 = 1 << 7;
-    pub const CR4_PCE: u64 = 1 << 8;
-    pub const CR4_OSFXSR: u64 = 1 << 9;
-    pub const CR4_OSXMMEXCPT: u64 = 1 << 10;
-    pub const CR4_UMIP: u64 = 1 << 11;
-    pub const CR4_LA57: u64 = 1 << 12;
-    pub const CR4_VMXE: u64 = 1 << 13;
-    pub const CR4_FSGSBASE: u64 = 1 << 16;
-    pub const CR4_PCIDE: u64 = 1 << 17;
-    pub const CR4_OSXSAVE: u64 = 1 << 18;
-    pub const CR4_SMEP: u64 = 1 << 20;
-    pub const CR4_SMAP: u64 = 1 << 21;
-    pub const CR4_PKE: u64 = 1 << 22;
-    pub const CR4_PKS: u64 = 1 << 24;
-    pub const EFER_SCE: u64 = 1 << 0;
-    pub const EFER_LME: u64 = 1 << 8;
-    pub const EFER_LMA: u64 = 1 << 10;
-    pub const EFER_NXE: u64 = 1 << 11;
-}
-use bits::*;
-
-/// Segment register numbers, as instructions encode them.
-pub mod seg {
-    #![allow(missing_docs)]
-    pub const ES: u8 = 0;
-    pub const CS: u8 = 1;
-    pub const SS: u8 = 2;
-    pub const DS: u8 = 3;
-    pub const FS: u8 = 4;
-    pub const GS: u8 = 5;
-}
-
-/// General register numbers.
-pub mod reg {
-    #![allow(missing_docs)]
-    pub const RAX: u8 = 0;
-    pub const RCX: u8 = 1;
-    pub const RDX: u8 = 2;
-    pub const RBX: u8 = 3;
-    pub const RSP: u8 = 4;
-    pub const RBP: u8 = 5;
-    pub const RSI: u8 = 6;
-    pub const RDI: u8 = 7;
-}
-
-/// Access-rights bits of [`Segment::rights`], in the format of a VMCS (SDM vol. 3, 24.4.1).
-pub mod rights {
-    #![allow(missing_docs)]
-    pub const ACCESSED: u32 = 1;
-    /// Writable for data, readable for code.
-    pub const RW: u32 = 2;
-    /// Expand-down for data, conforming for code.
-    pub const DC: u32 = 4;
-    pub const CODE: u32 = 8;
-    pub const S: u32 = 1 << 4;
-    pub const DPL_SHIFT: u32 = 5;
-    pub const P: u32 = 1 << 7;
-    pub const L: u32 = 1 << 13;
-    pub const DB: u32 = 1 << 14;
-    pub const G: u32 = 1 << 15;
-    pub const UNUSABLE: u32 = 1 << 16;
-}
+use x86::control::*;
+use x86::debug::{DR6_FIXED, DR7_FIXED};
+use x86::{flags, msr, reg, rights, seg};
 
 /// A segment register with its hidden part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,7 +29,7 @@ pub struct Segment {
     pub base: u64,
     /// Limit in bytes (granularity already applied).
     pub limit: u32,
-    /// Access rights, see [`rights`].
+    /// Access rights, see [`x86::rights`].
     pub rights: u32,
     /// Visible selector.
     pub selector: u16,
@@ -195,18 +114,18 @@ pub const NOT_LOADED: u32 = 0;
 /// AMD's configuration registers that are only stored: SYSCFG, HWCR, TOP_MEM, TOP_MEM2, NB_CFG, LS_CFG, IC_CFG, DC_CFG, BU_CFG2,
 /// DE_CFG, OSVW length and status.
 pub const AMD_REGISTERS: [u32; 12] = [
-    0xc001_0010,
-    0xc001_0015,
-    0xc001_001a,
-    0xc001_001d,
-    0xc001_001f,
-    0xc001_1020,
-    0xc001_1021,
-    0xc001_1022,
-    0xc001_102a,
-    0xc001_1029,
-    0xc001_0140,
-    0xc001_0141,
+    msr::SYSCFG,
+    msr::HWCR,
+    msr::TOP_MEM,
+    msr::TOP_MEM2,
+    msr::NB_CFG,
+    msr::LS_CFG,
+    msr::IC_CFG,
+    msr::DC_CFG,
+    msr::BU_CFG2,
+    msr::DE_CFG,
+    msr::OSVW_ID_LENGTH,
+    msr::OSVW_STATUS,
 ];
 
 /// Model-specific registers held by the processor.
@@ -476,7 +395,7 @@ impl Cpu {
             cr4: 0,
             xcr0: 1,
             pkru: 0,
-            dr: [0, 0, 0, 0, 0, 0, 0xffff_0ff0, 0x400],
+            dr: [0, 0, 0, 0, 0, 0, DR6_FIXED, DR7_FIXED],
             pdpte: [0; 4],
             gdtr: TableRegister::default(),
             idtr: TableRegister::default(),
@@ -532,7 +451,7 @@ impl Cpu {
         self.cr2 = 0;
         self.cr3 = 0;
         self.cr4 = 0;
-        self.dr = [0, 0, 0, 0, 0, 0, 0xffff_0ff0, 0x400];
+        self.dr = [0, 0, 0, 0, 0, 0, DR6_FIXED, DR7_FIXED];
         self.seg = [Segment::real(0, false); 8];
         self.seg[seg::CS as usize] = Segment { base: 0xffff_0000, ..Segment::real(0xf000, true) };
         self.seg[crate::op::SEG_FLAT as usize] =

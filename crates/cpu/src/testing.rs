@@ -12,12 +12,14 @@ use crate::fault::{Cause, Flow};
 use crate::model::Model;
 use crate::ram::Ram;
 use crate::run::Exit;
-use crate::state::{Cpu, Segment, bits::*, reg, rights, seg};
+use crate::state::{Cpu, Segment};
 use iced_x86::code_asm::CodeAssembler;
 use ledger::{Costs, Geometry, Recorder, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::control::*;
+use x86::{reg, rights, seg};
 
 /// Bytes of RAM.
 pub const RAM: u64 = 16 << 20;
@@ -316,8 +318,8 @@ pub fn step_bytes(cpu: &mut Cpu, bytes: &[u8]) -> Result<Flow, Raised> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::vector;
     use iced_x86::code_asm::*;
+    use x86::vector;
 
     #[test]
     fn code_runs_in_every_mode() {

@@ -1,10 +1,12 @@
 //! Page walks: 32-bit, PAE, 4-level and 5-level paging (SDM vol. 3, chapter 4), with EPT under each of them in non-root mode.
 
 use crate::fault::Exec;
-use crate::flags;
-use crate::state::{Cpu, bits::*};
+use crate::state::Cpu;
 use crate::tlb::{Entry, perm};
 use crate::vmx::{GuestView, Placed, Purpose};
+use x86::control::*;
+use x86::flags;
+use x86::page::*;
 
 /// What an access wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,27 +29,6 @@ pub enum Privilege {
     /// Implicit supervisor access (descriptor tables, TSS), whatever the CPL: RFLAGS.AC does not lift SMAP.
     Implicit,
 }
-
-/// Page-fault error code bits.
-pub mod code {
-    #![allow(missing_docs)]
-    pub const PRESENT: u32 = 1;
-    pub const WRITE: u32 = 2;
-    pub const USER: u32 = 4;
-    pub const RESERVED: u32 = 8;
-    pub const FETCH: u32 = 16;
-    pub const KEY: u32 = 32;
-}
-
-const P: u64 = 1;
-const RW: u64 = 2;
-const US: u64 = 4;
-const A: u64 = 1 << 5;
-const D: u64 = 1 << 6;
-const PS: u64 = 1 << 7;
-const G: u64 = 1 << 8;
-const NX: u64 = 1 << 63;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
 /// What a successful walk found.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,10 @@
 //! x87 exceptions, availability, and the formats of the environment in each mode.
 
-use cpu::fault::vector;
-use cpu::state::{F80, bits::*};
+use cpu::state::F80;
 use cpu::testing::{DATA, Machine, Raised};
 use iced_x86::code_asm::*;
+use x86::control::*;
+use x86::vector;
 
 const MF: Raised = Raised { vector: vector::MF, code: None };
 const NM: Raised = Raised { vector: vector::NM, code: None };

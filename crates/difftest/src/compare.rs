@@ -5,8 +5,8 @@ use crate::layout::{ARENA, PAGE};
 use crate::native::Host;
 use crate::state::{Difference, Outcome, fields, flag_names, show};
 use crate::vendor;
-use cpu::flags::ARITH;
 use iced_x86::{Instruction, Mnemonic, OpKind};
+use x86::flags::ARITH;
 
 /// FSW.ES.
 const SUMMARY: u16 = 1 << 7;

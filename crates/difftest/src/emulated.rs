@@ -4,13 +4,15 @@
 
 use crate::layout::*;
 use crate::state::{Exception, Outcome, State};
-use cpu::fault::vector;
 use cpu::model::{CpuidEntry, CpuidRegs};
 use cpu::ram::Region;
-use cpu::state::{F80, rights::UNUSABLE, seg};
+use cpu::state::F80;
 use cpu::testing::{self, Raised};
-use cpu::{Cpu, Ram, flags};
+use cpu::{Cpu, Ram};
 use std::rc::Rc;
+use x86::flags;
+use x86::vector;
+use x86::{rights::UNUSABLE, seg};
 
 const TABLES: u64 = 0x1000;
 const TABLES_LEN: u64 = 0x8000;

@@ -3,8 +3,8 @@
 
 use crate::case::Case;
 use crate::state::Outcome;
-use cpu::flags;
 use iced_x86::{Instruction, Mnemonic, OpKind, RflagsBits};
+use x86::flags;
 
 /// FSW.ES.
 const SUMMARY: u16 = 1 << 7;

@@ -6,9 +6,10 @@ use crate::paravirt::page;
 use crate::registers::Ownership;
 use cpu::Cpu;
 use cpu::capability::Capability;
-use cpu::vmx::{Controls, IoBitmap, MsrBitmap, pin, primary, secondary};
+use cpu::vmx::{Controls, IoBitmap, MsrBitmap};
 use ledger::profile::Virtualization;
 use std::rc::Rc;
+use x86::vmx::{pin, primary, secondary};
 
 /// The port that I/O delays are made with.
 pub const DELAY_PORT: u16 = 0x80;

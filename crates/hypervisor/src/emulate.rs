@@ -8,9 +8,10 @@ use crate::events::{Event, vector};
 use crate::failure::Failure;
 use crate::registers::Visible;
 use crate::vcpu::{Context, Step};
-use cpu::flags;
-use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome, interruptibility};
+use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome};
 use ledger::Operation;
+use x86::flags;
+use x86::vmx::interruptibility;
 
 impl Visible {
     /// With XCR0, as [`Cpu::emulate`](cpu::Cpu::emulate) takes it.

@@ -3,11 +3,12 @@
 use crate::events::{Event, vector};
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
-use cpu::flags;
 use cpu::state::attention;
-use cpu::state::bits::CR0_PE;
-use cpu::vmx::{EntryFailure, entry, interruptibility, interruption, primary};
+use cpu::vmx::EntryFailure;
 use ledger::Operation;
+use x86::control::CR0_PE;
+use x86::flags;
+use x86::vmx::{entry, interruptibility, interruption, primary};
 
 impl Context<'_> {
     /// Puts the guest's root, events and registers in place and enters. Where the processor cannot run what comes next, it is

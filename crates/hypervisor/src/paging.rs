@@ -4,10 +4,10 @@
 use crate::failure::Failure;
 use crate::mmu::{Fault, Flushes, Guest, MmuError, Resolution, Root, VcpuMmu};
 use crate::vcpu::{Context, Step};
-use cpu::ram::PAGE;
-use cpu::state::bits::*;
 use cpu::vmx::{Invept, Invvpid};
 use ledger::Operation;
+use x86::control::*;
+use x86::page::PAGE;
 
 /// Memory type write-back, in an EPT pointer.
 const WRITE_BACK: u64 = 6;

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Cr0Wp};
 use cpu::Cpu;
-use cpu::state::bits::*;
+use x86::control::*;
 
 /// The guest's view of the registers that decide on paging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,9 +9,11 @@ use crate::paravirt::Paravirt;
 use crate::registers::Visible;
 use crate::vm::Hypervisor;
 use cpu::state::attention;
-use cpu::vmx::{VmExit, interruptibility};
-use cpu::{BlockCache, Cpu, Exit, flags};
+use cpu::vmx::VmExit;
+use cpu::{BlockCache, Cpu, Exit};
 use ledger::{Family, Kind, Operation, Ticks};
+use x86::flags;
+use x86::vmx::interruptibility;
 
 /// A virtual CPU: what the hypervisor keeps for one besides the processor's own state.
 #[derive(Default)]
@@ -230,7 +232,7 @@ impl Context<'_> {
                 // The exit's fault has set RF; the guest never sees it, and the event's handler must not find its RF.
                 self.cpu.flags &= !flags::RF;
             }
-            if event.kind() == cpu::vmx::interruption::NMI {
+            if event.kind() == x86::vmx::interruption::NMI {
                 // It will be injected again: it blocks then.
                 self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
             }

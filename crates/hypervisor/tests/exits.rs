@@ -1,11 +1,11 @@
 //! Which exits there are, what is charged, and that runs repeat.
 
 use crate::common::*;
-use cpu::vmx::reason;
 use hypervisor::config::{Config, Cr0Wp, Irqchip, MmuMode};
 use hypervisor::mmu::SlotConfig;
 use iced_x86::code_asm::*;
 use ledger::Operation;
+use x86::vmx::reason;
 
 fn config(mmu: MmuMode) -> Config {
     Config { mmu, unrestricted_guest: mmu.is_tdp(), ..Config::default() }

@@ -121,7 +121,7 @@ fn attack(guest: &mut Guest, seed: u64, mode: Mode) {
     }
     // After an exception it goes on somewhere else in its code.
     let further = if mode == Mode::Long { guest.cpu.rip + random.below(800) } else { 1 + random.below(8) };
-    guest.cpu.gpr[usize::from(cpu::state::reg::RBP)] = further;
+    guest.cpu.gpr[usize::from(x86::reg::RBP)] = further;
     for round in 0..60 {
         if round % 7 == 3 {
             guest.bus.borrow_mut().interrupts.push_back((random.next() as u8) | 0x20);

@@ -1,11 +1,11 @@
 //! The paravirtual interface: its protocol, what it saves, and guests that lie.
 
 use crate::common::*;
-use cpu::vmx::reason;
 use hypervisor::config::{Config, MmuMode};
 use hypervisor::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE, SIGNATURE, hypercall_code};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
+use x86::vmx::reason;
 
 /// Where guests keep their state page.
 const STATE: u64 = 0x60_0000;

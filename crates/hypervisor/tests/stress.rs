@@ -7,10 +7,10 @@
 
 use crate::common::*;
 use cpu::state::TableRegister;
-use cpu::state::bits::*;
 use cpu::testing::Random;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
+use x86::control::*;
 
 /// Scripts: steps of 32 bytes (kind, two operands).
 const SCRIPT: u64 = 0x20_0000;
@@ -567,8 +567,8 @@ impl Author {
             ram.write(IDT + vector * width, (stub & 0xffff) | selector << 16 | rights << 32 | (stub >> 16) << 48);
         }
         let cpu = &mut guest.cpu;
-        cpu.gpr[usize::from(cpu::state::reg::RSI)] = SCRIPT;
-        cpu.gpr[usize::from(cpu::state::reg::RDI)] = NOTES;
+        cpu.gpr[usize::from(x86::reg::RSI)] = SCRIPT;
+        cpu.gpr[usize::from(x86::reg::RDI)] = NOTES;
         cpu.gpr[9] = 2;
     }
 }

@@ -7,12 +7,12 @@
 use crate::machine::{Host, Machine, Outcome, Poll};
 use crate::vcpus::Pause;
 use cpu::Cpu;
-use cpu::state::seg;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
 use ledger::Ticks;
 use ledger::symbols::Symbols;
 use std::fmt::Write;
 use std::time::Duration;
+use x86::seg;
 
 /// A stretch, in cycles.
 const STRETCH: u64 = 20_011;

@@ -10,12 +10,13 @@ use crate::loader::Entry;
 use crate::memory::GuestRam;
 use crate::tasks::Tasks;
 use cpu::cache::BlockCache;
-use cpu::state::{Segment, TableRegister, attention, reg, seg};
+use cpu::state::{Segment, TableRegister, attention};
 use cpu::{Cpu, Exit};
 use hypervisor::Hypervisor;
 use ledger::{Family, Kind, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
+use x86::{reg, seg};
 
 /// How far one processor may run ahead of the others, in cycles.
 const QUANTUM_CYCLES: u64 = 20_000;
@@ -54,8 +55,8 @@ impl Vcpu {
     /// Whether an external interrupt would wake it.
     fn heeds_interrupts(&self) -> bool {
         match self.activity {
-            Activity::Halted => self.cpu.flags & cpu::flags::IF != 0,
-            Activity::Mwait { masked } => masked || self.cpu.flags & cpu::flags::IF != 0,
+            Activity::Halted => self.cpu.flags & x86::flags::IF != 0,
+            Activity::Mwait { masked } => masked || self.cpu.flags & x86::flags::IF != 0,
             Activity::Running | Activity::WaitingForStartup => false,
         }
     }

@@ -7,8 +7,8 @@
 
 use crate::machine::{Machine, Outcome};
 use cpu::Cpu;
-use cpu::state::reg;
 use ledger::symbols::Symbols;
+use x86::reg;
 
 /// Functions of Linux that are on the stack of a kernel that panics.
 const PANIC: [&str; 3] = ["panic", "vpanic", "nmi_panic"];

@@ -1,11 +1,13 @@
 //! The guests' memory before they start: tables in each mode, handlers that go on after the code that they interrupt.
 
 use cpu::Cpu;
-use cpu::state::{Segment, TableRegister, bits::*, reg, rights, seg};
+use cpu::state::{Segment, TableRegister};
+use x86::control::*;
 use cpu::testing::{assemble, set_flat_segments, set_long_mode};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use std::cell::OnceCell;
+use x86::{reg, rights, seg};
 
 /// Bytes of guest memory.
 pub const RAM: u64 = 4 << 20;

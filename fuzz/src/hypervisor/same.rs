@@ -2,10 +2,13 @@
 
 use super::guest::RAM;
 use super::{CYCLES, End, Run, Scenario};
-use cpu::state::{TableRegister, attention, bits::*, reg};
-use cpu::{Cpu, Exit, flags};
+use cpu::state::{TableRegister, attention};
+use x86::control::*;
+use cpu::{Cpu, Exit};
+use x86::flags;
 use iced_x86::{Code, Instruction, Mnemonic, Register};
 use ledger::TICKS_PER_CYCLE;
+use x86::reg;
 
 /// Everything that a guest can see of its processor.
 fn registers(run: &Run) -> Vec<(&'static str, String)> {

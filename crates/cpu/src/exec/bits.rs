@@ -4,10 +4,11 @@ use crate::exec::{get1, set0, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
+use x86::reg;
 
 /// Rows of bit manipulation.
 pub static ROWS: &[Row] = &[
@@ -167,7 +168,7 @@ fn scan<S: Scan, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let source = source1::<T>(cpu, op)?.to_u64();
     // A zero source leaves the destination alone; the other flags, undefined, are cleared but for PF as of the result.
     if source == 0 {
-        cpu.lazy.load(crate::flags::ZF | crate::flags::PF);
+        cpu.lazy.load(x86::flags::ZF | x86::flags::PF);
         return Ok(Flow::Next);
     }
     let index = S::index::<T>(source);
@@ -179,12 +180,12 @@ fn scan<S: Scan, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn popcnt<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let source = source1::<T>(cpu, op)?.to_u64();
     cpu.set(op.r0, T::from_u64(u64::from(source.count_ones())));
-    cpu.lazy.load(if source == 0 { crate::flags::ZF } else { 0 });
+    cpu.lazy.load(if source == 0 { x86::flags::ZF } else { 0 });
     Ok(Flow::Next)
 }
 
 fn count_flags(cpu: &mut Cpu, count: u32, bits: u32) {
-    cpu.lazy.load(if count == bits { crate::flags::CF } else { 0 } | if count == 0 { crate::flags::ZF } else { 0 });
+    cpu.lazy.load(if count == bits { x86::flags::CF } else { 0 } | if count == 0 { x86::flags::ZF } else { 0 });
 }
 
 fn tzcnt<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
@@ -286,7 +287,7 @@ fn bextr<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let (start, len) = (control as u32 & 0xff, (control >> 8) as u32 & 0xff);
     let shifted = source.checked_shr(start).unwrap_or(0);
     let r = T::from_u64(if len >= 64 { shifted } else { shifted & ((1 << len) - 1) });
-    cpu.lazy.load(if r.to_u64() == 0 { crate::flags::ZF } else { 0 });
+    cpu.lazy.load(if r.to_u64() == 0 { x86::flags::ZF } else { 0 });
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }

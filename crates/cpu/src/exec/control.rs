@@ -4,10 +4,11 @@ use crate::exec::{far, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT};
-use crate::state::{Cpu, reg, rights, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
+use x86::{reg, rights, seg};
 
 /// Rows of near branches.
 pub static ROWS: &[Row] = &[

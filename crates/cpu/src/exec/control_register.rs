@@ -4,11 +4,13 @@ use crate::capability::Capability;
 use crate::exec::get1;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, attention, bits::*, rights, seg};
+use crate::state::{Cpu, attention};
 use crate::table::Row;
 use crate::vmx::{DeviceAccess, Flush};
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
+use x86::control::*;
+use x86::{page, rights, seg};
 
 /// Rows of instructions on CR0; MOV is bound through `bind_mov`.
 pub static ROWS: &[Row] = &[
@@ -21,8 +23,6 @@ pub static ROWS: &[Row] = &[
     Row::end(Clts, Class::System, |_, _| Some(clts)),
 ];
 
-/// No flush: bit 63 of what is moved to CR3 while CR4.PCIDE is set.
-const CR3_NO_FLUSH: u64 = 1 << 63;
 /// Parameter of the charge for a CR3 write without flush.
 const CHARGE_CR3_NO_FLUSH: u32 = 0x13;
 
@@ -188,13 +188,12 @@ impl Cpu {
 
     /// Whether a PDPTE has no reserved bit set, or is not present.
     pub(crate) fn good_pdpte(&self, entry: u64) -> bool {
-        const RESERVED: u64 = 0x1e6;
-        entry & 1 == 0 || entry & (RESERVED | self.beyond_physical()) == 0
+        entry & page::P == 0 || entry & (page::RESERVED_PDPTE | self.beyond_physical()) == 0
     }
 
     /// Reads the four PDPTEs; reserved bits in a present one are #GP, and nothing has changed then.
     pub(crate) fn load_pdptes(&mut self, cr3: u64) -> Exec {
-        let base = cr3 & 0xffff_ffe0;
+        let base = cr3 & CR3_ADDRESS_PAE;
         let mut entries = [0u64; 4];
         for (i, entry) in entries.iter_mut().enumerate() {
             *entry = self.read_pdpte(base + 8 * i as u64)?;
@@ -219,7 +218,7 @@ impl Cpu {
             self.charge(Kind::new(Family::TlbFlush, flush::NON_GLOBAL), 1);
             Some(0)
         } else if value & CR3_NO_FLUSH == 0 {
-            let pcid = value as u16 & 0xfff;
+            let pcid = (value & CR3_PCID) as u16;
             self.flush_tlb(Flush::Pcid(pcid));
             self.charge(Kind::new(Family::TlbFlush, flush::ONE_PCID), 1);
             Some(pcid)
@@ -269,7 +268,7 @@ impl Cpu {
         let bad = value & !(self.cr4_bits() | fixed) != 0
             || (long && value & CR4_PAE == 0)
             || (long && turned & CR4_LA57 != 0)
-            || (turned & value & CR4_PCIDE != 0 && (!long || self.cr3 & 0xfff != 0));
+            || (turned & value & CR4_PCIDE != 0 && (!long || self.cr3 & CR3_PCID != 0));
         if bad { Err(self.gp(0)) } else { Ok(()) }
     }
 

@@ -5,11 +5,14 @@ use crate::exec::xsave::xstate_cpuid;
 use crate::fault::{Exec, Flow};
 use crate::model::CpuidRegs;
 use crate::op::Op;
-use crate::state::{Cpu, bits::*, reg};
+use crate::state::Cpu;
 use crate::table::Row;
-use crate::vmx::reason;
 use iced_x86::Mnemonic::*;
 use ledger::{Class, Family, Kind};
+use x86::control::*;
+use x86::msr::{APIC_BASE, APIC_BASE_ENABLE, MISC_ENABLE_MONITOR};
+use x86::reg;
+use x86::vmx::reason;
 
 /// Row of CPUID.
 pub static ROWS: &[Row] = &[Row::end(Cpuid, Class::System, |_, _| Some(cpuid))];
@@ -17,10 +20,6 @@ pub static ROWS: &[Row] = &[Row::end(Cpuid, Class::System, |_, _| Some(cpuid))];
 const EXTENDED: u32 = 0x8000_0000;
 /// Frequency of the crystal that leaf 0x15 reports where the model does not say.
 pub const CRYSTAL_HZ: u32 = 25_000_000;
-/// IA32_MISC_ENABLE: MONITOR and MWAIT are enabled.
-pub(crate) const MISC_ENABLE_MONITOR: u64 = 1 << 18;
-const APIC_BASE: u32 = 0x1b;
-const APIC_BASE_ENABLE: u64 = 1 << 11;
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }

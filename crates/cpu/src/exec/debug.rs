@@ -1,17 +1,13 @@
 //! Debug registers.
 
 use crate::exec::get1;
-use crate::exec::interrupt::{DR6_BD, DR7_GD};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, attention, bits::CR4_DE};
+use crate::state::{Cpu, attention};
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind};
-
-const DR6_FIXED: u64 = 0xffff_0ff0;
-const DR6_WRITABLE: u64 = 0xe00f;
-const DR7_FIXED: u64 = 0x400;
-const DR7_WRITABLE: u64 = 0xffff_23ff;
+use x86::control::CR4_DE;
+use x86::debug::*;
 
 /// MOV to or from a debug register.
 pub(crate) fn bind_mov(i: &Instruction, op: &mut Op) -> Option<Handler> {
@@ -54,7 +50,7 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     }
     cpu.charge(Kind::new(Family::DebugRegister, number as u32), 1);
     cpu.dr[number] = match number {
-        6 => (value & DR6_WRITABLE) | DR6_FIXED,
+        6 => (value & DR6_CONDITIONS) | DR6_FIXED,
         7 => (value & DR7_WRITABLE) | DR7_FIXED,
         _ => value,
     };
@@ -73,7 +69,7 @@ impl Cpu {
 
     /// Notes I/O breakpoints that an access of `size` bytes at `port` hits (CR4.DE).
     pub(crate) fn io_breakpoint(&mut self, port: u16, size: u8) {
-        if self.cr4 & CR4_DE == 0 || self.dr[7] & 0xff == 0 {
+        if self.cr4 & CR4_DE == 0 || self.dr[7] & DR7_ENABLED == 0 {
             return;
         }
         self.note_breakpoints(u64::from(port), u64::from(size), |kind| kind == 2);

@@ -1,27 +1,10 @@
 //! Descriptors: reading them from the GDT and LDT, and stacks that are not (yet) the current one.
 
-use crate::fault::{Exec, Fault, vector};
+use crate::fault::{Exec, Fault};
 use crate::op::SEG_FLAT;
-use crate::state::{Cpu, Segment, reg, rights, seg};
+use crate::state::{Cpu, Segment};
 use crate::walk::Privilege;
-
-/// Types of system descriptors (SDM vol. 3, table 3-2).
-pub mod system_type {
-    #![allow(missing_docs)]
-    pub const TSS16: u8 = 1;
-    pub const LDT: u8 = 2;
-    pub const CALL_GATE16: u8 = 4;
-    pub const TASK_GATE: u8 = 5;
-    pub const INTERRUPT_GATE16: u8 = 6;
-    pub const TRAP_GATE16: u8 = 7;
-    /// 32-bit TSS; in long mode the 64-bit one.
-    pub const TSS32: u8 = 9;
-    pub const CALL_GATE32: u8 = 12;
-    pub const INTERRUPT_GATE32: u8 = 14;
-    pub const TRAP_GATE32: u8 = 15;
-    /// Set in a TSS type while the task is busy.
-    pub const BUSY: u8 = 2;
-}
+use x86::{descriptor, reg, rights, seg, vector};
 
 /// A descriptor with the selector that names it and the linear address it was read from.
 #[derive(Clone, Copy, Debug)]
@@ -194,7 +177,7 @@ impl Cpu {
     /// Sets or clears the busy bit of a TSS descriptor in memory.
     pub(crate) fn set_busy(&mut self, address: u64, busy: bool) -> Exec {
         let kind: u8 = self.read_system(address.wrapping_add(5))?;
-        let bit = system_type::BUSY;
+        let bit = descriptor::BUSY;
         self.write_system(address.wrapping_add(5), if busy { kind | bit } else { kind & !bit })
     }
 

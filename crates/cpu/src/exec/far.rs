@@ -1,14 +1,15 @@
 //! Far jumps, calls and returns: to code segments, through call gates, to tasks.
 
-use crate::exec::descriptor::{Descriptor, Stack, code_of, is_null, null_segment, system_type};
+use crate::exec::descriptor::{Descriptor, Stack, code_of, is_null, null_segment};
 use crate::exec::segment::v8086_segment;
 use crate::exec::task::Switch;
-use crate::fault::{Exec, Flow, vector};
+use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, Segment, reg, seg};
+use crate::state::{Cpu, Segment};
 use crate::table::Row;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
+use x86::{descriptor, reg, seg, vector};
 
 /// Row of the far return; far forms of JMP and CALL hang on their rows.
 pub static ROWS: &[Row] = &[Row::end(Retf, Class::Microcode, bind_return)];
@@ -138,7 +139,7 @@ impl Cpu {
 
     fn far_task(&mut self, d: Descriptor, why: Switch) -> Exec<Flow> {
         self.check_gate_level(&d)?;
-        let tss = if d.kind() == system_type::TASK_GATE {
+        let tss = if d.kind() == descriptor::TASK_GATE {
             if !d.present() {
                 return Err(self.raise_code(vector::NP, code_of(d.selector)));
             }
@@ -193,7 +194,7 @@ impl Cpu {
             self.charge_far();
             return Ok(self.enter_code(cs, offset, self.cpl));
         }
-        use system_type::*;
+        use descriptor::*;
         let long = self.long_mode();
         match d.kind() {
             CALL_GATE32 if d.is_system() => {}
@@ -240,7 +241,7 @@ impl Cpu {
             stack.commit(self);
             return Ok(self.enter_code(cs, offset, self.cpl));
         }
-        use system_type::*;
+        use descriptor::*;
         let long = self.long_mode();
         match d.kind() {
             CALL_GATE32 if d.is_system() => {}
@@ -254,7 +255,7 @@ impl Cpu {
 
     fn call_gate(&mut self, gate: &Descriptor, mut code: Descriptor) -> Exec<Flow> {
         let long = self.long_mode();
-        let wide = gate.kind() == system_type::CALL_GATE32;
+        let wide = gate.kind() == descriptor::CALL_GATE32;
         let size = if long {
             8
         } else if wide {

@@ -3,12 +3,13 @@
 use crate::capability::Capability;
 use crate::exec::control::{peek, push, set_stack_pointer};
 use crate::fault::{Exec, Flow};
-use crate::flags;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, attention, bits::*, reg};
+use crate::state::{Cpu, attention};
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::Class;
+use x86::control::*;
+use x86::{flags, reg};
 
 /// Rows of flag instructions.
 pub static ROWS: &[Row] = &[

@@ -1,12 +1,12 @@
 //! Opcodes that processors without a feature execute as older ones do: no operation, or the instruction without the prefix.
 
-use crate::fault::vector;
 use crate::run::Exit;
 use crate::testing::tiers::{ABSENT, LIVES, LOW, STACK, Start, Tiers, Width};
 use crate::testing::{CODE, Machine, Raised};
 use crate::{Model, Tier};
 use ledger::profile::Profile;
 use std::sync::Arc;
+use x86::vector;
 
 /// Prefixes that may stand before an opcode, of which some make another instruction of it.
 const PREFIXES: [&[u8]; 9] =

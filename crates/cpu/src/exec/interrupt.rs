@@ -1,17 +1,14 @@
 //! Delivery of exceptions and interrupts: through the IDT in long mode, through gates in protected mode, through the vector
 //! table in real mode; and what becomes of faults on the way (double fault, shutdown).
 
-use crate::exec::descriptor::{Descriptor, Stack, code_of, is_null, null_segment, system_type};
+use crate::exec::descriptor::{Descriptor, Stack, code_of, is_null, null_segment};
 use crate::exec::task::{Arrival, Switch};
-use crate::fault::{Cause, Exec, Fault, vector};
-use crate::flags;
-use crate::state::{Cpu, Segment, attention, bits::CR4_VME, reg, rights, seg};
+use crate::fault::{Cause, Exec, Fault};
+use crate::state::{Cpu, Segment, attention};
 use ledger::{Family, Kind};
-
-/// DR6.BD: debug-register access while DR7.GD was set.
-pub(crate) const DR6_BD: u64 = 1 << 13;
-/// DR7.GD: accesses to debug registers are trapped.
-pub(crate) const DR7_GD: u64 = 1 << 13;
+use x86::control::CR4_VME;
+use x86::debug::*;
+use x86::{descriptor, flags, reg, rights, seg, vector};
 
 /// Where an event comes from: it decides on privilege checks, the EXT bit and who is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +165,7 @@ impl Cpu {
         match event.vector {
             vector::PF => self.cr2 = self.fault_address,
             vector::DB => {
-                self.dr[6] = (self.dr[6] & !0xf) | self.fault_dr6;
+                self.dr[6] = (self.dr[6] & !DR6_BREAKPOINTS) | self.fault_dr6;
                 self.dr[7] &= !DR7_GD;
             }
             _ => {}
@@ -236,7 +233,7 @@ impl Cpu {
         let raw = self.read_system::<u64>(address)?;
         let high = if long { self.read_system::<u64>(address.wrapping_add(8))? & 0xffff_ffff } else { 0 };
         let gate = Descriptor { raw, high, address, selector: 0 };
-        use system_type::*;
+        use descriptor::*;
         let known = match gate.kind() {
             INTERRUPT_GATE32 | TRAP_GATE32 => true,
             TASK_GATE | INTERRUPT_GATE16 | TRAP_GATE16 => !long,

@@ -1,14 +1,15 @@
 //! Ports: IN, OUT, INS, OUTS, and who may use them.
 
 use crate::fault::{Exec, Flow};
-use crate::flags;
+use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
-use crate::state::{Cpu, attention, reg, seg};
+use crate::state::{Cpu, attention};
 use crate::table::Row;
 use crate::vmx::DeviceAccess;
-use crate::vmx::io::qualification;
 use iced_x86::{Instruction, Mnemonic::*, OpKind, Register};
 use ledger::{Class, Family, Kind};
+use x86::vmx::qualification::io as qualification;
+use x86::{flags, reg, seg};
 
 /// Rows of port instructions.
 pub static ROWS: &[Row] = &[
@@ -22,7 +23,7 @@ pub static ROWS: &[Row] = &[
     Row::end(Outsd, Class::System, |_, op| strings::<u32>(op, outs::<u32>)),
 ];
 
-fn strings<T: flags::Int>(op: &mut Op, handler: Handler) -> Option<Handler> {
+fn strings<T: Int>(op: &mut Op, handler: Handler) -> Option<Handler> {
     op.size = T::SIZE;
     Some(handler)
 }
@@ -149,7 +150,7 @@ fn iterate(cpu: &mut Cpu, op: &Op, direction: u64, body: fn(&mut Cpu, &Op) -> Ex
     Ok(Flow::End)
 }
 
-fn ins<T: flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+fn ins<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     iterate(cpu, op, qualification::IN, |cpu, op| {
         let port = cpu.get::<u16>(reg::RDX);
         let offset = cpu.reg(reg::RDI) & address_mask(op.asize);
@@ -165,7 +166,7 @@ fn ins<T: flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     })
 }
 
-fn outs<T: flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+fn outs<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     iterate(cpu, op, 0, |cpu, op| {
         let port = cpu.get::<u16>(reg::RDX);
         let offset = cpu.reg(reg::RSI) & address_mask(op.asize);

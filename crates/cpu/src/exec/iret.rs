@@ -3,13 +3,14 @@
 use crate::exec::descriptor::{Stack, code_of, is_null, null_segment};
 use crate::exec::segment::v8086_segment;
 use crate::exec::task::Switch;
-use crate::fault::{Exec, Flow, vector};
-use crate::flags;
+use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, Segment, bits::CR4_VME, reg, rights, seg};
+use crate::state::{Cpu, Segment};
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::{Class, Family, Kind};
+use x86::control::CR4_VME;
+use x86::{flags, reg, rights, seg, vector};
 
 /// Rows of interrupt returns.
 pub static ROWS: &[Row] = &[
@@ -200,7 +201,7 @@ fn to_virtual8086(cpu: &mut Cpu, mut stack: Stack, rip: u64, cs: u16, image: u64
 impl Cpu {
     /// IRET ends the blocking of NMIs; that of a guest whose NMIs exit is none of its own, unless they are virtual.
     fn unblock_nmis(&mut self) {
-        use crate::vmx::pin;
+        use x86::vmx::pin;
         let pin = self.vmx.controls.pin;
         if self.vmx.active && pin & (pin::NMI | pin::VIRTUAL_NMIS) == pin::NMI {
             return;

@@ -1,13 +1,12 @@
 //! Gates, privilege changes and tasks in 32-bit protected mode; virtual-8086 and real mode.
 
-use crate::exec::descriptor::system_type;
-use crate::fault::vector;
-use crate::flags;
 use crate::run::Exit;
-use crate::state::{Segment, TableRegister, bits::*, reg, rights, seg};
+use crate::state::{Segment, TableRegister};
 use crate::testing::{CODE, DATA, Machine, STACK};
 use iced_x86::code_asm::*;
 use ledger::{Family, Kind};
+use x86::control::*;
+use x86::{descriptor, flags, reg, rights, seg, vector};
 
 const GDT: u64 = 0x4000;
 const IDT: u64 = 0x5000;
@@ -56,8 +55,8 @@ fn system(cpl: u8) -> Machine {
         descriptor(rights::DB, 3),
         tss(TSS) | 2 << 40,
         tss(TSS2),
-        gate(HANDLERS, CODE0, system_type::CALL_GATE32, 3, 2),
-        gate(0, TASK2, system_type::TASK_GATE, 3, 0),
+        gate(HANDLERS, CODE0, descriptor::CALL_GATE32, 3, 2),
+        gate(0, TASK2, descriptor::TASK_GATE, 3, 0),
         descriptor(rights::CODE, 0),
     ];
     for (i, d) in gdt.into_iter().enumerate() {
@@ -71,7 +70,7 @@ fn system(cpl: u8) -> Machine {
     m.cpu.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: TASK };
     for v in 0..=255u8 {
         let at = HANDLERS + 16 * u64::from(v);
-        set_gate(&mut m, v, gate(at, CODE0, system_type::INTERRUPT_GATE32, 0, 0));
+        set_gate(&mut m, v, gate(at, CODE0, descriptor::INTERRUPT_GATE32, 0, 0));
         m.poke(at, &[0xf4]);
     }
     let (code, data) = if cpl == 0 { (CODE0, DATA0) } else { (USER_CODE, USER_DATA) };
@@ -118,7 +117,7 @@ fn an_exception_in_user_mode_uses_the_stack_of_the_tss() {
 #[test]
 fn a_16_bit_gate_pushes_words() {
     let mut m = system(0);
-    set_gate(&mut m, 0x40, gate(0x1000, CODE16, system_type::TRAP_GATE16, 0, 0));
+    set_gate(&mut m, 0x40, gate(0x1000, CODE16, descriptor::TRAP_GATE16, 0, 0));
     m.code(|a| a.int(0x40));
     m.step().unwrap();
     assert_eq!((m.cpu.rip, m.bits()), (0x1000, 16));
@@ -177,7 +176,7 @@ fn a_jump_to_a_busy_task_is_gp_and_a_bad_stack_faults_in_the_new_task() {
     second_task(&mut m, DATA, CODE0, USER_DATA & !3);
     m.code(|a| a.db(&[0xea, 0, 0, 0, 0, TASK2 as u8, 0]));
     // The new stack is no good for a handler: #TS goes through a task gate, back to the first task.
-    set_gate(&mut m, vector::TS, gate(0, TASK, system_type::TASK_GATE, 0, 0));
+    set_gate(&mut m, vector::TS, gate(0, TASK, descriptor::TASK_GATE, 0, 0));
     m.run(10_000);
     assert_eq!(m.cpu.tr.selector, TASK);
     assert_eq!(m.cpu.ram.read::<u16>(TSS), Some(TASK2));
@@ -258,7 +257,7 @@ fn virtual8086(iopl: u64) -> Machine {
 #[test]
 fn a_software_interrupt_of_virtual_8086_mode_saves_the_data_segments() {
     let mut m = virtual8086(3);
-    set_gate(&mut m, 0x21, gate(HANDLERS + 0x210, CODE0, system_type::INTERRUPT_GATE32, 3, 0));
+    set_gate(&mut m, 0x21, gate(HANDLERS + 0x210, CODE0, descriptor::INTERRUPT_GATE32, 3, 0));
     m.poke(0x1_0000, &[0xcd, 0x21]);
     assert_eq!(handled(&mut m), 0x21);
     let frame: Vec<u32> = (0..9).map(|i| stack(&m, i)).collect();

@@ -1,13 +1,14 @@
 //! Compare-and-exchange, flag instructions, decimal arithmetic, hints, fences and random numbers.
 
 use crate::exec::{get0, get1, set0, set1, sized};
-use crate::fault::{Exec, Flow, vector};
-use crate::flags::{self, Int};
+use crate::fault::{Exec, Flow};
+use crate::flags::Int;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::Class;
+use x86::{flags, reg, vector};
 
 /// Rows of the rest.
 pub static ROWS: &[Row] = &[

@@ -1,12 +1,12 @@
 //! MONITOR and MWAIT, and what is marked in RAM for them.
 
 use crate::capability::{Capabilities, Capability};
-use crate::fault::vector;
 use crate::run::Exit;
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use crate::testing::{CODE, DATA, Machine};
 use iced_x86::code_asm::*;
 use std::sync::Arc;
+use x86::{reg, vector};
 
 const FOREVER: u64 = 1 << 40;
 

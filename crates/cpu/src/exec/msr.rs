@@ -4,58 +4,33 @@ use crate::capability::Capability;
 use crate::exec::xsave::xstate_cpuid;
 use crate::fault::{Exec, Flow};
 use crate::op::Op;
-use crate::state::{AMD_REGISTERS, Cpu, Msrs, attention, bits::*, reg, seg};
+use crate::state::{AMD_REGISTERS, Cpu, Msrs, attention};
 use crate::table::Row;
 use crate::vmx::{DeviceAccess, Flush};
 use iced_x86::Mnemonic::*;
 use ledger::{Class, Family, Kind};
+use x86::control::*;
+use x86::msr::*;
+use x86::{reg, seg};
 
 /// Rows of MSR access.
 pub static ROWS: &[Row] =
     &[Row::end(Rdmsr, Class::System, |_, _| Some(rdmsr)), Row::end(Wrmsr, Class::System, |_, _| Some(wrmsr))];
 
-pub(crate) use index::SPEC_CTRL;
-
-/// Indices of registers that have rules of their own.
-mod index {
-    pub const TSC: u32 = 0x10;
-    pub const PLATFORM_ID: u32 = 0x17;
-    pub const APIC_BASE: u32 = 0x1b;
-    pub const FEATURE_CONTROL: u32 = 0x3a;
-    pub const TSC_ADJUST: u32 = 0x3b;
-    pub const SPEC_CTRL: u32 = 0x48;
-    pub const PRED_CMD: u32 = 0x49;
-    pub const BIOS_SIGN_ID: u32 = 0x8b;
-    pub const PLATFORM_INFO: u32 = 0xce;
-    pub const CORE_CAPABILITIES: u32 = 0xcf;
-    pub const PKG_CST_CONFIG_CONTROL: u32 = 0xe2;
-    pub const MTRR_CAP: u32 = 0xfe;
-    pub const ARCH_CAPABILITIES: u32 = 0x10a;
-    pub const FLUSH_CMD: u32 = 0x10b;
-    pub const MCG_CAP: u32 = 0x179;
-    pub const MISC_ENABLE: u32 = 0x1a0;
-    pub const POWER_CTL: u32 = 0x1fc;
-    pub const MTRR_PHYS_BASE0: u32 = 0x200;
-    pub const MTRR_PHYS_MASK7: u32 = 0x20f;
-    pub const PAT: u32 = 0x277;
-    pub const MTRR_DEF_TYPE: u32 = 0x2ff;
-    pub const TSC_DEADLINE: u32 = 0x6e0;
-    pub const PKRS: u32 = 0x6e1;
-    pub const X2APIC_FIRST: u32 = 0x800;
-    pub const X2APIC_LAST: u32 = 0x8ff;
-    pub const XSS: u32 = 0xda0;
-    pub const EFER: u32 = 0xc000_0080;
-    pub const FS_BASE: u32 = 0xc000_0100;
-    pub const GS_BASE: u32 = 0xc000_0101;
-    /// AMD's four event selectors and four counters.
-    pub const K7_FIRST: u32 = 0xc001_0000;
-    pub const K7_LAST: u32 = 0xc001_0007;
-    pub const TSC_AUX: u32 = 0xc000_0103;
-}
-use index::*;
-
 /// Fixed-range MTRRs in the order of [`Msrs::mtrr_fixed`].
-const MTRR_FIXED: [u32; 11] = [0x250, 0x258, 0x259, 0x268, 0x269, 0x26a, 0x26b, 0x26c, 0x26d, 0x26e, 0x26f];
+const MTRR_FIXED: [u32; 11] = [
+    MTRR_FIX64K_00000,
+    MTRR_FIX16K_80000,
+    MTRR_FIX16K_A0000,
+    MTRR_FIX4K_C0000,
+    MTRR_FIX4K_C8000,
+    MTRR_FIX4K_D0000,
+    MTRR_FIX4K_D8000,
+    MTRR_FIX4K_E0000,
+    MTRR_FIX4K_E8000,
+    MTRR_FIX4K_F0000,
+    MTRR_FIX4K_F8000,
+];
 /// MTRRcap: eight variable ranges, fixed ranges, write-combining.
 const MTRR_CAP_VALUE: u64 = 0x508;
 /// Microcode revision: one that no system's list of bad ones holds.
@@ -63,7 +38,7 @@ const MICROCODE: u64 = 0x7f00_0000;
 /// PKG_CST_CONFIG_CONTROL as firmware leaves it: locked, no package sleep states.
 const PACKAGE_STATES_LOCKED: u64 = 1 << 15;
 /// MISC_ENABLE: branch trace storage and PEBS are unavailable.
-const MISC_ENABLE_FIXED: u64 = 0x1800;
+const MISC_ENABLE_FIXED: u64 = MISC_ENABLE_NO_BTS | MISC_ENABLE_NO_PEBS;
 /// MISC_ENABLE bits that can be written.
 const MISC_ENABLE_WRITABLE: u64 = 1 | 1 << 3 | 1 << 16 | 1 << 18 | 1 << 22 | 1 << 23 | 1 << 34 | 1 << 38;
 
@@ -88,18 +63,28 @@ struct Plain {
 const LOW: Check = Check::Bits(0xffff_ffff);
 
 static PLAIN: &[Plain] = &[
-    Plain { index: 0x140, field: |m| &mut m.misc_features, check: Check::Bits(1), needs: None },
-    Plain { index: 0x174, field: |m| &mut m.sysenter_cs, check: LOW, needs: Some(Capability::Sep) },
-    Plain { index: 0x175, field: |m| &mut m.sysenter_esp, check: Check::Canonical, needs: Some(Capability::Sep) },
-    Plain { index: 0x176, field: |m| &mut m.sysenter_eip, check: Check::Canonical, needs: Some(Capability::Sep) },
-    Plain { index: 0x17a, field: |m| &mut m.mcg_status, check: Check::Bits(0), needs: Some(Capability::Mce) },
-    Plain { index: 0x1d9, field: |m| &mut m.debugctl, check: Check::Bits(0), needs: None },
-    Plain { index: 0xc000_0081, field: |m| &mut m.star, check: Check::Bits(!0), needs: Some(Capability::LongMode) },
-    Plain { index: 0xc000_0082, field: |m| &mut m.lstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
-    Plain { index: 0xc000_0083, field: |m| &mut m.cstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
-    Plain { index: 0xc000_0084, field: |m| &mut m.fmask, check: LOW, needs: Some(Capability::LongMode) },
+    Plain { index: MISC_FEATURES_ENABLES, field: |m| &mut m.misc_features, check: Check::Bits(1), needs: None },
+    Plain { index: SYSENTER_CS, field: |m| &mut m.sysenter_cs, check: LOW, needs: Some(Capability::Sep) },
     Plain {
-        index: 0xc000_0102,
+        index: SYSENTER_ESP,
+        field: |m| &mut m.sysenter_esp,
+        check: Check::Canonical,
+        needs: Some(Capability::Sep),
+    },
+    Plain {
+        index: SYSENTER_EIP,
+        field: |m| &mut m.sysenter_eip,
+        check: Check::Canonical,
+        needs: Some(Capability::Sep),
+    },
+    Plain { index: MCG_STATUS, field: |m| &mut m.mcg_status, check: Check::Bits(0), needs: Some(Capability::Mce) },
+    Plain { index: DEBUGCTL, field: |m| &mut m.debugctl, check: Check::Bits(0), needs: None },
+    Plain { index: STAR, field: |m| &mut m.star, check: Check::Bits(!0), needs: Some(Capability::LongMode) },
+    Plain { index: LSTAR, field: |m| &mut m.lstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
+    Plain { index: CSTAR, field: |m| &mut m.cstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
+    Plain { index: FMASK, field: |m| &mut m.fmask, check: LOW, needs: Some(Capability::LongMode) },
+    Plain {
+        index: KERNEL_GS_BASE,
         field: |m| &mut m.kernel_gs_base,
         check: Check::Canonical,
         needs: Some(Capability::LongMode),
@@ -142,7 +127,7 @@ impl Cpu {
         match index {
             TSC => Some(self.tsc()),
             PLATFORM_ID if !capabilities.amd => Some(0),
-            FEATURE_CONTROL if !capabilities.amd => Some(1),
+            FEATURE_CONTROL if !capabilities.amd => Some(FEATURE_CONTROL_LOCKED),
             TSC_ADJUST => when(Capability::TscAdjust, self.msr.tsc_adjust),
             SPEC_CTRL if self.spec_ctrl_bits() != 0 => Some(self.msr.spec_ctrl),
             BIOS_SIGN_ID => Some(if capabilities.amd { MICROCODE } else { MICROCODE << 32 }),
@@ -158,7 +143,7 @@ impl Cpu {
                 when(Capability::Mtrr, self.msr.mtrr_variable[(index - MTRR_PHYS_BASE0) as usize])
             }
             // No events are counted.
-            K7_FIRST..=K7_LAST if capabilities.amd => Some(0),
+            PERF_EVT_SEL0..=PERF_CTR3 if capabilities.amd => Some(0),
             PAT => when(Capability::Pat, self.msr.pat),
             MTRR_DEF_TYPE => when(Capability::Mtrr, self.msr.mtrr_def_type),
             PKRS => when(Capability::Pks, self.msr.pkrs),
@@ -247,7 +232,7 @@ impl Cpu {
                 }
                 good
             }
-            K7_FIRST..=K7_LAST if capabilities.amd => true,
+            PERF_EVT_SEL0..=PERF_CTR3 if capabilities.amd => true,
             PRED_CMD if capabilities.has(Capability::SpecCtrl) || capabilities.has(Capability::AmdIbpb) => {
                 if value & 1 != 0 {
                     self.predictor.barrier();

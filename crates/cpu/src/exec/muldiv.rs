@@ -1,13 +1,14 @@
 //! Multiplication and division.
 
 use crate::exec::{get0, sized};
-use crate::fault::{Exec, Flow, vector};
+use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
+use x86::{reg, vector};
 
 /// Rows of multiplication and division.
 pub static ROWS: &[Row] = &[

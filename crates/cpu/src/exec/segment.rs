@@ -3,12 +3,13 @@
 use crate::exec::control::{peek, push, set_stack_pointer};
 use crate::exec::descriptor::{code_of, is_null, null_segment};
 use crate::exec::get1;
-use crate::fault::{Exec, Flow, vector};
+use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, Segment, attention, reg, rights, seg};
+use crate::state::{Cpu, Segment, attention};
 use crate::table::Row;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind, Register};
 use ledger::Class;
+use x86::{reg, rights, seg, vector};
 
 /// Rows of far-pointer loads.
 pub static ROWS: &[Row] = &[

@@ -7,10 +7,11 @@ use crate::exec::{get0, get1, set0, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind, Register};
 use ledger::Class;
+use x86::reg;
 
 /// Rows of shifts and rotates.
 pub static ROWS: &[Row] = &[

@@ -5,10 +5,11 @@ use crate::exec::sized;
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, address_mask};
-use crate::state::{Cpu, reg, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
+use x86::{reg, seg};
 
 /// Rows of stack instructions.
 pub static ROWS: &[Row] = &[

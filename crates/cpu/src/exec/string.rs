@@ -7,13 +7,14 @@
 
 use crate::exec::{sized, vector};
 use crate::fault::{Exec, Flow};
-use crate::flags::{self, Int};
+use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
-use crate::ram::PAGE;
-use crate::state::{Cpu, reg, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::Class;
+use x86::page::PAGE;
+use x86::{flags, reg, seg};
 
 /// Rows of string instructions.
 pub static ROWS: &[Row] = &[

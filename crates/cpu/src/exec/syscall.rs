@@ -3,13 +3,14 @@
 use crate::capability::Capability;
 use crate::exec::descriptor::is_null;
 use crate::fault::{Exec, Flow};
-use crate::flags;
 use crate::op::{Handler, Op};
-use crate::run::DR6_BS;
-use crate::state::{Cpu, Segment, attention, bits::EFER_SCE, reg, rights, seg};
+use crate::state::{Cpu, Segment, attention};
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::{Class, Family, Kind};
+use x86::control::EFER_SCE;
+use x86::debug::DR6_BS;
+use x86::{flags, reg, rights, seg};
 
 /// Rows of fast system calls.
 pub static ROWS: &[Row] = &[

@@ -1,18 +1,21 @@
 //! Other system instructions: halting, translation and cache invalidation, time, segment bases, software interrupts.
 
 use crate::capability::Capability;
-use crate::exec::cpuid::MISC_ENABLE_MONITOR;
-use crate::exec::interrupt::{DR7_GD, Source};
+use crate::exec::interrupt::Source;
 use crate::exec::{get0, set0};
-use crate::fault::{Cause, Exec, Flow, vector};
+use crate::fault::{Cause, Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
-use crate::state::{Cpu, attention, bits::*, reg, seg};
+use crate::state::{Cpu, attention};
 use crate::table::Row;
 use crate::vmx::Flush;
-use crate::vmx::{primary, reason, secondary};
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
+use x86::control::*;
+use x86::debug::{DR6_BREAKPOINTS, DR7_GD};
+use x86::msr::MISC_ENABLE_MONITOR;
+use x86::vmx::{primary, reason, secondary};
+use x86::{reg, seg, vector};
 
 /// Rows of system instructions.
 pub static ROWS: &[Row] = &[
@@ -292,7 +295,7 @@ fn int1(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     }
     cpu.dr[7] &= !DR7_GD;
     if pending != 0 {
-        cpu.dr[6] = (cpu.dr[6] & !0xf) | pending;
+        cpu.dr[6] = (cpu.dr[6] & !DR6_BREAKPOINTS) | pending;
         cpu.pending_dr6 = 0;
         cpu.attention &= !attention::DEBUG;
     }

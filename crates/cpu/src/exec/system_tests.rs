@@ -1,13 +1,12 @@
 //! Interrupts, privilege changes and system registers, in 64-bit mode.
 
-use crate::exec::descriptor::system_type;
-use crate::fault::vector;
-use crate::flags;
 use crate::op::SEG_FLAT;
 use crate::run::Exit;
-use crate::state::{Segment, TableRegister, bits::*, reg, rights, seg};
+use crate::state::{Segment, TableRegister};
 use crate::testing::{CODE, DATA, Machine, Raised, STACK};
 use iced_x86::code_asm::*;
+use x86::control::*;
+use x86::{descriptor, flags, reg, rights, seg, vector};
 
 /// Tables of the test's operating system.
 const GDT: u64 = 0x4000;
@@ -69,7 +68,7 @@ fn system(cpl: u8) -> Machine {
     m.cpu.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: TASK };
     for v in 0..=255u8 {
         let at = HANDLERS + 16 * u64::from(v);
-        set_gate(&mut m, v, gate(at, CODE64, system_type::INTERRUPT_GATE32, 0, 0));
+        set_gate(&mut m, v, gate(at, CODE64, descriptor::INTERRUPT_GATE32, 0, 0));
         m.poke(at, &[0xf4]);
     }
     let (code, data) = if cpl == 0 { (CODE64, DATA0) } else { (USER_CODE, USER_DATA) };
@@ -129,7 +128,7 @@ fn a_page_fault_of_a_fetch_gives_the_instructions_address() {
 #[test]
 fn the_ist_is_used_and_aligned_without_a_privilege_change() {
     let mut m = system(0);
-    set_gate(&mut m, 6, gate(HANDLERS + 96, CODE64, system_type::TRAP_GATE32, 0, 1));
+    set_gate(&mut m, 6, gate(HANDLERS + 96, CODE64, descriptor::TRAP_GATE32, 0, 1));
     m.cpu.flags |= flags::IF;
     m.code(|a| a.ud2());
     assert_eq!(handled(&mut m), vector::UD);
@@ -191,7 +190,7 @@ fn software_interrupts_need_the_gates_privilege() {
     assert_eq!(handled(&mut m), vector::GP);
     assert_eq!((stack(&m, 0), stack(&m, 1)), (0x80 << 3 | 2, CODE));
     let mut m = system(3);
-    set_gate(&mut m, 0x80, gate(HANDLERS + 0x800, CODE64, system_type::INTERRUPT_GATE32, 3, 0));
+    set_gate(&mut m, 0x80, gate(HANDLERS + 0x800, CODE64, descriptor::INTERRUPT_GATE32, 3, 0));
     m.code(|a| a.int(0x80));
     assert_eq!(handled(&mut m), 0x80);
     assert_eq!(stack(&m, 0), CODE + 2, "the next instruction");

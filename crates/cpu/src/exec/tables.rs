@@ -1,14 +1,15 @@
 //! Descriptor-table registers, and instructions that ask about descriptors.
 
-use crate::exec::descriptor::{Descriptor, code_of, is_null, null_segment, system_type};
+use crate::exec::descriptor::{Descriptor, code_of, is_null, null_segment};
 use crate::exec::{get0, get1, set0};
-use crate::fault::{Exec, Flow, vector};
+use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::{Cpu, TableRegister};
 use crate::table::Row;
-use crate::vmx::reason;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
+use x86::vmx::reason;
+use x86::{descriptor, vector};
 
 /// Rows of descriptor-table instructions.
 pub static ROWS: &[Row] = &[
@@ -112,7 +113,7 @@ fn lldt(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         cpu.ldtr = null_segment(selector, 0);
         return Ok(Flow::End);
     }
-    let d = system_descriptor(cpu, selector, |kind| kind == system_type::LDT)?;
+    let d = system_descriptor(cpu, selector, |kind| kind == descriptor::LDT)?;
     cpu.charge_table(true);
     cpu.ldtr = d.segment(selector);
     Ok(Flow::End)
@@ -127,16 +128,16 @@ fn ltr(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         return Err(cpu.gp(0));
     }
     let long = cpu.long_mode();
-    let available = |kind| kind == system_type::TSS32 || (!long && kind == system_type::TSS16);
+    let available = |kind| kind == descriptor::TSS32 || (!long && kind == descriptor::TSS16);
     let d = if long {
-        system_descriptor(cpu, selector, |kind| kind == system_type::TSS32)?
+        system_descriptor(cpu, selector, |kind| kind == descriptor::TSS32)?
     } else {
         system_descriptor(cpu, selector, available)?
     };
     cpu.set_busy(d.address, true)?;
     cpu.charge_table(true);
     cpu.tr = d.segment(selector);
-    cpu.tr.rights |= u32::from(system_type::BUSY);
+    cpu.tr.rights |= u32::from(descriptor::BUSY);
     Ok(Flow::End)
 }
 
@@ -229,7 +230,7 @@ fn lar(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.only_protected()?;
     let selector = source(cpu, op)?;
     let long = cpu.long_mode();
-    use system_type::*;
+    use descriptor::*;
     let good = match probe(cpu, selector)? {
         Some(d) if reachable(cpu, &d) => {
             let known = match d.kind() & !if matches!(d.kind(), 3 | 11) { BUSY } else { 0 } {
@@ -253,7 +254,7 @@ fn lsl(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.only_protected()?;
     let selector = source(cpu, op)?;
     let long = cpu.long_mode();
-    use system_type::*;
+    use descriptor::*;
     let good = match probe(cpu, selector)? {
         Some(d) if reachable(cpu, &d) => {
             let known = match d.kind() & !if matches!(d.kind(), 3 | 11) { BUSY } else { 0 } {

@@ -1,16 +1,15 @@
 //! Hardware task switches (SDM vol. 3, chapter 8): 16-bit and 32-bit TSS, by JMP, CALL, IRET, or through a task gate.
 
-use crate::exec::descriptor::{Descriptor, code_of, is_null, null_segment, system_type};
+use crate::exec::descriptor::{Descriptor, code_of, is_null, null_segment};
 use crate::exec::segment::v8086_segment;
-use crate::fault::{Exec, Flow, vector};
-use crate::flags;
-use crate::state::{Cpu, Segment, attention, bits::*, seg};
-use crate::vmx::reason;
+use crate::fault::{Exec, Flow};
+use crate::state::{Cpu, Segment, attention};
 use crate::walk::{Access, Privilege};
 use ledger::{Family, Kind};
-
-/// DR6.BT: task switch to a task with the T flag.
-const DR6_BT: u64 = 1 << 15;
+use x86::control::*;
+use x86::debug::{DR6_BT, DR7_LE, DR7_LOCAL};
+use x86::vmx::reason;
+use x86::{descriptor, flags, seg, vector};
 
 /// What made the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +104,7 @@ impl Cpu {
 
     /// Checks that a descriptor is that of an available, present TSS.
     pub(crate) fn available_task(&mut self, tss: Descriptor) -> Exec<Descriptor> {
-        let available = matches!(tss.kind(), system_type::TSS16 | system_type::TSS32);
+        let available = matches!(tss.kind(), descriptor::TSS16 | descriptor::TSS32);
         if !tss.is_system() || !available {
             return Err(self.gp_selector(tss.selector));
         }
@@ -124,7 +123,7 @@ impl Cpu {
         }
         let tss = self.read_descriptor(link, vector::TS)?;
         let kind = tss.kind() & !8;
-        if !tss.is_system() || kind != system_type::TSS16 | system_type::BUSY {
+        if !tss.is_system() || kind != descriptor::TSS16 | descriptor::BUSY {
             return Err(self.raise_code(vector::TS, code));
         }
         if !tss.present() {
@@ -191,7 +190,7 @@ impl Cpu {
         self.code_write_allowed = allowed;
         written?;
         self.tr = tss.segment(tss.selector);
-        self.tr.rights |= u32::from(system_type::BUSY);
+        self.tr.rights |= u32::from(descriptor::BUSY);
         self.cr0 |= CR0_TS;
         if self.enter_task_state(&image, new, why).is_err() {
             return Ok(Arrival::Faulted);
@@ -287,7 +286,7 @@ impl Cpu {
         }
         self.set_rflags(new_flags);
         // Local breakpoints belong to the old task.
-        self.dr[7] &= !0x155;
+        self.dr[7] &= !(DR7_LOCAL | DR7_LE);
         for (i, selector) in image.segments.iter().enumerate() {
             self.seg[i] = null_segment(*selector, 0);
         }
@@ -332,7 +331,7 @@ impl Cpu {
             return Err(self.raise_code(vector::TS, code));
         }
         let d = self.read_descriptor(selector, vector::TS)?;
-        if !d.is_system() || d.kind() != system_type::LDT || !d.present() {
+        if !d.is_system() || d.kind() != descriptor::LDT || !d.present() {
             return Err(self.raise_code(vector::TS, code));
         }
         self.ldtr = d.segment(selector);

@@ -1,8 +1,8 @@
 //! What the processors of the two vendors do differently, each as its manual or the processor itself has it.
 
 use crate::Tier;
-use crate::fault::vector;
 use crate::testing::{CODE, DATA, Machine, RAM, Raised, STACK};
+use x86::vector;
 
 const UD: Raised = Raised { vector: vector::UD, code: None };
 

@@ -6,8 +6,8 @@
 use super::{CODE, DATA, Machine, Random, assemble, set_flat_segments, set_long_mode};
 use crate::bus::{Bus, Ident};
 use crate::charged::Charged;
-use crate::ram::{PAGE, Ram};
-use crate::state::{F80, Segment, TableRegister, attention, bits::*, rights, seg};
+use crate::ram::Ram;
+use crate::state::{F80, Segment, TableRegister, attention};
 use crate::{Cpu, Exit, Model, Tier};
 use iced_x86::code_asm::*;
 use ledger::profile::Profile;
@@ -16,6 +16,9 @@ use std::cell::RefCell;
 use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::control::*;
+use x86::page::PAGE;
+use x86::{rights, seg};
 
 /// Pages of code, from [`CODE`] on.
 pub const CODE_PAGES: u64 = 4;

@@ -145,7 +145,7 @@ pub fn found(group: usize) -> M {
 
 /// The base of FS (4) or GS (5).
 pub fn segment_base(segment: u8) -> M {
-    let slot = usize::from(segment == crate::state::seg::GS);
+    let slot = usize::from(segment == x86::seg::GS);
     M::at(R::RSP, from_stack(offset_of!(Running, bases) + 8 * slot))
 }
 

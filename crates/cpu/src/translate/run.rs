@@ -2,21 +2,22 @@
 
 use super::emit::{Access, Event, Source};
 use super::layout::Running;
-use super::trace::{CHEAPEST, DRAIN, MOST_PARTS, SPAN};
+use super::trace::{CHEAPEST, MOST_PARTS, SPAN};
 use super::vector::NEEDS;
 use super::{Code, Key, entry};
 use crate::cache::{BlockCache, NONE};
 use crate::decode::mode;
-use crate::exec::vector::run::{MASKS, XCR0_AVX};
+use crate::exec::vector::run::{AVX_STATE, MASKS};
 use crate::fault::Flow;
-use crate::flags;
 use crate::front::{JUMP_MASK, Mode, PAGE_MASK};
 use crate::native::HOST_MXCSR;
 use crate::op::Op;
-use crate::ram::PAGE;
-use crate::state::{Cpu, NOT_LOADED, bits::*, rights, seg};
+use crate::state::{Cpu, NOT_LOADED};
 use crate::tier::Tier;
 use ledger::{Family, Kind, OriginId, Ticks};
+use x86::control::*;
+use x86::page::PAGE;
+use x86::{flags, rights, seg};
 
 /// Time that translated code runs at most before it leaves.
 const LONGEST: Ticks = 1 << 30;
@@ -38,8 +39,20 @@ pub struct Context {
     origin: OriginId,
     /// Whose counters the current area refers to.
     counted: Option<OriginId>,
+    /// Since when it refers to them.
+    since: Ticks,
+    /// What is taken for the handlers since then, besides the time that they charged.
+    spent: Ticks,
     /// The last block ended with its handler, and where that led was not known.
     indirect: bool,
+}
+
+impl Context {
+    /// Time in which one origin's counters were counted in until now, at least; from now on it is another's.
+    fn spend(&mut self, now: Ticks) -> Ticks {
+        let time = now.wrapping_sub(std::mem::replace(&mut self.since, now));
+        time.saturating_add(std::mem::replace(&mut self.spent, CHEAPEST))
+    }
 }
 
 /// Where in a trace a handler runs an instruction.
@@ -224,6 +237,8 @@ impl Cpu {
             until: started.saturating_add(LONGEST),
             origin: self.origin,
             counted: None,
+            since: started,
+            spent: CHEAPEST,
             indirect: false,
         };
         let running = self.prepare_area(cache, &mut context);
@@ -236,10 +251,8 @@ impl Cpu {
         if left != Code::Plain {
             self.leave_area(&context, cache);
         }
-        cache.translations.pending += self.clock.wrapping_sub(started) + CHEAPEST;
-        if cache.translations.pending >= DRAIN {
-            cache.translations.pending = 0;
-            self.settle(cache);
+        if let Some(origin) = context.counted {
+            cache.spend(origin, context.spend(self.clock), &self.recorder);
         }
         match left {
             Code::Plain if context.indirect => Before::Indirect,
@@ -285,6 +298,7 @@ impl Cpu {
         let jumps = self.front.jumps.expose();
         let area = self.front.current();
         let running = &mut area.running;
+        let mut counts_here = context.counted == Some(context.origin);
         if !std::ptr::eq(context.running, running) {
             if !context.running.is_null() {
                 // SAFETY: the area that was current until now; areas live as long as the processor.
@@ -293,6 +307,7 @@ impl Cpu {
                 running.host_stack = before.host_stack;
             }
             context.running = running;
+            counts_here = false;
             // What stays as it is until the area is left.
             running.page_mask = PAGE_MASK;
             running.offset_mask = PAGE - 1;
@@ -308,9 +323,11 @@ impl Cpu {
             running.non_root = non_root;
             running.targets = targets;
             running.jumps = jumps;
-            context.counted = None;
         }
-        if context.counted != Some(context.origin) {
+        if !counts_here {
+            if let Some(origin) = context.counted {
+                cache.spend(origin, context.spend(self.clock), &self.recorder);
+            }
             context.counted = Some(context.origin);
             running.counts = match self.model.recorded {
                 true => cache.counts(context.origin, &mut self.recorder.borrow_mut()),
@@ -350,7 +367,7 @@ impl Cpu {
     fn refused(&self) -> [u64; NEEDS] {
         let sse = self.cr0 & (CR0_EM | CR0_TS) == 0 && self.cr4 & CR4_OSFXSR != 0;
         let avx =
-            self.cr0 & (CR0_TS | CR0_PE) == CR0_PE && self.cr4 & CR4_OSXSAVE != 0 && self.xcr0 & XCR0_AVX == XCR0_AVX;
+            self.cr0 & (CR0_TS | CR0_PE) == CR0_PE && self.cr4 & CR4_OSXSAVE != 0 && self.xcr0 & AVX_STATE == AVX_STATE;
         // Arithmetic runs under the guest's MXCSR: no exception may come of it.
         let arithmetic = sse && self.vector.mxcsr & MASKS == MASKS;
         [!sse, !arithmetic, !avx, !(avx && arithmetic), self.x87_refused()].map(u64::from)
@@ -360,7 +377,7 @@ impl Cpu {
     /// known and nothing is due.
     fn go_on(&mut self, cache: &mut BlockCache, context: &mut Context) -> *mut Running {
         context.indirect = true;
-        cache.translations.pending += CHEAPEST;
+        context.spent += CHEAPEST;
         let goes_on = self.goes_on(cache);
         let key = match self.key() {
             Some(key) if goes_on => key,

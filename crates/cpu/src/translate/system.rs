@@ -3,13 +3,13 @@
 use super::asm::{M, R};
 use super::emit::{Access, Emit, Event};
 use super::layout::{BUDGET, FIRST, SECOND, TEST, field, host, memory_register, segment_base};
-use crate::exec::msr::SPEC_CTRL;
-use crate::flags;
-use crate::state::bits::CR4_TSD;
-use crate::state::{Cpu, Segment, seg};
+use crate::state::{Cpu, Segment};
 use iced_x86::{Mnemonic, OpKind};
 use ledger::TICKS_PER_CYCLE;
 use std::mem::offset_of;
+use x86::control::CR4_TSD;
+use x86::msr::SPEC_CTRL;
+use x86::{flags, seg};
 
 const RDX: R = R(2);
 

@@ -11,10 +11,10 @@ use super::plan::{Plan, event, plans};
 use crate::cache::{Block, BlockCache, DEAD};
 use crate::decode::{mode, operation};
 use crate::op::Op;
-use crate::ram::PAGE;
 use crate::state::Cpu;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, Ticks};
+use x86::page::PAGE;
 
 /// Blocks of a trace at most.
 pub const MOST_PARTS: usize = 8;

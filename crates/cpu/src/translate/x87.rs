@@ -14,11 +14,12 @@ use super::vector::Need;
 use crate::cache::BlockCache;
 use crate::exec::x87::stack::{data_selector, note_instruction};
 use crate::f80::status::{B, C0, C1, C2, C3, ES, EXCEPTIONS};
-use crate::state::{Cpu, F80, X87, bits::*};
+use crate::state::{Cpu, F80, X87};
 use iced_x86::{Instruction, Mnemonic, OpKind};
 use std::arch::{asm, naked_asm};
 use std::mem::offset_of;
 use std::sync::OnceLock;
+use x86::control::*;
 
 /// What FXSAVE stores.
 #[repr(C, align(16))]

@@ -1,13 +1,13 @@
 //! Checks of VM entry (SDM vol. 3, 26.2 and 26.3). Each failure is named.
 
-use super::controls::{
-    Controls, activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary, secondary,
-};
+use super::controls::Controls;
+use super::controls::supported;
 use super::ept::valid_pointer;
 use crate::capability::Capability;
-use crate::exec::descriptor::system_type;
-use crate::flags;
-use crate::state::{Cpu, Segment, bits::*, rights, seg};
+use crate::state::{Cpu, Segment};
+use x86::control::*;
+use x86::vmx::{activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary, secondary};
+use x86::{descriptor, flags, rights, seg};
 
 /// Result of a check; the error is its name.
 type Check = Result<(), &'static str>;
@@ -26,11 +26,11 @@ impl Cpu {
     /// Checks on the controls (26.2.1).
     pub(super) fn check_controls(&self, c: &Controls) -> Check {
         let second = if c.primary & primary::SECONDARY != 0 { c.secondary } else { 0 };
-        require(c.pin & !pin::ALL == 0, "pin-based control that does not exist")?;
-        require(c.primary & !primary::ALL == 0, "primary processor-based control that does not exist")?;
-        require(second & !secondary::ALL == 0, "secondary processor-based control that does not exist")?;
-        require(c.exit & !exit::ALL == 0, "VM-exit control that does not exist")?;
-        require(c.entry & !entry::ALL == 0, "VM-entry control that does not exist")?;
+        require(c.pin & !supported::PIN == 0, "pin-based control that does not exist")?;
+        require(c.primary & !supported::PRIMARY == 0, "primary processor-based control that does not exist")?;
+        require(second & !supported::SECONDARY == 0, "secondary processor-based control that does not exist")?;
+        require(c.exit & !supported::EXIT == 0, "VM-exit control that does not exist")?;
+        require(c.entry & !supported::ENTRY == 0, "VM-entry control that does not exist")?;
         require(c.cr3_target_count <= 4, "CR3-target count above 4")?;
         require(c.pin & pin::NMI != 0 || c.pin & pin::VIRTUAL_NMIS == 0, "virtual NMIs without NMI exiting")?;
         let window = c.primary & primary::NMI_WINDOW != 0;
@@ -153,15 +153,15 @@ impl Cpu {
         let long = c.entry & entry::IA32E_GUEST != 0;
         let (tr, ldtr) = (&self.tr, &self.ldtr);
         let kind = tr.rights as u8 & 15;
-        let busy = system_type::TSS32 | system_type::BUSY;
-        let good = kind == busy || (!long && kind == system_type::TSS16 | system_type::BUSY);
+        let busy = descriptor::TSS32 | descriptor::BUSY;
+        let good = kind == busy || (!long && kind == descriptor::TSS16 | descriptor::BUSY);
         require(good, "type of TR")?;
         let system = tr.rights & (rights::S | rights::P | rights::UNUSABLE) == rights::P;
         require(system && limit_fits(tr), "access rights of TR")?;
         require(tr.selector & 4 == 0, "TI of TR")?;
         require(self.canonical_base(tr.base), "base of TR")?;
         if ldtr.usable() {
-            require(ldtr.rights as u8 & 15 == system_type::LDT, "type of LDTR")?;
+            require(ldtr.rights as u8 & 15 == descriptor::LDT, "type of LDTR")?;
             let system = ldtr.rights & (rights::S | rights::P) == rights::P;
             require(system && limit_fits(ldtr), "access rights of LDTR")?;
             require(ldtr.selector & 4 == 0, "TI of LDTR")?;
@@ -255,6 +255,5 @@ fn limit_fits(s: &Segment) -> bool {
 
 /// What holds for every usable code or data segment.
 fn well_formed(s: &Segment) -> bool {
-    const RESERVED: u32 = 0xf00 | 0xfffe_0000;
-    s.rights & (rights::S | rights::P) == rights::S | rights::P && s.rights & RESERVED == 0 && limit_fits(s)
+    s.rights & (rights::S | rights::P) == rights::S | rights::P && s.rights & rights::RESERVED == 0 && limit_fits(s)
 }

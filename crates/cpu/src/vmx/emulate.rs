@@ -5,19 +5,19 @@
 //! through the TLB; nothing is charged, and no time passes. What was accessed is reported, so that the hypervisor can set a
 //! price on it and follow up on writes to page tables.
 
-use super::controls::interruptibility;
 use super::invalidate::Flush;
 use crate::cache::BlockCache;
 use crate::decode::execute;
-use crate::fault::{Cause, Exec, vector};
-use crate::flags;
-use crate::ram::PAGE;
-use crate::run::DR6_BS;
+use crate::fault::{Cause, Exec};
 use crate::state::{Cpu, attention};
 use crate::tlb::Entry;
 use crate::walk::{Access, Privilege};
 use std::fmt::Debug;
 use std::rc::Rc;
+use x86::debug::DR6_BS;
+use x86::page::PAGE;
+use x86::vmx::interruptibility;
+use x86::{flags, vector};
 
 /// The registers of a guest that a hypervisor may keep apart from the processor's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl GuestView {
 
     /// Long mode is active.
     pub fn long_mode(&self) -> bool {
-        self.efer & crate::state::bits::EFER_LMA != 0
+        self.efer & x86::control::EFER_LMA != 0
     }
 
     fn load(&self, cpu: &mut Cpu) {

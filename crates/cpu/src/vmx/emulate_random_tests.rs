@@ -1,9 +1,9 @@
 //! Emulation of random instructions against ordinary execution of the same ones.
 
 use super::{GuestView, Outcome};
-use crate::fault::vector;
-use crate::state::{Segment, TableRegister, attention, reg};
+use crate::state::{Segment, TableRegister, attention};
 use crate::testing::{DATA, Machine, RAM, Raised, Random, STACK};
+use x86::{reg, vector};
 
 /// State that both processors start a case from, or end it with.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,17 +1,17 @@
 //! Emulation: what it does, what it reports, and what it leaves alone.
 
-use super::controls::interruptibility;
 use super::{DeviceAccess, Emulation, Flush, GuestPhysical, GuestView, Outcome, Stretch};
 use crate::bus::{Bus, Ident};
-use crate::fault::vector;
-use crate::flags;
 use crate::ram::Ram;
-use crate::state::{Segment, attention, bits::*, reg};
+use crate::state::{Segment, attention};
 use crate::testing::{CODE, DATA, Machine, RAM, STACK};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use std::cell::RefCell;
 use std::rc::Rc;
+use x86::control::*;
+use x86::vmx::interruptibility;
+use x86::{flags, reg, vector};
 
 /// Memory-mapped registers beyond RAM.
 const DEVICE: u64 = 0xfee0_0000;

@@ -1,22 +1,21 @@
 //! Two-dimensional walks against a model of them that is written the other way round: recursive, and over plain words.
 
-use super::controls::{primary, secondary};
-use super::information::reason;
 use crate::Cpu;
-use crate::fault::{Cause, vector};
+use crate::fault::Cause;
 use crate::ram::Ram;
-use crate::state::bits::*;
 use crate::testing::{self, Random};
 use crate::tlb::perm;
 use crate::walk::{Access, Privilege};
+use x86::control::*;
+use x86::page::{ADDRESS, NX};
+use x86::vector;
+use x86::vmx::{primary, reason, secondary};
 
 const RAM: u64 = 4 << 20;
 /// Guest-physical frames of the guest's tables, four for each level, and host frames of EPT's.
 const GUEST: u64 = 0x100;
 const EPT: u64 = 0x200;
 const PHYSICAL: u64 = 46;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-const NX: u64 = 1 << 63;
 
 /// How paging is set up in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

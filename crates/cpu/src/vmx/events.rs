@@ -1,16 +1,14 @@
 //! Events in non-root mode: injection, what exits instead of being delivered, and what happens between instructions.
 
-use super::controls::{Controls, exit, interruption, pin, primary};
-use super::information::{VmExit, reason};
+use super::controls::Controls;
+use super::information::VmExit;
 use crate::exec::interrupt::{Event, Source};
-use crate::fault::{Cause, Exec, Fault, vector};
-use crate::flags;
+use crate::fault::{Cause, Exec, Fault};
 use crate::state::{Cpu, attention};
-
-/// Bits of DR6 that the exit qualification of a debug exception has too.
-const DEBUG_CONDITIONS: u64 = 0xe00f;
-/// Exit qualification of an EPT violation: IRET had unblocked NMIs before it.
-const VIOLATION_NMI_UNBLOCKED: u64 = 1 << 12;
+use x86::debug::DR6_CONDITIONS;
+use x86::vmx::qualification::ept as qualification;
+use x86::vmx::{exit, interruption, pin, primary, reason};
+use x86::{flags, vector};
 
 /// An event that was being delivered: interruption information, error code, and the length of the instruction that made it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +77,7 @@ impl Cpu {
     fn exception_information(&self, event: &Event, length: u32) -> VmExit {
         let what = self.information(event, length);
         let qualification = match event.vector {
-            vector::DB => self.fault_dr6 & DEBUG_CONDITIONS,
+            vector::DB => self.fault_dr6 & DR6_CONDITIONS,
             vector::PF => self.fault_address,
             _ => 0,
         };
@@ -195,7 +193,7 @@ impl Cpu {
             reason::EPT_VIOLATION | reason::EPT_MISCONFIGURATION if !delivered => {
                 self.flags |= flags::RF;
                 if unblocked && self.vm_exit.reason == reason::EPT_VIOLATION {
-                    self.vm_exit.qualification |= VIOLATION_NMI_UNBLOCKED;
+                    self.vm_exit.qualification |= qualification::NMI_UNBLOCKED;
                 }
             }
             reason::EPT_VIOLATION | reason::EPT_MISCONFIGURATION | reason::TASK_SWITCH => {}

@@ -1,15 +1,15 @@
 //! Instructions that exit: when, and what they report. Handlers come here after the faults that have priority over an exit
 //! (SDM vol. 3, 25.1.1): #UD, privilege, I/O permission.
 
-use super::controls::{primary, secondary};
-use super::information::reason;
 use crate::exec;
 use crate::fault::{Exec, Fault, Flow};
 use crate::op::{NO_REG, Op, SEG_FLAT};
-use crate::state::{Cpu, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, TICKS_PER_CYCLE};
+use x86::seg;
+use x86::vmx::{primary, reason, secondary};
 
 /// Rows of the instructions that VMX brought. Outside non-root mode they do not exist: the processor offers no root mode to
 /// software.

@@ -1,8 +1,8 @@
 //! What is invalidated in the TLB, and by whom.
 
 use super::NonRoot;
-use super::controls::secondary;
 use crate::state::Cpu;
+use x86::vmx::secondary;
 
 /// What an instruction invalidates, of the current VPID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

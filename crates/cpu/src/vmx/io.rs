@@ -1,19 +1,12 @@
 //! Ports: which accesses exit.
 
-use super::controls::{IoBitmap, primary};
-use super::information::reason;
+use super::controls::IoBitmap;
 use crate::fault::Exec;
 use crate::op::{Op, SEG_FLAT, address_mask};
-use crate::state::{Cpu, reg, seg};
-
-/// Exit qualification of I/O instructions (SDM vol. 3, table 27-5).
-pub(crate) mod qualification {
-    pub const IN: u64 = 1 << 3;
-    pub const STRING: u64 = 1 << 4;
-    pub const REP: u64 = 1 << 5;
-    pub const IMMEDIATE: u64 = 1 << 6;
-    pub const PORT_SHIFT: u32 = 16;
-}
+use crate::state::Cpu;
+use x86::vmx::qualification::io as qualification;
+use x86::vmx::{primary, reason};
+use x86::{reg, seg};
 
 /// Whether the bitmap has one of the `size` ports from `port`, or they go on beyond the last port.
 fn in_bitmap(bitmap: &IoBitmap, port: u16, size: u8) -> bool {
@@ -44,7 +37,8 @@ impl Cpu {
         if !self.port_exits(port, size) {
             return Ok(());
         }
-        let qualification = u64::from(port) << qualification::PORT_SHIFT | kind | u64::from(size.wrapping_sub(1) & 7);
+        let qualification =
+            u64::from(port) << qualification::PORT_SHIFT | kind | u64::from(size.wrapping_sub(1)) & qualification::SIZE;
         Err(self.exit_fault(reason::IO, qualification))
     }
 

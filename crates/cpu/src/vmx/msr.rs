@@ -1,16 +1,9 @@
 //! RDMSR and WRMSR: which registers exit.
 
-use super::controls::primary;
-use super::information::reason;
 use crate::fault::Exec;
 use crate::state::Cpu;
-
-/// Bytes of one of the four parts of the bitmap: reads and writes of low registers, then of high ones.
-const PART: usize = 1024;
-/// First of the high registers.
-const HIGH: u32 = 0xc000_0000;
-/// Registers in a range.
-const RANGE: u32 = 0x2000;
+use x86::msr::{BITMAP_HIGH as HIGH, BITMAP_PART as PART, BITMAP_REGISTERS as RANGE};
+use x86::vmx::{primary, reason};
 
 impl Cpu {
     fn msr_exits(&self, index: u32, write: bool) -> bool {

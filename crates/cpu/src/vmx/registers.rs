@@ -1,20 +1,12 @@
 //! Control registers in non-root mode: masks and shadows, what exits, and what a write that does not exit does.
 
-use super::controls::{Controls, primary, secondary};
-use super::information::reason;
+use super::controls::Controls;
 use crate::fault::Exec;
 use crate::op::Op;
-use crate::state::{Cpu, bits::*};
-
-/// Exit qualification of control-register accesses (SDM vol. 3, table 27-3).
-mod qualification {
-    pub const FROM: u64 = 1 << 4;
-    pub const CLTS: u64 = 2 << 4;
-    pub const LMSW: u64 = 3 << 4;
-    pub const LMSW_MEMORY: u64 = 1 << 6;
-    pub const REGISTER_SHIFT: u32 = 8;
-    pub const SOURCE_SHIFT: u32 = 16;
-}
+use crate::state::Cpu;
+use x86::control::*;
+use x86::vmx::qualification::control_register as qualification;
+use x86::vmx::{primary, reason, secondary};
 
 /// Bits of CR0 that LMSW can reach.
 const LMSW_BITS: u64 = CR0_PE | CR0_MP | CR0_EM | CR0_TS;

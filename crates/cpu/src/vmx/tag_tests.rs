@@ -1,13 +1,14 @@
 //! Translations tagged with VPID, EPT pointer and PCID: which stay, which go, and what the fast paths make of it.
 
-use super::information::reason;
-use super::{Controls, Flush, Invept, Invvpid, entry, primary, secondary};
+use super::{Controls, Flush, Invept, Invvpid};
 use crate::Exit;
-use crate::fault::{Cause, vector};
+use crate::fault::Cause;
 use crate::op::SEG_FLAT;
-use crate::state::bits::*;
 use crate::testing::{CODE, DATA, Machine};
 use iced_x86::code_asm::*;
+use x86::control::*;
+use x86::vector;
+use x86::vmx::{entry, primary, reason, secondary};
 
 /// The guest's page table for the two megabytes of DATA, one for its GiB, and three pages with different contents.
 const TABLE: u64 = 0x4000;

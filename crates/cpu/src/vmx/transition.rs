@@ -1,12 +1,13 @@
 //! VM entry and exit: between root and non-root mode.
 
 use super::PREEMPTION_TIMER_SHIFT;
-use super::controls::{Controls, activity, entry, exit, interruptibility, interruption, pending_debug, pin, secondary};
-use super::information::{VmExit, reason};
+use super::controls::Controls;
+use super::information::VmExit;
 use crate::fault::{Cause, Fault};
-use crate::flags;
-use crate::state::{Cpu, attention, rights, seg};
+use crate::state::{Cpu, attention};
 use ledger::{Family, Kind, TICKS_PER_CYCLE, Ticks};
+use x86::vmx::{activity, entry, exit, interruptibility, interruption, pending_debug, pin, reason, secondary};
+use x86::{flags, rights, seg};
 
 /// Interruptibility, and what [`Cpu::attention`] has for it.
 const BLOCKING: [(u32, u32); 2] =

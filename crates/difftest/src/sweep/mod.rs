@@ -11,12 +11,12 @@ use crate::emulated::{Emulated, host_cpuid};
 use crate::layout::{ARENA, ARENA_LEN, CODE, PAGE, STACK, SWEEP, writable};
 use crate::native::{Native, Trap, Unavailable};
 use crate::state::State;
-use cpu::fault::vector;
 use cpu::model::CpuidEntry;
 use iced_x86::{Code, CpuidFeature, Formatter, GasFormatter, Instruction};
 use serde::{Deserialize, Serialize};
 use space::{AT, DATA, Encoding, Map};
 use std::collections::BTreeMap;
+use x86::vector;
 
 /// What an instruction leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,8 +5,8 @@ use crate::events::vector;
 use crate::failure::Failure;
 use crate::registers::Visible;
 use crate::vcpu::{Context, Step};
-use cpu::state::bits::CR4_PCIDE;
 use ledger::Operation;
+use x86::control::CR4_PCIDE;
 
 /// No flush: bit 63 of what is moved to CR3 while CR4.PCIDE is set.
 const CR3_NO_FLUSH: u64 = 1 << 63;

@@ -3,8 +3,8 @@
 use crate::events::vector;
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
-use cpu::state::reg;
 use ledger::Operation;
+use x86::reg;
 
 /// Exit for CPUID.
 pub(super) fn cpuid(context: &mut Context) -> Result<Step, Failure> {

@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
-use cpu::vmx::{interruptibility, interruption};
 use ledger::Operation;
+use x86::vmx::{interruptibility, interruption};
 
 /// NMIs were unblocked by an IRET that then violated.
 const NMI_UNBLOCKED: u64 = 1 << 12;

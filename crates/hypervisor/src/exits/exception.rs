@@ -3,10 +3,10 @@
 use crate::events::vector;
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
-use cpu::flags;
 use cpu::state::attention;
-use cpu::vmx::{interruptibility, interruption, pending_debug};
 use ledger::Operation;
+use x86::flags;
+use x86::vmx::{interruptibility, interruption, pending_debug};
 
 /// Exit for an exception or an NMI.
 pub(super) fn exception_or_nmi(context: &mut Context) -> Result<Step, Failure> {

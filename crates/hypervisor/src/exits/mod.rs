@@ -13,10 +13,10 @@ mod task;
 
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
-use cpu::flags;
-use cpu::vmx::{interruptibility, reason};
 use ledger::Operation;
 use ledger::operation::exit_reason_name;
+use x86::flags;
+use x86::vmx::{interruptibility, reason};
 
 /// What handles an exit.
 type Handler = fn(&mut Context) -> Result<Step, Failure>;

@@ -6,9 +6,9 @@ use crate::events::vector;
 use crate::failure::Failure;
 use crate::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE};
 use crate::vcpu::{Context, Step};
-use cpu::state::reg;
 use ledger::Operation;
 use std::rc::Rc;
+use x86::reg;
 
 /// Registers of the local APIC and its deadline timer.
 fn of_apic(index: u32) -> bool {

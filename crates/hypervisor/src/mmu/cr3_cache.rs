@@ -7,7 +7,7 @@
 use super::pool::Keeping;
 use super::roots::{RootSet, VcpuMmu};
 use super::{Guest, Mmu, MmuError};
-use cpu::state::bits::*;
+use x86::control::*;
 
 /// A page directory pointer table whose PDPTEs are behind cached roots.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,10 +3,10 @@
 use super::role::Paging;
 use super::spte::{ALL, EXEC, USER, WRITE};
 use super::{Guest, Mmu};
-use cpu::flags;
-use cpu::state::bits::*;
-use cpu::walk::code;
 use ledger::Operation;
+use x86::control::*;
+use x86::flags;
+use x86::page::code;
 
 const P: u64 = 1;
 const RW: u64 = 2;

@@ -6,8 +6,8 @@ use super::role::{CR0_ROLE, CR4_ROLE, Paging, Role};
 use super::spte::Format;
 use super::{Flushes, Guest, Mmu, MmuError, Root};
 use crate::config::{Cr0Wp, MmuMode};
-use cpu::state::bits::*;
 use ledger::Operation;
+use x86::control::*;
 
 /// Roots of other address spaces that a virtual processor keeps beside the current one (64-bit guests).
 const KEPT: usize = 3;

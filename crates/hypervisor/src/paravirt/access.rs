@@ -7,10 +7,10 @@ use super::rom::hypercall_code;
 use crate::failure::Failure;
 use crate::vcpu::Context;
 use cpu::Cpu;
-use cpu::ram::PAGE;
-use cpu::state::bits::CR4_PCIDE;
-use cpu::state::reg;
 use ledger::Operation;
+use x86::control::CR4_PCIDE;
+use x86::page::PAGE;
+use x86::reg;
 
 /// Bit of the MSRs that enables what the address is for.
 const ENABLE: u64 = 1;

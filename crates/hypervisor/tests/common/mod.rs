@@ -3,7 +3,7 @@
 
 use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
-use cpu::state::{Segment, TableRegister, attention, bits::*, reg, rights, seg};
+use cpu::state::{Segment, TableRegister, attention};
 use cpu::testing::{assemble, set_flat_segments, set_long_mode};
 use cpu::{BlockCache, Cpu, Exit, Ram};
 use hypervisor::config::{Config, Cr0Wp, MmuMode};
@@ -16,6 +16,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::control::*;
+use x86::{reg, rights, seg};
 
 /// Bytes of guest memory.
 pub const RAM: u64 = 16 << 20;
@@ -325,7 +327,7 @@ impl Guest {
         loop {
             let exit = self.run(1_000_000).unwrap_or_else(|failure| panic!("{failure}"));
             match exit {
-                Exit::Halt if self.cpu.flags & cpu::flags::IF == 0 => return,
+                Exit::Halt if self.cpu.flags & x86::flags::IF == 0 => return,
                 Exit::Halt if self.bus.borrow().interrupts.is_empty() => panic!("nothing wakes the guest"),
                 Exit::Shutdown => panic!("triple fault at {:#x}", self.cpu.rip),
                 _ => assert!(self.cpu.clock < end, "the guest does not end; it is at {:#x}", self.cpu.rip),

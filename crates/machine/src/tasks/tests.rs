@@ -5,7 +5,7 @@ use crate::board::{Board, Parts};
 use crate::devices::marker;
 use crate::vcpus::{Activity, Vcpus};
 use cpu::model::{CpuidEntry, CpuidRegs};
-use cpu::state::{Segment, seg};
+use cpu::state::Segment;
 use cpu::testing::assemble;
 use iced_x86::IcedError;
 use iced_x86::code_asm::{CodeAssembler, CodeLabel, al, dx, edi, esi};
@@ -14,6 +14,7 @@ use ledger::{Context, Costs, Family, Geometry, Recorder};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::seg;
 
 const START: u64 = 0x1000;
 const NAME: u32 = 0x9000;

@@ -1,11 +1,12 @@
 //! Masked moves: only the elements that the mask selects touch memory.
 
 use crate::exec::vector::run::{enter_mmx, mmx_ready, ready};
-use crate::fault::{Cause, Exec, Flow, vector};
+use crate::fault::{Cause, Exec, Flow};
 use crate::op::{Handler, Op, address_mask};
-use crate::ram::PAGE;
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use iced_x86::{EncodingKind, Instruction, Mnemonic::*, OpKind};
+use x86::page::PAGE;
+use x86::{reg, vector};
 
 /// Binds a masked move.
 pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {

@@ -2,11 +2,12 @@
 
 use crate::exec::vector::exact;
 use crate::exec::vector::form::{Dot, Form, Tiny};
-use crate::fault::{Exec, Fault, Flow, vector};
-use crate::flags;
+use crate::fault::{Exec, Fault, Flow};
 use crate::native::{Extra, HOST_MXCSR, Kind, load_mxcsr};
 use crate::op::Op;
-use crate::state::{Cpu, F80, NOT_LOADED, bits::*};
+use crate::state::{Cpu, F80, NOT_LOADED};
+use x86::control::*;
+use x86::{flags, vector};
 
 /// MXCSR: the six exception flags.
 pub const FLAGS: u32 = 0x3f;
@@ -25,7 +26,7 @@ const UE: u32 = 1 << 4;
 const PE: u32 = 1 << 5;
 
 /// XCR0: SSE and AVX state.
-pub(crate) const XCR0_AVX: u64 = 6;
+pub(crate) const AVX_STATE: u64 = XCR0_SSE | XCR0_AVX;
 /// x87 status: an unmasked exception is pending.
 const ES: u16 = 1 << 7;
 /// x87 status: top of stack.
@@ -41,7 +42,7 @@ pub fn ready<const VEX: bool>(cpu: &mut Cpu) -> Exec {
     let ok = if VEX {
         cpu.cr0 & (CR0_TS | CR0_PE) == CR0_PE
             && cpu.cr4 & CR4_OSXSAVE != 0
-            && cpu.xcr0 & XCR0_AVX == XCR0_AVX
+            && cpu.xcr0 & AVX_STATE == AVX_STATE
             && cpu.flags & flags::VM == 0
     } else {
         cpu.cr0 & (CR0_EM | CR0_TS) == 0 && cpu.cr4 & CR4_OSFXSR != 0
@@ -52,7 +53,7 @@ pub fn ready<const VEX: bool>(cpu: &mut Cpu) -> Exec {
 #[cold]
 fn not_ready(cpu: &mut Cpu, vex: bool) -> Fault {
     let exists = if vex {
-        cpu.protected() && !cpu.v8086() && cpu.cr4 & CR4_OSXSAVE != 0 && cpu.xcr0 & XCR0_AVX == XCR0_AVX
+        cpu.protected() && !cpu.v8086() && cpu.cr4 & CR4_OSXSAVE != 0 && cpu.xcr0 & AVX_STATE == AVX_STATE
     } else {
         cpu.cr0 & CR0_EM == 0 && cpu.cr4 & CR4_OSFXSR != 0
     };

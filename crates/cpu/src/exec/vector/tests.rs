@@ -2,11 +2,11 @@
 
 use crate::exec::vector::rows;
 use crate::native::publish;
-use crate::state::reg;
 use crate::testing::{DATA, Machine, Raised, Random, step_bytes};
 use iced_x86::{
     Code, Encoder, EncodingKind, Instruction, MemoryOperand, Mnemonic, OpCodeOperandKind as Kind, OpKind, Register,
 };
+use x86::reg;
 
 #[test]
 fn movsd_and_cmpsd_match_the_host() {

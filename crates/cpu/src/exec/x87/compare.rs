@@ -3,11 +3,11 @@
 use crate::exec::x87::stack::{bound, enter, note, report};
 use crate::f80::{self, Class, status::*};
 use crate::fault::{Exec, Flow};
-use crate::flags;
 use crate::op::{Handler, Op};
 use crate::state::{Cpu, F80};
 use iced_x86::Instruction;
 use std::cmp::Ordering;
+use x86::flags;
 
 /// What to compare with: the value, or an empty register.
 type Operand = Option<F80>;

@@ -4,8 +4,10 @@ use crate::exec::x87::stack::{available, enter, load_bytes, note, pending, store
 use crate::f80::status::*;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, F80, bits::*, reg};
+use crate::state::{Cpu, F80};
 use iced_x86::Instruction;
+use x86::control::*;
+use x86::reg;
 
 /// Bits of the control word that can be written; bit 6 reads as 1.
 const CONTROL: u16 = 0x1f3f;

@@ -1,11 +1,12 @@
 //! The register stack, what every x87 instruction checks first, and how it reports exceptions.
 
 use crate::f80::status::*;
-use crate::fault::{Exec, vector};
-use crate::flags;
+use crate::fault::Exec;
 use crate::op::{Handler, Op, SEG_FLAT};
-use crate::state::{Cpu, F80, X87, bits::*, seg};
+use crate::state::{Cpu, F80, X87};
 use iced_x86::{Instruction, OpCodeOperandKind, Register};
+use x86::control::*;
+use x86::{flags, seg, vector};
 
 impl X87 {
     /// Number of the physical register that is ST(0).

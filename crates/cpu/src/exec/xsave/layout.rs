@@ -3,17 +3,9 @@
 use crate::model::CpuidRegs;
 use crate::state::Cpu;
 use iced_x86::Code;
+use x86::control::*;
 
 use crate::features::Features;
-
-/// x87 state.
-pub const X87: u64 = 1 << 0;
-/// SSE state.
-pub const SSE: u64 = 1 << 1;
-/// AVX state: the upper halves of the YMM registers.
-pub const AVX: u64 = 1 << 2;
-/// PKRU.
-pub const PKRU: u64 = 1 << 9;
 
 /// Bytes of the legacy region and the header.
 pub const HEADER_END: usize = 576;
@@ -38,12 +30,12 @@ pub const LONGEST: usize = 840;
 /// The state components this model supports: what may be set in XCR0. IA32_XSS has none.
 pub fn supported(cpu: &Cpu) -> u64 {
     let has = |code| cpu.features.contains(Features::needed(code));
-    let mut mask = X87 | SSE;
+    let mut mask = XCR0_X87 | XCR0_SSE;
     if has(Code::VEX_Vzeroupper) {
-        mask |= AVX;
+        mask |= XCR0_AVX;
     }
     if has(Code::Wrpkru) {
-        mask |= PKRU;
+        mask |= XCR0_PKRU;
     }
     mask
 }

@@ -1,10 +1,10 @@
 //! State saving, against the architecture's words and against images made by the host.
 
 use super::*;
-use crate::fault::vector;
 use crate::state::F80;
 use crate::testing::{DATA, Machine, Raised, host_is_amd};
 use iced_x86::code_asm::*;
+use x86::vector;
 
 const GP: Raised = Raised { vector: vector::GP, code: Some(0) };
 const UD: Raised = Raised { vector: vector::UD, code: None };
@@ -14,7 +14,7 @@ const NM: Raised = Raised { vector: vector::NM, code: None };
 fn machine(cpl: u8) -> Machine {
     let mut m = Machine::long64(cpl);
     m.cpu.cr4 |= CR4_PKE;
-    m.cpu.xcr0 = X87 | SSE | AVX | PKRU;
+    m.cpu.xcr0 = XCR0_X87 | XCR0_SSE | XCR0_AVX | XCR0_PKRU;
     fill(&mut m);
     m.poke(DATA, &[0xab; 1024]);
     m.poke(DATA + 512, &[0; 64]);
@@ -93,7 +93,7 @@ fn everything_comes_back() {
         request(&mut m, u64::MAX);
         m.poke(DATA + 512, &[0; 64]);
         m.execute(save).unwrap();
-        assert_eq!(u64::from_le_bytes(m.peek(DATA + 512)), SSE | AVX);
+        assert_eq!(u64::from_le_bytes(m.peek(DATA + 512)), XCR0_SSE | XCR0_AVX);
         fill(&mut m);
         request(&mut m, u64::MAX);
         m.execute(restore).unwrap();
@@ -106,7 +106,7 @@ fn everything_comes_back() {
 fn unrequested_components_are_left_alone() {
     let mut m = machine(3);
     m.poke(DATA + 512, &0xffu64.to_le_bytes());
-    request(&mut m, AVX);
+    request(&mut m, XCR0_AVX);
     m.execute(|a| a.xsave64(ptr(DATA))).unwrap();
     let area: [u8; 1024] = m.peek(DATA);
     assert!(area[..24].iter().all(|b| *b == 0xab) && area[32..512].iter().all(|b| *b == 0xab));
@@ -119,11 +119,11 @@ fn unrequested_components_are_left_alone() {
 #[test]
 fn compacted_areas_have_no_holes() {
     let mut m = machine(3);
-    request(&mut m, X87 | PKRU);
+    request(&mut m, XCR0_X87 | XCR0_PKRU);
     m.execute(|a| a.xsavec64(ptr(DATA))).unwrap();
     let area: [u8; 1024] = m.peek(DATA);
-    assert_eq!(area[512..520], (X87 | PKRU).to_le_bytes());
-    assert_eq!(area[520..528], (COMPACTED | X87 | PKRU).to_le_bytes());
+    assert_eq!(area[512..520], (XCR0_X87 | XCR0_PKRU).to_le_bytes());
+    assert_eq!(area[520..528], (COMPACTED | XCR0_X87 | XCR0_PKRU).to_le_bytes());
     assert_eq!(area[576..584], 4u64.to_le_bytes());
     // MXCSR belongs to SSE alone here.
     assert_eq!(area[24..32], [0xab; 8]);
@@ -137,7 +137,7 @@ fn bad_headers_are_general_protection() {
         (0, 1, 0),
         (0, 0, 1),
         (0, COMPACTED | 1 << 5, 0),
-        (AVX, COMPACTED | SSE, 0),
+        (XCR0_AVX, COMPACTED | XCR0_SSE, 0),
         (0, COMPACTED, 1),
     ] {
         let mut m = machine(3);
@@ -158,12 +158,12 @@ fn bad_headers_are_general_protection() {
 fn reserved_mxcsr_bits_are_general_protection() {
     let mut m = machine(3);
     m.poke(DATA + 24, &0x1_1f80u32.to_le_bytes());
-    request(&mut m, SSE);
+    request(&mut m, XCR0_SSE);
     assert_eq!(m.execute(|a| a.xrstor64(ptr(DATA))), Err(GP));
     assert_eq!(m.execute(|a| a.fxrstor64(ptr(DATA))), Err(GP));
     assert_eq!(m.execute(|a| a.ldmxcsr(dword_ptr(DATA + 24))), Err(GP));
     // x87 alone does not look at it.
-    request(&mut m, X87);
+    request(&mut m, XCR0_X87);
     m.execute(|a| a.xrstor64(ptr(DATA))).unwrap();
 }
 

@@ -1,12 +1,11 @@
 //! VM entries that fail, by name.
 
-use super::super::{
-    Controls, EntryFailure, activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary, reason,
-    secondary,
-};
+use super::super::{Controls, EntryFailure};
 use super::{Guest, Mode};
-use crate::flags;
-use crate::state::{Cpu, bits::*, seg};
+use crate::state::Cpu;
+use x86::control::*;
+use x86::vmx::{activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary, reason, secondary};
+use x86::{flags, seg};
 
 const VALID: u32 = interruption::VALID;
 

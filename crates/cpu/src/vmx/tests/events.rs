@@ -1,16 +1,16 @@
 //! Events in non-root mode: what exits, what is injected, and what an exit on the way reports.
 
-use super::super::{interruptibility, interruption, pending_debug, pin, primary, reason};
 use super::{Guest, HANDLERS, IDT, LONG, Mode};
 use crate::Exit;
 use crate::bus::{Bus, Ident};
-use crate::fault::vector;
-use crate::flags;
-use crate::state::{Cpu, attention, bits::*, reg};
+use crate::state::{Cpu, attention};
 use crate::testing::{CODE, DATA, NullBus, RAM, STACK};
 use iced_x86::code_asm::*;
 use std::cell::RefCell;
 use std::rc::Rc;
+use x86::control::*;
+use x86::vmx::{interruptibility, interruption, pending_debug, pin, primary, reason};
+use x86::{flags, reg, vector};
 
 const VALID: u32 = interruption::VALID;
 const HARDWARE: u32 = VALID | interruption::HARDWARE_EXCEPTION;
@@ -193,7 +193,7 @@ fn external_interrupts_exit_whatever_the_flag() {
     let mut guest = Guest::long()
         .with(|c| {
             c.pin = pin::EXTERNAL_INTERRUPT;
-            c.exit = super::super::exit::ACKNOWLEDGE_INTERRUPT;
+            c.exit = x86::vmx::exit::ACKNOWLEDGE_INTERRUPT;
         })
         .set(|cpu| interrupt(cpu, 0x31))
         .code(|a| a.nop());
@@ -518,7 +518,7 @@ fn the_preemption_timer_exits() {
     let mut guest = Guest::long()
         .with(|c| {
             c.pin = pin::PREEMPTION_TIMER;
-            c.exit = super::super::exit::SAVE_PREEMPTION_TIMER;
+            c.exit = x86::vmx::exit::SAVE_PREEMPTION_TIMER;
             c.preemption_timer = 10;
         })
         .code(|a| {

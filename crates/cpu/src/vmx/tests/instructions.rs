@@ -1,14 +1,16 @@
 //! Instructions that exit, and those that do not.
 
-use super::super::{Controls, pin, primary, reason, secondary};
+use super::super::Controls;
 use super::{Guest, LONG, Mode};
 use crate::Exit;
-use crate::fault::vector;
-use crate::state::{Cpu, bits::*, reg};
+use crate::state::Cpu;
 use crate::testing::DATA;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use std::rc::Rc;
+use x86::control::*;
+use x86::vmx::{pin, primary, reason, secondary};
+use x86::{reg, vector};
 
 type Write = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 type Change = fn(&mut Controls);
@@ -407,7 +409,7 @@ fn strings_of_ports() {
                 cpu.gpr[usize::from(reg::RCX)] = 5;
                 cpu.gpr[usize::from(reg::RSI)] = DATA;
                 cpu.gpr[usize::from(reg::RDI)] = DATA + 0x100;
-                cpu.seg[usize::from(crate::state::seg::FS)].base = 0x1000;
+                cpu.seg[usize::from(x86::seg::FS)].base = 0x1000;
             })
             .code(write);
         let exit = guest.exit();
@@ -528,6 +530,6 @@ fn hlt_without_exit_waits_in_the_guest() {
     guest.m.cpu.attend(crate::state::attention::INTR);
     assert_eq!(guest.m.run(LONG), Exit::Vm);
     assert_eq!(guest.m.cpu.vm_exit.reason, reason::EXTERNAL_INTERRUPT);
-    assert_eq!(guest.m.cpu.controls().activity, super::super::activity::HLT);
+    assert_eq!(guest.m.cpu.controls().activity, x86::vmx::activity::HLT);
     assert_eq!(guest.offset(), 1);
 }

@@ -6,14 +6,17 @@ mod instructions;
 mod random;
 mod state;
 
-use super::{Controls, EntryFailure, VmExit, entry, primary, secondary};
+use super::{Controls, EntryFailure, VmExit};
 use crate::Exit;
 use crate::cache::BlockCache;
 use crate::ram::Ram;
-use crate::state::{Cpu, Segment, TableRegister, bits::*, reg, rights, seg};
+use crate::state::{Cpu, Segment, TableRegister};
 use crate::testing::{CODE, DATA, Machine, RAM, STACK, cpu, set_flat_segments};
 use iced_x86::IcedError;
 use iced_x86::code_asm::CodeAssembler;
+use x86::control::*;
+use x86::vmx::{entry, primary, secondary};
+use x86::{reg, rights, seg};
 
 /// A time by which every test guest has exited.
 const LONG: u64 = 1 << 40;

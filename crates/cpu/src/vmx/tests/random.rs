@@ -1,12 +1,13 @@
 //! Random code: a guest that may do everything computes what it would without a hypervisor, and an exit changes nothing.
 
-use super::super::{activity, entry, exit, pin, primary, reason, secondary};
+use super::super::controls::supported;
 use super::{Guest, LONG, Mode};
 use crate::Exit;
-use crate::flags;
-use crate::state::{Cpu, attention, reg};
+use crate::state::{Cpu, attention};
 use crate::testing::{DATA, Random, STACK};
 use std::rc::Rc;
+use x86::vmx::{activity, entry, exit, pin, primary, reason, secondary};
+use x86::{flags, reg};
 
 /// Cycles after which code that goes on and on is left alone.
 const CYCLES: u64 = 2000;
@@ -179,9 +180,9 @@ fn an_exit_changes_nothing_and_leaves_a_state_that_can_be_entered() {
             c.pin = pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS | pin::PREEMPTION_TIMER;
             c.exit = exit::SAVE_PREEMPTION_TIMER;
             c.preemption_timer = 200;
-            c.primary |= primary::ALL & !(primary::INTERRUPT_WINDOW | primary::NMI_WINDOW | primary::IO_BITMAPS);
+            c.primary |= supported::PRIMARY & !(primary::INTERRUPT_WINDOW | primary::NMI_WINDOW | primary::IO_BITMAPS);
             c.primary &= !(primary::MSR_BITMAPS | primary::MONITOR_TRAP);
-            c.secondary |= secondary::ALL
+            c.secondary |= supported::SECONDARY
                 & !(secondary::EPT | secondary::UNRESTRICTED_GUEST | secondary::VPID | secondary::PAUSE_LOOP);
             c.exception_bitmap = seed as u32 | 1 << 8;
             c.cr0_mask = u64::MAX;

@@ -1,17 +1,16 @@
 //! What an exit leaves of blocking, activity and pending traps, exits for memory in the middle of things, and virtual-8086
 //! mode.
 
-use super::super::{
-    Controls, activity, interruptibility, interruption, pending_debug, pin, primary, reason, secondary,
-};
+use super::super::Controls;
 use super::{EPT, Guest, Mode, unrestricted};
 use crate::Exit;
 use crate::cache::BlockCache;
-use crate::fault::vector;
-use crate::flags;
-use crate::state::{Segment, bits::*, reg, seg};
+use crate::state::Segment;
 use crate::testing::DATA;
 use iced_x86::code_asm::*;
+use x86::control::*;
+use x86::vmx::{activity, interruptibility, interruption, pending_debug, pin, primary, reason, secondary};
+use x86::{flags, reg, seg, vector};
 
 const VALID: u32 = interruption::VALID;
 /// Memory of the guest that EPT does not map, when asked to.

@@ -8,11 +8,12 @@ use super::role::Paging;
 use super::spte::{self, index};
 use super::*;
 use cpu::fault::Cause;
-use cpu::state::bits::*;
 use cpu::tlb::Entry;
-use cpu::walk::{Access, Privilege, code};
+use cpu::walk::{Access, Privilege};
 use cpu::{Cpu, testing};
 use std::collections::BTreeMap;
+use x86::control::*;
+use x86::page::code;
 
 /// Host-physical address of the pool.
 const POOL: u64 = 0xd000_0000;
