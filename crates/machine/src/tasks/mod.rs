@@ -284,7 +284,7 @@ impl Tasks {
         }
     }
 
-    /// The guest said something through the marker ports.
+    /// The guest said something through the marker ports. It may concern all processors: the caller publishes it for each.
     pub fn mark(&mut self, mark: &Mark, cpu: &mut Cpu) {
         let now = cpu.clock;
         let recorder = cpu.recorder.clone();
@@ -327,7 +327,6 @@ impl Tasks {
         let processor = &mut self.processors[cpu.index];
         (processor.task, processor.number) = (id, number);
         cpu.charged.nesting = Nesting::default();
-        self.publish(cpu);
     }
 
     /// Charges what a processor does to its current task and region from now on.
