@@ -254,7 +254,7 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<(Measured, Vec<String>),
 
 /// The outcome of one cell.
 pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
-    let failed = |reason: String, tail: Vec<String>| Some(Failure { reason, tail });
+    let failed = |reason: String, tail: Vec<String>| Some(Failure { reason, tail, ran: true });
     let (found, failure) = match outcome {
         Outcome::Failed(failure) => (None, Some(failure.clone())),
         Outcome::Interrupted => (None, failed("was interrupted".to_owned(), Vec::new())),

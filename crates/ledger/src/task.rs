@@ -17,6 +17,15 @@ pub enum TaskKind {
 impl TaskKind {
     /// All of them, in the order of their declaration.
     pub const ALL: [Self; 3] = [Self::Process, Self::KernelThread, Self::Idle];
+
+    /// The identifier used in machine-readable output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::KernelThread => "kernel-thread",
+            Self::Idle => "idle",
+        }
+    }
 }
 
 /// A task of the guest. A program that a process executes makes it another task, since its name changes.
@@ -74,6 +83,15 @@ pub enum Context {
 impl Context {
     /// All of them, in the order of their declaration.
     pub const ALL: [Self; 3] = [Self::Task, Self::SoftInterrupt, Self::Interrupt];
+
+    /// The identifier used in machine-readable output.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Task => "task",
+            Self::SoftInterrupt => "soft-interrupt",
+            Self::Interrupt => "interrupt",
+        }
+    }
 }
 
 /// The tasks of a run, each with a number, and each with the one that stands for all of its name. That depends on the order in which the guest has

@@ -158,8 +158,13 @@ pub(super) fn profile(file: &str, text: &str) -> Result<Profile, ProfileError> {
     let mut table = table_of(file, text)?;
     if let Some(base) = table.remove("base") {
         let error = |reason: String| ProfileError::Value { file: file.to_owned(), key: "base".to_owned(), reason };
-        let Value::String(name) = base else { return Err(error("should be a string".to_owned())) };
-        let base = table_of(&name, built_in(&name).map_err(|e| error(e.to_string()))?)?;
+        let Value::String(name) = base else { return Err(error(format!("should be a string, is {}", a(&base)))) };
+        // A file is no base.
+        let text = built_in(&name).map_err(|unknown| match unknown {
+            ProfileError::Unknown { name, known } => error(format!("'{name}' is none of {known}")),
+            other => other,
+        })?;
+        let base = table_of(&name, text)?;
         if base.contains_key("base") {
             return Err(error(format!("{name} has a base itself")));
         }
