@@ -213,7 +213,8 @@ impl<'a> Selection<'a> {
             let is = |known: &crate::Task| known.pid == number || known.tid == number;
             tasks.clone().skip(1).any(|(known, _)| is(known)).then_some(Wanted::Number(number))
         };
-        let context = || crate::Context::ALL.into_iter().find(|context| lines::context_name(*context) == Some(task));
+        let context =
+            || crate::Context::ALL.iter().copied().find(|context| lines::context_name(*context) == Some(task));
         let none = (task == lines::NO_TASK).then_some(Wanted::None);
         let wanted = none.or_else(|| context().map(Wanted::Context)).or_else(called).or_else(number)?;
         Some(Self { task: Some(wanted), ..self })

@@ -1,9 +1,11 @@
 //! Tasks of a guest: what it runs on its processors, and in which context.
 
 use rustc_hash::FxHashMap;
+use strum::{IntoStaticStr, VariantArray};
 
 /// What kind of task the guest's kernel says it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum TaskKind {
     /// A process, or one of its threads.
     #[default]
@@ -16,15 +18,11 @@ pub enum TaskKind {
 
 impl TaskKind {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 3] = [Self::Process, Self::KernelThread, Self::Idle];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// The identifier used in machine-readable output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Process => "process",
-            Self::KernelThread => "kernel-thread",
-            Self::Idle => "idle",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -69,7 +67,8 @@ impl Task {
 pub struct TaskId(pub u32);
 
 /// What the processor does while a task is its current one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Context {
     /// The task itself, with what the kernel does for it: system calls, exceptions.
     #[default]
@@ -82,15 +81,11 @@ pub enum Context {
 
 impl Context {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 3] = [Self::Task, Self::SoftInterrupt, Self::Interrupt];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// The identifier used in machine-readable output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Task => "task",
-            Self::SoftInterrupt => "soft-interrupt",
-            Self::Interrupt => "interrupt",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 

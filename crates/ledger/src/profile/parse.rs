@@ -92,12 +92,9 @@ impl<'a> At<'a> {
     }
 
     fn from(&self) -> Result<Provenance, ProfileError> {
-        let confidence = match self.text("confidence")?.as_str() {
-            "H" => Confidence::High,
-            "M" => Confidence::Medium,
-            "L" => Confidence::Low,
-            "estimate" => Confidence::Estimate,
-            _ => return Err(self.error("confidence", "should be one of H, M, L, estimate")),
+        let Ok(confidence) = self.text("confidence")?.parse() else {
+            let all: Vec<&str> = Confidence::ALL.iter().map(|level| level.name()).collect();
+            return Err(self.error("confidence", format!("should be one of {}", all.join(", "))));
         };
         Ok(Provenance { source: self.text("source")?, confidence })
     }
