@@ -1,45 +1,13 @@
 //! What classes, families and kinds are called: in profiles (identifiers) and in reports (prose).
 
 use crate::event::{Class, Family, Kind};
-use crate::operation::Operation;
-use x86::vmx::reason;
-use x86::{msr, vector};
+use crate::operation::{Operation, exit_reason_name};
+use strum::EnumMessage;
 
 impl Class {
     /// The identifier used in profiles and in machine-readable output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Class::Alu => "alu",
-            Class::Load => "load",
-            Class::Store => "store",
-            Class::ReadModifyWrite => "read_modify_write",
-            Class::Locked => "locked",
-            Class::Mul => "mul",
-            Class::Div => "div",
-            Class::Branch => "branch",
-            Class::Jump => "jump",
-            Class::Call => "call",
-            Class::Return => "return",
-            Class::IndirectJump => "indirect_jump",
-            Class::IndirectCall => "indirect_call",
-            Class::String => "string",
-            Class::StringStep => "string_step",
-            Class::Nop => "nop",
-            Class::Pause => "pause",
-            Class::Fence => "fence",
-            Class::CacheLine => "cache_line",
-            Class::Vector => "vector",
-            Class::VectorFp => "vector_fp",
-            Class::VectorDiv => "vector_div",
-            Class::X87 => "x87",
-            Class::X87Slow => "x87_slow",
-            Class::Crypto => "crypto",
-            Class::StateSave => "state_save",
-            Class::Microcode => "microcode",
-            Class::ReadTsc => "read_tsc",
-            Class::Random => "random",
-            Class::System => "system",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// The class with that number.
@@ -49,97 +17,19 @@ impl Class {
 
     /// The class with that identifier.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|class| class.name() == name)
+        name.parse().ok()
     }
 }
 
 impl Family {
     /// The identifier used in profiles and in machine-readable output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Family::Instruction => "instruction",
-            Family::Syscall => "syscall",
-            Family::Sysret => "sysret",
-            Family::Exception => "exception",
-            Family::Interrupt => "interrupt",
-            Family::Nmi => "nmi",
-            Family::SoftwareInterrupt => "software_interrupt",
-            Family::Iret => "iret",
-            Family::FarTransfer => "far_transfer",
-            Family::TaskSwitch => "task_switch",
-            Family::ControlRegister => "control_register",
-            Family::DebugRegister => "debug_register",
-            Family::TlbFlush => "tlb_flush",
-            Family::StlbHitData => "stlb_hit_data",
-            Family::StlbHitCode => "stlb_hit_code",
-            Family::TlbMissData => "tlb_miss_data",
-            Family::TlbMissCode => "tlb_miss_code",
-            Family::Invlpg => "invlpg",
-            Family::Invpcid => "invpcid",
-            Family::Cpuid => "cpuid",
-            Family::Rdmsr => "rdmsr",
-            Family::Wrmsr => "wrmsr",
-            Family::PortIn => "port_in",
-            Family::PortOut => "port_out",
-            Family::MmioRead => "mmio_read",
-            Family::MmioWrite => "mmio_write",
-            Family::Halt => "halt",
-            Family::IndirectMiss => "indirect_miss",
-            Family::ReturnMiss => "return_miss",
-            Family::CacheFlush => "cache_flush",
-            Family::DescriptorTable => "descriptor_table",
-            Family::Swapgs => "swapgs",
-            Family::Xsetbv => "xsetbv",
-            Family::Wrpkru => "wrpkru",
-            Family::Undefined => "undefined",
-            Family::VmExit => "vm_exit",
-            Family::VmEntry => "vm_entry",
-            Family::Operation => "operation",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// What a report calls the family as a whole.
-    pub const fn title(self) -> &'static str {
-        match self {
-            Family::Instruction => "instructions",
-            Family::Syscall => "system calls",
-            Family::Sysret => "system call returns",
-            Family::Exception => "exceptions",
-            Family::Interrupt => "interrupts",
-            Family::Nmi => "NMIs",
-            Family::SoftwareInterrupt => "software interrupts",
-            Family::Iret => "IRET",
-            Family::FarTransfer => "far transfers",
-            Family::TaskSwitch => "task switches",
-            Family::ControlRegister => "control register writes",
-            Family::DebugRegister => "debug register moves",
-            Family::TlbFlush => "TLB flushes",
-            Family::StlbHitData => "second-level TLB hits, data",
-            Family::StlbHitCode => "second-level TLB hits, code",
-            Family::TlbMissData => "TLB misses, data",
-            Family::TlbMissCode => "TLB misses, code",
-            Family::Invlpg => "INVLPG",
-            Family::Invpcid => "INVPCID",
-            Family::Cpuid => "CPUID",
-            Family::Rdmsr => "RDMSR",
-            Family::Wrmsr => "WRMSR",
-            Family::PortIn => "port reads",
-            Family::PortOut => "port writes",
-            Family::MmioRead => "memory-mapped reads",
-            Family::MmioWrite => "memory-mapped writes",
-            Family::Halt => "halts",
-            Family::IndirectMiss => "mispredicted indirect branches",
-            Family::ReturnMiss => "mispredicted returns",
-            Family::CacheFlush => "cache flushes",
-            Family::DescriptorTable => "descriptor table instructions",
-            Family::Swapgs => "SWAPGS",
-            Family::Xsetbv => "XSETBV",
-            Family::Wrpkru => "WRPKRU",
-            Family::Undefined => "undefined opcodes",
-            Family::VmExit => "VM exits",
-            Family::VmEntry => "VM entries",
-            Family::Operation => "hypervisor operations",
-        }
+    pub fn title(self) -> &'static str {
+        self.get_message().unwrap_or_default()
     }
 
     /// Whether events of the family cross a boundary, as opposed to stalls inside the processor and ordinary instructions.
@@ -181,7 +71,7 @@ impl Family {
 
     /// The family with that identifier.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|family| family.name() == name)
+        name.parse().ok()
     }
 }
 
@@ -248,16 +138,24 @@ impl Kind {
             }
             .to_owned(),
             Family::Undefined => named("undefined opcode"),
-            Family::VmExit => match reason::name(p) {
-                Some(name) => format!("VM exit {name}"),
-                None => format!("VM exit {p}"),
-            },
+            Family::VmExit => format!("VM exit {}", self.within_family(name)),
             Family::VmEntry => "VM entry".to_owned(),
-            Family::Operation => match Operation::from_index(p as usize) {
-                Some(operation) => format!("hypervisor: {}", operation.title()),
-                None => format!("hypervisor: operation {p}"),
-            },
+            Family::Operation => format!("hypervisor: {}", self.within_family(name)),
             family => family.title().to_owned(),
+        }
+    }
+}
+
+impl Kind {
+    /// What a list of exits, or of a hypervisor's operations, calls the kind: [`Kind::describe`] without what all of them begin with.
+    pub fn within_family(self, name: Option<&str>) -> String {
+        match self.family {
+            Family::VmExit => exit_reason_name(self.param).map_or_else(|| self.param.to_string(), str::to_owned),
+            Family::Operation => match Operation::from_index(self.param as usize) {
+                Some(operation) => operation.title().to_owned(),
+                None => format!("operation {}", self.param),
+            },
+            _ => self.describe(name),
         }
     }
 }

@@ -21,7 +21,7 @@ impl Machine {
         }
         if let Some(kernel) = self.kernel() {
             let modules = linux::modules(&kernel, &self.vcpus);
-            all.add("", 0, kernel.functions);
+            all.add_kernel(&kernel);
             for (name, found) in modules {
                 all.add(&name, 0, found);
             }

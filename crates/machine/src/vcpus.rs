@@ -307,28 +307,26 @@ impl Vcpus {
         } else {
             vcpu.cpu.arch.attention &= !attention::INTR;
         }
-        let exit = loop {
+        loop {
             match vcpu.run(self.hypervisor.as_mut(), &mut self.cache, deadline) {
                 // No device has been reached: it goes on where it stopped, until the same time.
                 Ok(Exit::Probe) => {
                     if let Some(hit) = vcpu.cpu.take_probe() {
                         self.tasks.reached(hit, &mut vcpu.cpu, &mut self.cache);
                     }
+                    continue;
                 }
-                exit => break exit,
+                Ok(Exit::Deadline | Exit::Bus) => {}
+                Ok(Exit::Halt) => vcpu.activity = Activity::Halted,
+                Ok(Exit::Mwait { masked }) => vcpu.activity = Activity::Mwait { masked },
+                Ok(Exit::Shutdown) => return Some(Pause::TripleFault(index)),
+                Ok(Exit::Vm) => return Some(Pause::UnhandledExit(index, vcpu.cpu.vm_exit.reason)),
+                Err(failure) => {
+                    self.failure = Some(failure);
+                    return Some(Pause::Failed(index));
+                }
             }
-        };
-        match exit {
-            // The loop above has dealt with probes.
-            Ok(Exit::Deadline | Exit::Bus | Exit::Probe) => {}
-            Ok(Exit::Halt) => vcpu.activity = Activity::Halted,
-            Ok(Exit::Mwait { masked }) => vcpu.activity = Activity::Mwait { masked },
-            Ok(Exit::Shutdown) => return Some(Pause::TripleFault(index)),
-            Err(failure) => {
-                self.failure = Some(failure);
-                return Some(Pause::Failed(index));
-            }
-            Ok(Exit::Vm) => return Some(Pause::UnhandledExit(index, vcpu.cpu.arch.vm_exit.reason)),
+            break;
         }
         self.tasks.look(&mut vcpu.cpu, &mut self.cache);
         let now = vcpu.cpu.micro.clock;

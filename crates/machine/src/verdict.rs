@@ -65,7 +65,7 @@ impl Machine {
     pub(crate) fn panics(&self) -> bool {
         let Some(kernel) = self.kernel() else { return false };
         let mut symbols = Symbols::default();
-        symbols.add("", 0, kernel.functions);
+        symbols.add_kernel(&kernel);
         self.cause(&symbols) == Cause::Panic
     }
 

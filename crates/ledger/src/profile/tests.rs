@@ -270,6 +270,9 @@ fn what_is_wrong_is_named() {
         "profile x.toml: cpuid.leaves[0]: should be [leaf, sub-leaf, EAX, EBX, ECX, EDX], each of 32 bits"
     );
     assert_eq!(broken("format = 1", "base = \"max\""), "profile x.toml: base: max has a base itself");
+    let base = |base: &str| broken("format = 1", &format!("base = {base}"));
+    assert_eq!(base("3"), "profile x.toml: base: should be a string, is an integer");
+    assert_eq!(base("\"mine.toml\""), "profile x.toml: base: 'mine.toml' is none of core2, emr, icx, max, skx, zen3");
     assert!(broken("format = 1", "format = ").starts_with("profile x.toml: line 3: "));
     let unknown = Profile::named("i486").expect_err("there is none").to_string();
     assert!(unknown.contains("core2, emr, icx, max, skx, zen3"), "{unknown}");

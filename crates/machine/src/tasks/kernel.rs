@@ -74,7 +74,7 @@ impl Kernel {
     /// tasks can be followed.
     pub fn find(cpu: &Cpu, ram: &GuestRam, symbols: &[Symbol]) -> Option<Self> {
         let tables = linux::running(cpu, ram);
-        let functions = tables.as_ref().map_or(symbols, |tables| &tables.functions);
+        let functions = tables.as_ref().map_or(symbols, |tables| &tables.functions[..]);
         let address = |name: &str| functions.iter().find(|symbol| is(symbol, name)).map(|symbol| symbol.start);
         let probes = PROBES.iter().filter_map(|(name, says)| Some((address(name)?, *says))).collect::<Vec<_>>();
         // Without this one nothing is known of any task.

@@ -284,7 +284,7 @@ impl Tasks {
         }
     }
 
-    /// The guest said something through the marker ports.
+    /// The guest said something through the marker ports. It may concern all processors: the caller publishes it for each.
     pub fn mark(&mut self, mark: &Mark, cpu: &mut Cpu) {
         let now = cpu.micro.clock;
         let recorder = cpu.wiring.recorder.clone();
@@ -326,8 +326,7 @@ impl Tasks {
         let number = if text.is_empty() { 0 } else { self.threads.get(&key).map_or(0, |thread| thread.number) };
         let processor = &mut self.processors[cpu.wiring.index];
         (processor.task, processor.number) = (id, number);
-        cpu.micro.charged.nesting = Nesting::default();
-        self.publish(cpu);
+        cpu.charged.nesting = Nesting::default();
     }
 
     /// Charges what a processor does to its current task and region from now on.
