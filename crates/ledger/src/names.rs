@@ -1,8 +1,10 @@
 //! What classes, families and kinds are called: in profiles (identifiers) and in reports (prose).
 
 use crate::event::{Class, Family, Kind};
-use crate::operation::{Operation, exit_reason_name};
+use crate::operation::Operation;
 use strum::EnumMessage;
+use x86::vmx::reason;
+use x86::{msr, vector};
 
 impl Class {
     /// The identifier used in profiles and in machine-readable output.
@@ -150,7 +152,7 @@ impl Kind {
     /// What a list of exits, or of a hypervisor's operations, calls the kind: [`Kind::describe`] without what all of them begin with.
     pub fn within_family(self, name: Option<&str>) -> String {
         match self.family {
-            Family::VmExit => exit_reason_name(self.param).map_or_else(|| self.param.to_string(), str::to_owned),
+            Family::VmExit => reason::name(self.param).map_or_else(|| self.param.to_string(), str::to_owned),
             Family::Operation => match Operation::from_index(self.param as usize) {
                 Some(operation) => operation.title().to_owned(),
                 None => format!("operation {}", self.param),

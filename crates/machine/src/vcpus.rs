@@ -320,7 +320,7 @@ impl Vcpus {
                 Ok(Exit::Halt) => vcpu.activity = Activity::Halted,
                 Ok(Exit::Mwait { masked }) => vcpu.activity = Activity::Mwait { masked },
                 Ok(Exit::Shutdown) => return Some(Pause::TripleFault(index)),
-                Ok(Exit::Vm) => return Some(Pause::UnhandledExit(index, vcpu.cpu.vm_exit.reason)),
+                Ok(Exit::Vm) => return Some(Pause::UnhandledExit(index, vcpu.cpu.arch.vm_exit.reason)),
                 Err(failure) => {
                     self.failure = Some(failure);
                     return Some(Pause::Failed(index));

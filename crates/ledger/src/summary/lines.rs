@@ -6,6 +6,7 @@ use crate::recorder::coarse::{HALF, Range};
 use crate::{Context, Task, TaskKind};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
+use x86::page::PAGE;
 
 /// The line of what is in no region.
 pub(super) const OUTSIDE: &str = "(outside)";

@@ -326,7 +326,7 @@ impl Tasks {
         let number = if text.is_empty() { 0 } else { self.threads.get(&key).map_or(0, |thread| thread.number) };
         let processor = &mut self.processors[cpu.wiring.index];
         (processor.task, processor.number) = (id, number);
-        cpu.charged.nesting = Nesting::default();
+        cpu.micro.charged.nesting = Nesting::default();
     }
 
     /// Charges what a processor does to its current task and region from now on.
