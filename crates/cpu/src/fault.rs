@@ -44,14 +44,14 @@ impl Cpu {
     /// Raises an exception without error code.
     #[cold]
     pub fn raise(&mut self, vector: u8) -> Fault {
-        self.fault = Cause::Exception(vector, None);
+        self.engine.fault = Cause::Exception(vector, None);
         Fault
     }
 
     /// Raises an exception with an error code.
     #[cold]
     pub fn raise_code(&mut self, vector: u8, code: u32) -> Fault {
-        self.fault = Cause::Exception(vector, Some(code));
+        self.engine.fault = Cause::Exception(vector, Some(code));
         Fault
     }
 
@@ -76,14 +76,14 @@ impl Cpu {
     /// #PF with an error code, at a linear address. CR2 is written on delivery.
     #[cold]
     pub fn page_fault(&mut self, address: u64, code: u32) -> Fault {
-        self.fault_address = address;
+        self.engine.fault_address = address;
         self.raise_code(vector::PF, code)
     }
 
     /// #DB with the DR6 bits it sets.
     #[cold]
     pub fn debug_trap(&mut self, dr6: u64) -> Fault {
-        self.fault_dr6 = dr6;
+        self.engine.fault_dr6 = dr6;
         self.raise(vector::DB)
     }
 }

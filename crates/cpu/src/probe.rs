@@ -49,13 +49,13 @@ impl Cpu {
     /// Stops before the instruction at RIP, which has a probe, unless the board has been told already.
     #[cold]
     pub(crate) fn stops_at_probe(&mut self) -> bool {
-        if std::mem::take(&mut self.probe_passed) {
+        if std::mem::take(&mut self.micro.probe_passed) {
             return false;
         }
-        self.probe_passed = true;
-        let register = |number: u8| self.gpr[usize::from(number)];
-        self.probe = Some(Hit {
-            address: self.rip,
+        self.micro.probe_passed = true;
+        let register = |number: u8| self.arch.gpr[usize::from(number)];
+        self.engine.probe = Some(Hit {
+            address: self.arch.rip,
             stack: register(reg::RSP),
             first: register(reg::RDI),
             second: register(reg::RSI),
@@ -65,6 +65,6 @@ impl Cpu {
 
     /// Takes the probe because of which [`Cpu::run`] returned.
     pub fn take_probe(&mut self) -> Option<Hit> {
-        self.probe.take()
+        self.engine.probe.take()
     }
 }

@@ -172,12 +172,14 @@ pub fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::{Entries, Measured};
+    use crate::results::{Charges, Entries, Measured};
 
     fn result(exits: u64, ticks: u64) -> Vec<ExperimentResult> {
         let mut entries = Entries { total: Tally { count: 1000, ticks: 10_000 + ticks }, ..Entries::default() };
         entries.exits.insert("CR_ACCESS".to_owned(), Tally { count: exits, ticks });
-        let measured = Measured { value: 1.0, unit: "us".to_owned(), published: None, ratio: None, tsc_hz: 1, entries };
+        let charges = Charges::default();
+        let unit = "us".to_owned();
+        let measured = Measured { value: 1.0, unit, published: None, ratio: None, tsc_hz: 1, entries, charges };
         let cell = CellResult {
             row: "r".to_owned(),
             column: "c".to_owned(),
@@ -231,6 +233,11 @@ mod tests {
         assert_eq!(named[..1], [("TLB miss", What::Cycles)]);
         assert_eq!(named[named.len() - 2..], [("TLB miss", What::Count), ("CR_ACCESS", What::Count)]);
         assert!(verdict.regressions.iter().map(|r| r.what == What::Count).is_sorted());
+        // What is large and grew little comes after what is small and grew much.
+        let none = Limits { counts: 0.0, cycles: 0.0 };
+        let verdict = check(&both(10, 500, 100_000), &both(10, 900, 100_050), none, |_| true);
+        let named: Vec<_> = verdict.regressions.iter().map(|r| (r.name.as_str(), r.what)).collect();
+        assert_eq!(named[1..3], [("CR_ACCESS", What::Cycles), ("TLB miss", What::Cycles)]);
     }
 
     #[test]

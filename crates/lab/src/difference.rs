@@ -1,8 +1,10 @@
 //! Two cells side by side: what explains that one takes longer than the other.
 
 use crate::experiment::{Experiment, Factor, Measure};
-use crate::results::{Entries, ExperimentResult, Measured, Tallies, Tally};
+use crate::results::{Charges, ExperimentResult, Measured, Tallies, Tally};
+use ledger::Kind;
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// Something, in both cells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,15 +31,30 @@ impl Change {
 
 /// What differs between two lists, what explains most of it first.
 fn changes(before: &Tallies, after: &Tallies) -> Vec<Change> {
-    let names: std::collections::BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let of = |list: &Tallies, name: &String| list.get(name).copied().unwrap_or_default();
-    let mut changes: Vec<Change> = names
-        .into_iter()
-        .map(|name| Change { name: name.clone(), before: of(before, name), after: of(after, name) })
-        .filter(|change| change.before != change.after)
-        .collect();
-    // The names are in order already, and sorting keeps that.
-    changes.sort_by_key(|change| std::cmp::Reverse((change.ticks().unsigned_abs(), change.count().unsigned_abs())));
+    ordered(names.into_iter().map(|name| Change {
+        name: name.clone(),
+        before: of(before, name),
+        after: of(after, name),
+    }))
+}
+
+/// What differs, by cause.
+fn causes(before: &Charges, after: &Charges) -> Vec<Change> {
+    let causes: BTreeSet<Option<Kind>> = before.causes().chain(after.causes()).collect();
+    ordered(causes.into_iter().map(|cause| {
+        // One that the first does not have may have a name in the second.
+        let name = if after.of(cause) == Tally::default() { before.name(cause) } else { after.name(cause) };
+        Change { name, before: before.of(cause), after: after.of(cause) }
+    }))
+}
+
+/// What has changed, in the order in which it is shown; of equal changes the first by name.
+fn ordered(changes: impl Iterator<Item = Change>) -> Vec<Change> {
+    let mut changes: Vec<Change> = changes.filter(|change| change.before != change.after).collect();
+    let size = |change: &Change| (change.ticks().unsigned_abs(), change.count().unsigned_abs());
+    changes.sort_by(|a, b| size(b).cmp(&size(a)).then_with(|| a.name.cmp(&b.name)));
     changes
 }
 
@@ -63,12 +80,12 @@ pub struct Difference {
 
 impl Difference {
     /// The differential profile from one cell to another.
-    pub fn new(before: &Entries, after: &Entries) -> Self {
-        let lists = before.lists().into_iter().zip(after.lists());
+    pub fn new(before: &Measured, after: &Measured) -> Self {
+        let lists = before.entries.lists().into_iter().zip(after.entries.lists());
         let sections = lists.map(|((title, before), (_, after))| Section { title, changes: changes(before, after) });
         Self {
-            total: Change { name: "all".to_owned(), before: before.total, after: after.total },
-            causes: changes(&before.causes(), &after.causes()),
+            total: Change { name: "all".to_owned(), before: before.charges.total, after: after.charges.total },
+            causes: causes(&before.charges, &after.charges),
             sections: sections.filter(|section| !section.changes.is_empty()).collect(),
         }
     }
@@ -146,4 +163,28 @@ pub fn pairs(experiment: &Experiment) -> Vec<Pair> {
         }
     }
     pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn of_changes_that_cost_the_same_the_more_frequent_comes_first() {
+        let list = |counts: [(&str, u64); 3]| -> Tallies {
+            counts.into_iter().map(|(name, count)| (name.to_owned(), Tally { count, ticks: 100 })).collect()
+        };
+        let changes = changes(&list([("a", 5), ("b", 5), ("c", 5)]), &list([("a", 6), ("b", 5), ("c", 2)]));
+        let shown: Vec<_> = changes.iter().map(|change| (change.name.as_str(), change.count())).collect();
+        assert_eq!(shown, [("c", -3), ("a", 1)]);
+    }
+
+    #[test]
+    fn counts_are_compared_where_nothing_is_timed() {
+        let mut experiment = testing::experiment();
+        assert_eq!(timed(&experiment), [0]);
+        experiment.rows[0].metric.measure = experiment.rows[1].metric.measure.clone();
+        assert_eq!(timed(&experiment), [0, 1]);
+    }
 }

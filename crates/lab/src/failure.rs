@@ -9,6 +9,8 @@ pub struct Failure {
     pub reason: String,
     /// The end of what it printed.
     pub tail: Vec<String>,
+    /// Whether it was run at all: a guest may be missing.
+    pub ran: bool,
 }
 
 /// Cells that share something, for a message about all of them.

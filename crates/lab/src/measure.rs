@@ -1,7 +1,7 @@
 //! A cell's value, from its ledger or from what its guest printed.
 
 use crate::experiment::{Measure, Metric, TimeUnit};
-use crate::results::{Entries, Tally};
+use crate::results::Charges;
 use ledger::summary::Selection;
 use ledger::{Ledger, LedgerError, TICKS_PER_CYCLE, VerifyError};
 use std::io::Read;
@@ -88,12 +88,12 @@ pub fn selection<'a>(ledger: &'a Ledger, region: Option<&str>) -> Result<Selecti
 
 /// How long a region was open, in `unit`: on the clock of the processor that said so. An older ledger does not say it: then each of the
 /// processors, which advance together, has its share of what was charged.
-fn time(entries: &Entries, ledger: &Ledger, region: Option<&str>, unit: TimeUnit) -> f64 {
+fn time(charges: &Charges, ledger: &Ledger, region: Option<&str>, unit: TimeUnit) -> f64 {
     let clocks = &ledger.header.clocks;
     let found = region.and_then(|name| ledger.regions.iter().find(|region| region.name == name));
     let ticks = match found.map(|region| region.elapsed) {
         Some(elapsed) if elapsed != 0 => elapsed as f64,
-        _ => entries.total.ticks as f64 / clocks.len().max(1) as f64,
+        _ => charges.total.ticks as f64 / clocks.len().max(1) as f64,
     };
     ticks / TICKS_PER_CYCLE as f64 / ledger.header.tsc_hz as f64 * unit.per_second()
 }
@@ -122,20 +122,20 @@ fn converted(number: f64, found: &str, unit: &str, tsc_hz: u64) -> Option<f64> {
 }
 
 /// How often kinds of a name were charged.
-fn count(entries: &Entries, name: &str) -> Option<u64> {
+fn count(charges: &Charges, name: &str) -> Option<u64> {
     let wanted = |kind: &str| match name.strip_suffix('*') {
         Some(start) => kind.starts_with(start),
         None => kind == name,
     };
-    let found: Vec<Tally> =
-        entries.causes().into_iter().filter(|(kind, _)| wanted(kind)).map(|(_, tally)| tally).collect();
-    (!found.is_empty()).then(|| found.iter().map(|tally| tally.count).sum())
+    let found: Vec<u64> =
+        charges.causes().filter(|cause| wanted(&charges.name(*cause))).map(|cause| charges.of(cause).count).collect();
+    (!found.is_empty()).then(|| found.iter().sum())
 }
 
 /// The value of a cell.
-pub fn value(metric: &Metric, ledger: &Ledger, entries: &Entries, output: Option<&str>) -> Result<f64, MeasureError> {
+pub fn value(metric: &Metric, ledger: &Ledger, charges: &Charges, output: Option<&str>) -> Result<f64, MeasureError> {
     let raw = match &metric.measure {
-        Measure::Region(unit) => time(entries, ledger, metric.region.as_deref(), *unit),
+        Measure::Region(unit) => time(charges, ledger, metric.region.as_deref(), *unit),
         Measure::Result { name, unit } => {
             let (number, found) =
                 result(output.unwrap_or_default(), name).ok_or_else(|| MeasureError::Result(name.clone()))?;
@@ -147,7 +147,7 @@ pub fn value(metric: &Metric, ledger: &Ledger, entries: &Entries, output: Option
         }
         // That something never happened is a result too, but a name that no kind ever has is a mistake: a hypervisor's kinds
         // are absent where there is no hypervisor.
-        Measure::Count { kind, .. } => match count(entries, kind) {
+        Measure::Count { kind, .. } => match count(charges, kind) {
             Some(count) => count as f64,
             None if kind.starts_with("VM exit") || kind.starts_with("hypervisor: ") => 0.0,
             None => return Err(MeasureError::Count(kind.clone())),
@@ -187,8 +187,8 @@ mod tests {
     #[test]
     fn a_value_is_divided_and_scaled() {
         let ledger = testing::ledger(40);
-        let entries = Entries::new(&ledger, selection(&ledger, Some("work")).unwrap());
-        let of = |measure, output| value(&metric(measure), &ledger, &entries, output);
+        let charges = Charges::new(&ledger, selection(&ledger, Some("work")).unwrap());
+        let of = |measure, output| value(&metric(measure), &ledger, &charges, output);
         let count = |kind: &str| of(Measure::Count { kind: kind.to_owned(), unit: "times".to_owned() }, None);
         assert_eq!(count("MOV CR3").unwrap(), 40.0 / 4.0 * 10.0);
         assert_eq!(count("MOV CR*").unwrap(), 40.0 / 4.0 * 10.0);
@@ -209,13 +209,13 @@ mod tests {
         let mut ledger = testing::ledger(0);
         ledger.header.clocks = vec![0, 0, 0, 0];
         let second = ledger.header.tsc_hz * TICKS_PER_CYCLE;
-        let entries = Entries { total: Tally { count: 0, ticks: second }, ..Entries::default() };
+        let charges = Charges { total: Tally { count: 0, ticks: second }, ..Charges::default() };
         ledger.regions[1].elapsed = second / 2;
-        assert_eq!(time(&entries, &ledger, Some("work"), TimeUnit::Milliseconds), 500.0);
+        assert_eq!(time(&charges, &ledger, Some("work"), TimeUnit::Milliseconds), 500.0);
         // Where that is not known, and for the whole run, processors share the time.
-        assert_eq!(time(&entries, &ledger, None, TimeUnit::Milliseconds), 250.0);
+        assert_eq!(time(&charges, &ledger, None, TimeUnit::Milliseconds), 250.0);
         ledger.regions[1].elapsed = 0;
-        assert_eq!(time(&entries, &ledger, Some("work"), TimeUnit::Milliseconds), 250.0);
+        assert_eq!(time(&charges, &ledger, Some("work"), TimeUnit::Milliseconds), 250.0);
     }
 
     #[test]

@@ -27,16 +27,23 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, amount: Amount) {
-        self.count = self.count.saturating_add(amount.count);
-        self.ticks = self.ticks.saturating_add(amount.ticks);
+    fn add(&mut self, other: Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.ticks = self.ticks.saturating_add(other.ticks);
+    }
+}
+
+impl From<Amount> for Tally {
+    fn from(Amount { count, ticks }: Amount) -> Self {
+        Self { count, ticks }
     }
 }
 
 /// Tallies by name.
 pub type Tallies = BTreeMap<String, Tally>;
 
-/// What was charged where a cell is measured. Exits, operations, events and instructions add up to the total.
+/// What was charged where a cell is measured, by names: as it is printed, saved, and held against what another program has saved.
+/// Exits, operations, events and instructions add up to the total.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entries {
     /// Instructions, and all ticks.
@@ -56,24 +63,19 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// Sums of what was charged in `selection`.
-    pub fn new(ledger: &Ledger, selection: Selection) -> Self {
-        let mut entries = Self::default();
-        let total = selection.total();
-        entries.total = Tally { count: total.instructions, ticks: total.ticks };
-        for (kind, amount) in selection.kinds() {
-            let name = ledger.describe(kind);
-            let (list, prefix) = match kind.family {
-                Family::VmExit => (&mut entries.exits, "VM exit "),
-                Family::VmEntry => (&mut entries.operations, ""),
-                Family::Operation => (&mut entries.operations, "hypervisor: "),
-                _ => (&mut entries.events, ""),
+    /// What was charged in `selection`, of which `charges` are the sums by kind.
+    fn new(charges: &Charges, selection: Selection) -> Self {
+        let mut entries = Self { total: charges.total, ..Self::default() };
+        for (kind, (name, tally)) in &charges.kinds {
+            let list = match kind.family {
+                Family::VmExit => &mut entries.exits,
+                Family::VmEntry | Family::Operation => &mut entries.operations,
+                _ => &mut entries.events,
             };
-            list.entry(name.strip_prefix(prefix).unwrap_or(&name).to_owned()).or_default().add(amount);
+            list.entry(kind.within_family(name.as_deref())).or_default().add(*tally);
         }
-        let classes = Class::ALL.into_iter().zip(selection.classes()).filter(|(_, amount)| amount.count != 0);
-        for (class, amount) in classes {
-            entries.instructions.entry(class.name().to_owned()).or_default().add(amount);
+        for (class, tally) in &charges.classes {
+            entries.instructions.insert(class.name().to_owned(), *tally);
         }
         for (name, row) in selection.rows(By::Symbol) {
             let mut crossed = Tally::default();
@@ -82,7 +84,7 @@ impl Entries {
                     && kind.family.is_hypervisor()
                 {
                     let count = if kind.family == Family::VmExit { amount.count } else { 0 };
-                    crossed.add(Amount { count, ticks: amount.ticks });
+                    crossed.add(Tally { count, ticks: amount.ticks });
                 }
             }
             if crossed != Tally::default() {
@@ -106,25 +108,52 @@ impl Entries {
             ("functions", &self.symbols),
         ]
     }
+}
 
-    /// Everything once: exits, operations, events, and all instructions as one.
-    pub fn causes(&self) -> Tallies {
-        let named = |prefix: &'static str, list: &Tallies| {
-            list.iter().map(|(name, tally)| (format!("{prefix}{name}"), *tally)).collect::<Vec<_>>()
-        };
-        let mut all: Tallies = named("VM exit ", &self.exits).into_iter().collect();
-        let entry = |name: &str| name == Kind::new(Family::VmEntry, 0).describe(None);
-        all.extend(self.operations.iter().map(|(name, tally)| {
-            let name = if entry(name) { name.clone() } else { format!("hypervisor: {name}") };
-            (name, *tally)
-        }));
-        all.extend(named("", &self.events));
-        let mut instructions = Tally::default();
-        for tally in self.instructions.values() {
-            instructions.add(Amount { count: tally.count, ticks: tally.ticks });
+/// What was charged, by kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Charges {
+    /// Instructions, and all ticks.
+    pub total: Tally,
+    /// Events, with what their ledger says of their kinds' names.
+    pub kinds: BTreeMap<Kind, (Option<String>, Tally)>,
+    /// Instructions.
+    pub classes: BTreeMap<Class, Tally>,
+}
+
+impl Charges {
+    /// Sums of what was charged in `selection`.
+    pub fn new(ledger: &Ledger, selection: Selection) -> Self {
+        let total = selection.total();
+        let kinds = selection.kinds().into_iter();
+        let classes = Class::ALL.into_iter().zip(selection.classes()).filter(|(_, amount)| amount.count != 0);
+        Self {
+            total: Tally { count: total.instructions, ticks: total.ticks },
+            kinds: kinds.map(|(kind, sum)| (kind, (ledger.name_of(kind).map(str::to_owned), sum.into()))).collect(),
+            classes: classes.map(|(class, sum)| (class, sum.into())).collect(),
         }
-        all.insert("instructions".to_owned(), instructions);
-        all
+    }
+
+    /// What a reader calls a cause: a kind, or all instructions.
+    pub fn name(&self, cause: Option<Kind>) -> String {
+        let Some(kind) = cause else { return "instructions".to_owned() };
+        kind.describe(self.kinds.get(&kind).and_then(|(name, _)| name.as_deref()))
+    }
+
+    /// What was charged for a cause.
+    pub fn of(&self, cause: Option<Kind>) -> Tally {
+        match cause {
+            Some(kind) => self.kinds.get(&kind).map(|(_, tally)| *tally).unwrap_or_default(),
+            None => self.classes.values().fold(Tally::default(), |mut sum, tally| {
+                sum.add(*tally);
+                sum
+            }),
+        }
+    }
+
+    /// Everything once: the kinds of events, and all instructions as one.
+    pub fn causes(&self) -> impl Iterator<Item = Option<Kind>> {
+        self.kinds.keys().copied().map(Some).chain([None])
     }
 }
 
@@ -143,8 +172,11 @@ pub struct Measured {
     pub ratio: Option<f64>,
     /// Ticks are thousandths of cycles of this frequency, in hertz.
     pub tsc_hz: u64,
-    /// What was charged.
+    /// What was charged, by names.
     pub entries: Entries,
+    /// The same by kinds; those of a saved result are not known.
+    #[serde(skip)]
+    pub charges: Charges,
 }
 
 impl Measured {
@@ -238,23 +270,24 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<(Measured, Vec<String>),
     let ledger = measure::read(&finished.ledger)?;
     let metric = &cell.row_of().metric;
     let selection = measure::selection(&ledger, metric.region.as_deref())?;
-    let entries = Entries::new(&ledger, selection);
+    let charges = Charges::new(&ledger, selection);
+    let entries = Entries::new(&charges, selection);
     let output = match metric.measure {
         Measure::Result { .. } => Some(measure::output(&finished.output)?),
         Measure::Region(_) | Measure::Count { .. } => None,
     };
-    let value = measure::value(metric, &ledger, &entries, output.as_deref())?;
+    let value = measure::value(metric, &ledger, &charges, output.as_deref())?;
     let published = cell.published();
     // Where only factors are compared, a ratio of two values means nothing.
     let ratio = published.filter(|_| cell.experiment.relative_to.is_none()).map(|published| value / published);
     let unit = metric.unit().to_owned();
     let stacks = crate::flame::stacks(&ledger, metric.region.as_deref());
-    Ok((Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries }, stacks))
+    Ok((Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges }, stacks))
 }
 
 /// The outcome of one cell.
 pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
-    let failed = |reason: String, tail: Vec<String>| Some(Failure { reason, tail });
+    let failed = |reason: String, tail: Vec<String>| Some(Failure { reason, tail, ran: true });
     let (found, failure) = match outcome {
         Outcome::Failed(failure) => (None, Some(failure.clone())),
         Outcome::Interrupted => (None, failed("was interrupted".to_owned(), Vec::new())),

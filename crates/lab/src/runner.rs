@@ -103,7 +103,7 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     fn fail(&mut self, cell: usize, reason: String, tail: Vec<String>, watch: &mut dyn Watch) {
-        self.settle(cell, Outcome::Failed(Failure { reason, tail }), true, watch);
+        self.settle(cell, Outcome::Failed(Failure { reason, tail, ran: true }), true, watch);
     }
 
     fn settle(&mut self, cell: usize, outcome: Outcome, ran: bool, watch: &mut dyn Watch) {
@@ -122,7 +122,8 @@ impl Runner<'_> {
                 Ok(fingerprint) => fingerprint,
                 Err(error) => {
                     let advice = format!("{error}: '{}' makes it", cell.guest().made_by);
-                    self.settle(at, Outcome::Failed(Failure { reason: advice, tail: Vec::new() }), false, watch);
+                    let failure = Failure { reason: advice, tail: Vec::new(), ran: false };
+                    self.settle(at, Outcome::Failed(failure), false, watch);
                     continue;
                 }
             };
@@ -209,7 +210,8 @@ impl Runner<'_> {
                     Ok(started) => running.push(started),
                     Err(error) => {
                         let reason = format!("can't be started in {}: {error}", self.store.path().display());
-                        self.fail(cell, reason, Vec::new(), watch);
+                        let failure = Failure { reason, tail: Vec::new(), ran: false };
+                        self.settle(cell, Outcome::Failed(failure), true, watch);
                     }
                 }
             }

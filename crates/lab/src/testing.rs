@@ -104,6 +104,7 @@ pub fn experiment() -> Experiment {
     std::fs::write(&file, EXPERIMENT).unwrap();
     let mut experiment = Experiment::load(&file).unwrap_or_else(|error| panic!("{error}"));
     experiment.file = None;
+    std::fs::remove_dir_all(directory()).unwrap();
     experiment
 }
 
@@ -130,6 +131,7 @@ pub fn results(after: u64) -> (Experiment, ExperimentResult) {
             "exits/after" => Outcome::Failed(Failure {
                 reason: "was ended by signal 9".to_owned(),
                 tail: vec!["it hurts".to_owned()],
+                ran: true,
             }),
             _ => Outcome::Finished(finished),
         };

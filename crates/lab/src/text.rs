@@ -176,7 +176,7 @@ fn explained(changes: &[Change], total: &Change, top: usize) -> Vec<Vec<String>>
 fn differences(out: &mut String, experiment: &Experiment, result: &ExperimentResult, pairs: &[Pair], top: usize) {
     for pair in pairs {
         let Some((before, after)) = pair.measured(experiment, result) else { continue };
-        let difference = Difference::new(&before.entries, &after.entries);
+        let difference = Difference::new(before, after);
         let (from, to, within) = pair.titles(experiment);
         let total = &difference.total;
         let percent = change(total.before.ticks, total.after.ticks);

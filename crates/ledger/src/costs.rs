@@ -7,15 +7,12 @@ use crate::Ticks;
 use crate::event::{Class, Family, Kind};
 use rustc_hash::FxHashMap;
 
-/// Number of [`Family`] variants.
-pub const FAMILIES: usize = Family::Operation as usize + 1;
-
 /// Prices of one processor, in ticks.
 #[derive(Clone, Debug)]
 pub struct Costs {
     /// Per instruction class.
     pub class: [u32; Class::COUNT],
-    families: [Of; FAMILIES],
+    families: [Of; Family::COUNT],
     /// Per family and parameter, where a parameter is not small.
     by_kind: FxHashMap<Kind, Ticks>,
 }
@@ -46,7 +43,7 @@ impl Costs {
     /// many references) where those differ.
     pub fn new(
         class: [u32; Class::COUNT],
-        by_family: [Ticks; FAMILIES],
+        by_family: [Ticks; Family::COUNT],
         by_kind: impl IntoIterator<Item = (Kind, Ticks)>,
     ) -> Self {
         let families = by_family.map(|any| Of { any, small: [any; SMALL], large: false });

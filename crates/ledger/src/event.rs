@@ -1,7 +1,12 @@
 //! What can be charged: instruction classes, and the families of events that cross a boundary or stall the processor.
 
+use strum::{EnumCount, EnumMessage, EnumString, IntoStaticStr, VariantArray};
+
 /// Classes of ordinary instructions: each has one cost per profile and is charged per block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, EnumCount, EnumString, IntoStaticStr, VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Class {
     /// Register-only integer arithmetic, logic, moves, LEA, SETcc, CMOVcc.
@@ -69,167 +74,152 @@ pub enum Class {
 
 impl Class {
     /// Every class, in the order of its discriminant.
-    pub const ALL: [Class; Class::COUNT] = [
-        Class::Alu,
-        Class::Load,
-        Class::Store,
-        Class::ReadModifyWrite,
-        Class::Locked,
-        Class::Mul,
-        Class::Div,
-        Class::Branch,
-        Class::Jump,
-        Class::Call,
-        Class::Return,
-        Class::IndirectJump,
-        Class::IndirectCall,
-        Class::String,
-        Class::StringStep,
-        Class::Nop,
-        Class::Pause,
-        Class::Fence,
-        Class::CacheLine,
-        Class::Vector,
-        Class::VectorFp,
-        Class::VectorDiv,
-        Class::X87,
-        Class::X87Slow,
-        Class::Crypto,
-        Class::StateSave,
-        Class::Microcode,
-        Class::ReadTsc,
-        Class::Random,
-        Class::System,
-    ];
+    pub const ALL: [Self; Self::COUNT] = *<Self as VariantArray>::VARIANTS.first_chunk().unwrap();
     /// How many classes there are.
-    pub const COUNT: usize = 30;
+    pub const COUNT: usize = <Self as EnumCount>::COUNT;
 }
 
 /// Families of events. With a parameter they form a [`Kind`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    EnumCount,
+    EnumString,
+    EnumMessage,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
 #[repr(u8)]
 pub enum Family {
     /// Instructions of a class; parameter: [`Class`].
+    #[strum(message = "instructions")]
     Instruction,
     /// System call entry; parameter: 0 SYSCALL, 1 SYSENTER.
+    #[strum(message = "system calls")]
     Syscall,
     /// System call return; parameter: 0 SYSRET, 1 SYSEXIT.
+    #[strum(message = "system call returns")]
     Sysret,
     /// Exception delivered; parameter: vector.
+    #[strum(message = "exceptions")]
     Exception,
     /// External interrupt delivered; parameter: vector.
+    #[strum(message = "interrupts")]
     Interrupt,
     /// NMI delivered.
+    #[strum(message = "NMIs")]
     Nmi,
     /// INT n, INT3, INTO, INT1; parameter: vector.
+    #[strum(message = "software interrupts")]
     SoftwareInterrupt,
     /// IRET.
+    #[strum(message = "IRET")]
     Iret,
     /// Far CALL, JMP or RET through a gate or to another segment.
+    #[strum(message = "far transfers")]
     FarTransfer,
     /// Hardware task switch.
+    #[strum(message = "task switches")]
     TaskSwitch,
     /// MOV to a control register; parameter: its number. CR3 without flush (PCID bit 63) is 0x13.
+    #[strum(message = "control register writes")]
     ControlRegister,
     /// MOV to or from a debug register; parameter: its number.
+    #[strum(message = "debug register moves")]
     DebugRegister,
     /// TLB flush; parameter: 0 non-global, 1 all, 2 one PCID.
+    #[strum(message = "TLB flushes")]
     TlbFlush,
     /// First-level data TLB miss that hit the second level.
+    #[strum(message = "second-level TLB hits, data")]
     StlbHitData,
     /// First-level instruction TLB miss that hit the second level.
+    #[strum(message = "second-level TLB hits, code")]
     StlbHitCode,
     /// Data TLB miss; parameter: memory references of the walk.
+    #[strum(message = "TLB misses, data")]
     TlbMissData,
     /// Instruction TLB miss; parameter: memory references of the walk.
+    #[strum(message = "TLB misses, code")]
     TlbMissCode,
     /// INVLPG.
+    #[strum(message = "INVLPG")]
     Invlpg,
     /// INVPCID; parameter: type.
+    #[strum(message = "INVPCID")]
     Invpcid,
     /// CPUID; parameter: leaf (EAX), for leaf 0xD with its sub-leaf, see [`Kind::cpuid`].
+    #[strum(message = "CPUID")]
     Cpuid,
     /// RDMSR; parameter: index.
+    #[strum(message = "RDMSR")]
     Rdmsr,
     /// WRMSR; parameter: index.
+    #[strum(message = "WRMSR")]
     Wrmsr,
     /// Port read; parameter: port.
+    #[strum(message = "port reads")]
     PortIn,
     /// Port write; parameter: port.
+    #[strum(message = "port writes")]
     PortOut,
     /// Memory-mapped read; parameter: device number given by the board.
+    #[strum(message = "memory-mapped reads")]
     MmioRead,
     /// Memory-mapped write; parameter: device number given by the board.
+    #[strum(message = "memory-mapped writes")]
     MmioWrite,
     /// Time spent halted (HLT or MWAIT); the count is the number of halts.
+    #[strum(message = "halts")]
     Halt,
     /// Indirect jump or call whose target was not predicted.
+    #[strum(message = "mispredicted indirect branches")]
     IndirectMiss,
     /// Near return whose target was not predicted.
+    #[strum(message = "mispredicted returns")]
     ReturnMiss,
     /// WBINVD, INVD.
+    #[strum(message = "cache flushes")]
     CacheFlush,
     /// LGDT, LIDT, LLDT, LTR, SGDT and their kin; parameter: 0 store, 1 load. 2: VERW of memory, which on some processors
     /// clears buffers.
+    #[strum(message = "descriptor table instructions")]
     DescriptorTable,
     /// SWAPGS.
+    #[strum(message = "SWAPGS")]
     Swapgs,
     /// XSETBV.
+    #[strum(message = "XSETBV")]
     Xsetbv,
     /// WRPKRU.
+    #[strum(message = "WRPKRU")]
     Wrpkru,
     /// Opcode the processor does not have (#UD); parameter: decoder's opcode number, named in the ledger.
+    #[strum(message = "undefined opcodes")]
     Undefined,
     /// The processor's part of leaving VMX non-root mode; parameter: basic exit reason.
+    #[strum(message = "VM exits")]
     VmExit,
     /// The processor's part of entering VMX non-root mode.
+    #[strum(message = "VM entries")]
     VmEntry,
     /// Something that a hypervisor's software does; parameter: [`crate::Operation`].
+    #[strum(message = "hypervisor operations")]
     Operation,
 }
 
 impl Family {
     /// Every family, in the order of its discriminant.
-    pub const ALL: [Family; crate::costs::FAMILIES] = [
-        Family::Instruction,
-        Family::Syscall,
-        Family::Sysret,
-        Family::Exception,
-        Family::Interrupt,
-        Family::Nmi,
-        Family::SoftwareInterrupt,
-        Family::Iret,
-        Family::FarTransfer,
-        Family::TaskSwitch,
-        Family::ControlRegister,
-        Family::DebugRegister,
-        Family::TlbFlush,
-        Family::StlbHitData,
-        Family::StlbHitCode,
-        Family::TlbMissData,
-        Family::TlbMissCode,
-        Family::Invlpg,
-        Family::Invpcid,
-        Family::Cpuid,
-        Family::Rdmsr,
-        Family::Wrmsr,
-        Family::PortIn,
-        Family::PortOut,
-        Family::MmioRead,
-        Family::MmioWrite,
-        Family::Halt,
-        Family::IndirectMiss,
-        Family::ReturnMiss,
-        Family::CacheFlush,
-        Family::DescriptorTable,
-        Family::Swapgs,
-        Family::Xsetbv,
-        Family::Wrpkru,
-        Family::Undefined,
-        Family::VmExit,
-        Family::VmEntry,
-        Family::Operation,
-    ];
+    pub const ALL: [Self; Self::COUNT] = *<Self as VariantArray>::VARIANTS.first_chunk().unwrap();
+    /// How many families there are.
+    pub const COUNT: usize = <Self as EnumCount>::COUNT;
 }
 
 /// One kind of event: a family and its parameter.

@@ -1,43 +1,15 @@
 //! What classes, families and kinds are called: in profiles (identifiers) and in reports (prose).
 
 use crate::event::{Class, Family, Kind};
-use crate::operation::{Operation, exit_reason_name};
+use crate::operation::Operation;
+use strum::EnumMessage;
+use x86::vmx::reason;
+use x86::{msr, vector};
 
 impl Class {
     /// The identifier used in profiles and in machine-readable output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Class::Alu => "alu",
-            Class::Load => "load",
-            Class::Store => "store",
-            Class::ReadModifyWrite => "read_modify_write",
-            Class::Locked => "locked",
-            Class::Mul => "mul",
-            Class::Div => "div",
-            Class::Branch => "branch",
-            Class::Jump => "jump",
-            Class::Call => "call",
-            Class::Return => "return",
-            Class::IndirectJump => "indirect_jump",
-            Class::IndirectCall => "indirect_call",
-            Class::String => "string",
-            Class::StringStep => "string_step",
-            Class::Nop => "nop",
-            Class::Pause => "pause",
-            Class::Fence => "fence",
-            Class::CacheLine => "cache_line",
-            Class::Vector => "vector",
-            Class::VectorFp => "vector_fp",
-            Class::VectorDiv => "vector_div",
-            Class::X87 => "x87",
-            Class::X87Slow => "x87_slow",
-            Class::Crypto => "crypto",
-            Class::StateSave => "state_save",
-            Class::Microcode => "microcode",
-            Class::ReadTsc => "read_tsc",
-            Class::Random => "random",
-            Class::System => "system",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// The class with that number.
@@ -47,97 +19,19 @@ impl Class {
 
     /// The class with that identifier.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|class| class.name() == name)
+        name.parse().ok()
     }
 }
 
 impl Family {
     /// The identifier used in profiles and in machine-readable output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Family::Instruction => "instruction",
-            Family::Syscall => "syscall",
-            Family::Sysret => "sysret",
-            Family::Exception => "exception",
-            Family::Interrupt => "interrupt",
-            Family::Nmi => "nmi",
-            Family::SoftwareInterrupt => "software_interrupt",
-            Family::Iret => "iret",
-            Family::FarTransfer => "far_transfer",
-            Family::TaskSwitch => "task_switch",
-            Family::ControlRegister => "control_register",
-            Family::DebugRegister => "debug_register",
-            Family::TlbFlush => "tlb_flush",
-            Family::StlbHitData => "stlb_hit_data",
-            Family::StlbHitCode => "stlb_hit_code",
-            Family::TlbMissData => "tlb_miss_data",
-            Family::TlbMissCode => "tlb_miss_code",
-            Family::Invlpg => "invlpg",
-            Family::Invpcid => "invpcid",
-            Family::Cpuid => "cpuid",
-            Family::Rdmsr => "rdmsr",
-            Family::Wrmsr => "wrmsr",
-            Family::PortIn => "port_in",
-            Family::PortOut => "port_out",
-            Family::MmioRead => "mmio_read",
-            Family::MmioWrite => "mmio_write",
-            Family::Halt => "halt",
-            Family::IndirectMiss => "indirect_miss",
-            Family::ReturnMiss => "return_miss",
-            Family::CacheFlush => "cache_flush",
-            Family::DescriptorTable => "descriptor_table",
-            Family::Swapgs => "swapgs",
-            Family::Xsetbv => "xsetbv",
-            Family::Wrpkru => "wrpkru",
-            Family::Undefined => "undefined",
-            Family::VmExit => "vm_exit",
-            Family::VmEntry => "vm_entry",
-            Family::Operation => "operation",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// What a report calls the family as a whole.
-    pub const fn title(self) -> &'static str {
-        match self {
-            Family::Instruction => "instructions",
-            Family::Syscall => "system calls",
-            Family::Sysret => "system call returns",
-            Family::Exception => "exceptions",
-            Family::Interrupt => "interrupts",
-            Family::Nmi => "NMIs",
-            Family::SoftwareInterrupt => "software interrupts",
-            Family::Iret => "IRET",
-            Family::FarTransfer => "far transfers",
-            Family::TaskSwitch => "task switches",
-            Family::ControlRegister => "control register writes",
-            Family::DebugRegister => "debug register moves",
-            Family::TlbFlush => "TLB flushes",
-            Family::StlbHitData => "second-level TLB hits, data",
-            Family::StlbHitCode => "second-level TLB hits, code",
-            Family::TlbMissData => "TLB misses, data",
-            Family::TlbMissCode => "TLB misses, code",
-            Family::Invlpg => "INVLPG",
-            Family::Invpcid => "INVPCID",
-            Family::Cpuid => "CPUID",
-            Family::Rdmsr => "RDMSR",
-            Family::Wrmsr => "WRMSR",
-            Family::PortIn => "port reads",
-            Family::PortOut => "port writes",
-            Family::MmioRead => "memory-mapped reads",
-            Family::MmioWrite => "memory-mapped writes",
-            Family::Halt => "halts",
-            Family::IndirectMiss => "mispredicted indirect branches",
-            Family::ReturnMiss => "mispredicted returns",
-            Family::CacheFlush => "cache flushes",
-            Family::DescriptorTable => "descriptor table instructions",
-            Family::Swapgs => "SWAPGS",
-            Family::Xsetbv => "XSETBV",
-            Family::Wrpkru => "WRPKRU",
-            Family::Undefined => "undefined opcodes",
-            Family::VmExit => "VM exits",
-            Family::VmEntry => "VM entries",
-            Family::Operation => "hypervisor operations",
-        }
+    pub fn title(self) -> &'static str {
+        self.get_message().unwrap_or_default()
     }
 
     /// Whether events of the family cross a boundary, as opposed to stalls inside the processor and ordinary instructions.
@@ -179,7 +73,7 @@ impl Family {
 
     /// The family with that identifier.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|family| family.name() == name)
+        name.parse().ok()
     }
 }
 
@@ -201,7 +95,7 @@ impl Kind {
             },
             Family::Syscall => if p == 0 { "SYSCALL" } else { "SYSENTER" }.to_owned(),
             Family::Sysret => if p == 0 { "SYSRET" } else { "SYSEXIT" }.to_owned(),
-            Family::Exception => match exception_mnemonic(p) {
+            Family::Exception => match u8::try_from(p).ok().and_then(vector::name) {
                 Some(mnemonic) => format!("exception {mnemonic}"),
                 None => format!("exception {p}"),
             },
@@ -230,7 +124,7 @@ impl Kind {
             },
             Family::Rdmsr | Family::Wrmsr => {
                 let op = if self.family == Family::Rdmsr { "RDMSR" } else { "WRMSR" };
-                match name.or_else(|| msr_name(p)) {
+                match name.or_else(|| msr::name(p)) {
                     Some(name) => format!("{op} {name}"),
                     None => format!("{op} {p:#x}"),
                 }
@@ -246,16 +140,24 @@ impl Kind {
             }
             .to_owned(),
             Family::Undefined => named("undefined opcode"),
-            Family::VmExit => match exit_reason_name(p) {
-                Some(reason) => format!("VM exit {reason}"),
-                None => format!("VM exit {p}"),
-            },
+            Family::VmExit => format!("VM exit {}", self.within_family(name)),
             Family::VmEntry => "VM entry".to_owned(),
-            Family::Operation => match Operation::from_index(p as usize) {
-                Some(operation) => format!("hypervisor: {}", operation.title()),
-                None => format!("hypervisor: operation {p}"),
-            },
+            Family::Operation => format!("hypervisor: {}", self.within_family(name)),
             family => family.title().to_owned(),
+        }
+    }
+}
+
+impl Kind {
+    /// What a list of exits, or of a hypervisor's operations, calls the kind: [`Kind::describe`] without what all of them begin with.
+    pub fn within_family(self, name: Option<&str>) -> String {
+        match self.family {
+            Family::VmExit => reason::name(self.param).map_or_else(|| self.param.to_string(), str::to_owned),
+            Family::Operation => match Operation::from_index(self.param as usize) {
+                Some(operation) => operation.title().to_owned(),
+                None => format!("operation {}", self.param),
+            },
+            _ => self.describe(name),
         }
     }
 }
@@ -265,82 +167,6 @@ fn port(op: &str, port: u32, name: Option<&str>) -> String {
         Some(name) => format!("{op} {port:#x} {name}"),
         None => format!("{op} {port:#x}"),
     }
-}
-
-/// The mnemonic of an exception vector.
-pub const fn exception_mnemonic(vector: u32) -> Option<&'static str> {
-    Some(match vector {
-        0 => "#DE",
-        1 => "#DB",
-        2 => "NMI",
-        3 => "#BP",
-        4 => "#OF",
-        5 => "#BR",
-        6 => "#UD",
-        7 => "#NM",
-        8 => "#DF",
-        10 => "#TS",
-        11 => "#NP",
-        12 => "#SS",
-        13 => "#GP",
-        14 => "#PF",
-        16 => "#MF",
-        17 => "#AC",
-        18 => "#MC",
-        19 => "#XM",
-        20 => "#VE",
-        21 => "#CP",
-        _ => return None,
-    })
-}
-
-/// Names of the MSRs that systems touch often, by index.
-const MSRS: &[(u32, &str)] = &[
-    (0x10, "IA32_TIME_STAMP_COUNTER"),
-    (0x1b, "IA32_APIC_BASE"),
-    (0x3a, "IA32_FEATURE_CONTROL"),
-    (0x3b, "IA32_TSC_ADJUST"),
-    (0x48, "IA32_SPEC_CTRL"),
-    (0x49, "IA32_PRED_CMD"),
-    (0x8b, "IA32_BIOS_SIGN_ID"),
-    (0x10a, "IA32_ARCH_CAPABILITIES"),
-    (0x10b, "IA32_FLUSH_CMD"),
-    (0x174, "IA32_SYSENTER_CS"),
-    (0x175, "IA32_SYSENTER_ESP"),
-    (0x176, "IA32_SYSENTER_EIP"),
-    (0x1a0, "IA32_MISC_ENABLE"),
-    (0x1d9, "IA32_DEBUGCTL"),
-    (0x277, "IA32_PAT"),
-    (0x2ff, "IA32_MTRR_DEF_TYPE"),
-    (0x6e0, "IA32_TSC_DEADLINE"),
-    (0x6e1, "IA32_PKRS"),
-    (0x802, "IA32_X2APIC_APICID"),
-    (0x808, "IA32_X2APIC_TPR"),
-    (0x80b, "IA32_X2APIC_EOI"),
-    (0x80d, "IA32_X2APIC_LDR"),
-    (0x80f, "IA32_X2APIC_SIVR"),
-    (0x828, "IA32_X2APIC_ESR"),
-    (0x830, "IA32_X2APIC_ICR"),
-    (0x832, "IA32_X2APIC_LVT_TIMER"),
-    (0x838, "IA32_X2APIC_INIT_COUNT"),
-    (0x839, "IA32_X2APIC_CUR_COUNT"),
-    (0x83e, "IA32_X2APIC_DIV_CONF"),
-    (0x83f, "IA32_X2APIC_SELF_IPI"),
-    (0xda0, "IA32_XSS"),
-    (0xc000_0080, "IA32_EFER"),
-    (0xc000_0081, "IA32_STAR"),
-    (0xc000_0082, "IA32_LSTAR"),
-    (0xc000_0083, "IA32_CSTAR"),
-    (0xc000_0084, "IA32_FMASK"),
-    (0xc000_0100, "IA32_FS_BASE"),
-    (0xc000_0101, "IA32_GS_BASE"),
-    (0xc000_0102, "IA32_KERNEL_GS_BASE"),
-    (0xc000_0103, "IA32_TSC_AUX"),
-];
-
-/// The name of an MSR, where it is a common one.
-pub fn msr_name(index: u32) -> Option<&'static str> {
-    MSRS.binary_search_by_key(&index, |entry| entry.0).ok().map(|at| MSRS[at].1)
 }
 
 #[cfg(test)]
@@ -357,13 +183,6 @@ mod tests {
     fn identifiers_are_unique_and_found_again() {
         assert!(Class::ALL.into_iter().all(|class| Class::from_name(class.name()) == Some(class)));
         assert!(Family::ALL.into_iter().all(|family| Family::from_name(family.name()) == Some(family)));
-    }
-
-    #[test]
-    fn msr_names_are_sorted_for_the_search() {
-        assert!(MSRS.is_sorted_by_key(|entry| entry.0));
-        assert_eq!(msr_name(0x6e0), Some("IA32_TSC_DEADLINE"));
-        assert_eq!(msr_name(0x6e2), None);
     }
 
     #[test]

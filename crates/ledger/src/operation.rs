@@ -1,207 +1,151 @@
 //! What a hypervisor's software does around VM exits, in the steps that a profile has a price for.
 
+use strum::{EnumCount, EnumMessage, EnumString, IntoStaticStr, VariantArray};
+
 /// One step of a hypervisor's software: the parameter of [`crate::Family::Operation`].
 ///
 /// A step's price is that of its code and of the memory it touches; what the processor does by itself (the exit, the entry, the
 /// refilling of the TLB) is charged as events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    EnumCount,
+    EnumString,
+    EnumMessage,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
 #[repr(u32)]
 pub enum Operation {
     /// All software around one exit and the entry after it: the guest's registers, the host's state, finding the handler, the
     /// checks before the next entry. VMREADs and VMWRITEs that every exit needs are in it.
+    #[strum(message = "run loop")]
     RunLoop,
     /// VMREAD beyond those of the run loop.
+    #[strum(message = "VMREAD")]
     Vmread,
     /// VMWRITE beyond those of the run loop.
+    #[strum(message = "VMWRITE")]
     Vmwrite,
     /// One entry of the guest's page tables is read: its frame is looked up in the memory slots, the entry loaded and checked.
+    #[strum(message = "guest table entries read")]
     GuestWalk,
     /// One entry of the hypervisor's own tables (shadow or EPT) is read on the way down.
+    #[strum(message = "own table entries read")]
     TableRead,
     /// One entry of the hypervisor's own tables is made and written.
+    #[strum(message = "own table entries written")]
     TableWrite,
     /// A page for a table of the hypervisor's own is taken from where such pages are kept, with what describes it.
+    #[strum(message = "table pages allocated")]
     PageAllocate,
     /// A page for a table is filled with empty entries.
+    #[strum(message = "table pages zeroed")]
     PageZero,
     /// A page of a table goes back to where such pages are kept.
+    #[strum(message = "table pages freed")]
     PageFree,
     /// A shadow page is looked up by guest frame and role.
+    #[strum(message = "shadow pages looked up")]
     HashLookup,
     /// An entry of a table is added to the reverse map of its frame.
+    #[strum(message = "reverse map additions")]
     RmapAdd,
     /// An entry of a table is removed from the reverse map of its frame.
+    #[strum(message = "reverse map removals")]
     RmapRemove,
     /// One entry is visited on the way along a reverse map.
+    #[strum(message = "reverse map entries visited")]
     RmapWalk,
     /// Write permission is taken from one entry.
+    #[strum(message = "entries write-protected")]
     WriteProtect,
     /// The memory slot of a guest frame is looked up, and through it the frame's host page.
+    #[strum(message = "memory slot look-ups")]
     SlotLookup,
     /// A root is taken into use: found or made, and counted.
+    #[strum(message = "roots loaded")]
     RootLoad,
     /// A root is put down: its count goes down, and what it pinned is let go. Pages that are freed then are charged as such.
+    #[strum(message = "roots put down")]
     RootFree,
     /// The role of the MMU is worked out anew, with the tables for the guest's permissions.
+    #[strum(message = "MMU roles worked out")]
     RoleUpdate,
     /// One entry of an unsync shadow page is compared with the guest's entry, and put right.
+    #[strum(message = "shadow entries synchronized")]
     SyncEntry,
     /// INVEPT.
+    #[strum(message = "INVEPT")]
     Invept,
     /// INVVPID.
+    #[strum(message = "INVVPID")]
     Invvpid,
     /// The hypervisor decides on a TLB flush and asks for it; the instruction that flushes is charged as such.
+    #[strum(message = "TLB flush requests")]
     TlbFlush,
     /// One instruction is fetched, decoded and emulated.
+    #[strum(message = "instructions emulated")]
     Emulate,
     /// A device model inside the kernel handles an access.
+    #[strum(message = "device model in the kernel")]
     DeviceKernel,
     /// Round trip to the user-space part of the hypervisor, with its device model.
+    #[strum(message = "device model in user space")]
     DeviceUser,
     /// An event is injected: chosen, acknowledged where it comes from, and put into the controls.
+    #[strum(message = "events injected")]
     Inject,
     /// The answer to a CPUID is looked up.
+    #[strum(message = "CPUID look-ups")]
     CpuidLookup,
     /// An MSR is read or written for the guest.
+    #[strum(message = "MSR accesses")]
     Msr,
     /// A hypercall is told from others and done.
+    #[strum(message = "hypercalls")]
     Hypercall,
     /// One frame is entered into, or cleared from, the log of written frames.
+    #[strum(message = "dirty log")]
     DirtyLog,
     /// One set of state (FPU, or the MSRs that entries do not switch) is switched between the guest and the host.
+    #[strum(message = "guest and host state switched")]
     StateLoad,
     /// An interrupt or NMI window is asked for, or taken back.
+    #[strum(message = "interrupt windows")]
     InterruptWindow,
     /// Software side of an access to a control register: its checks, shadows and consequences, without those charged by name.
+    #[strum(message = "control register accesses")]
     ControlRegister,
     /// The fixed part of handling a page fault or an EPT violation.
+    #[strum(message = "faults handled")]
     Fault,
     /// The paravirtual state page of a virtual CPU is updated.
+    #[strum(message = "paravirtual state updates")]
     ProfileMove,
 }
 
 impl Operation {
     /// Every operation, in the order of its discriminant.
-    pub const ALL: [Operation; Operation::COUNT] = [
-        Operation::RunLoop,
-        Operation::Vmread,
-        Operation::Vmwrite,
-        Operation::GuestWalk,
-        Operation::TableRead,
-        Operation::TableWrite,
-        Operation::PageAllocate,
-        Operation::PageZero,
-        Operation::PageFree,
-        Operation::HashLookup,
-        Operation::RmapAdd,
-        Operation::RmapRemove,
-        Operation::RmapWalk,
-        Operation::WriteProtect,
-        Operation::SlotLookup,
-        Operation::RootLoad,
-        Operation::RootFree,
-        Operation::RoleUpdate,
-        Operation::SyncEntry,
-        Operation::Invept,
-        Operation::Invvpid,
-        Operation::TlbFlush,
-        Operation::Emulate,
-        Operation::DeviceKernel,
-        Operation::DeviceUser,
-        Operation::Inject,
-        Operation::CpuidLookup,
-        Operation::Msr,
-        Operation::Hypercall,
-        Operation::DirtyLog,
-        Operation::StateLoad,
-        Operation::InterruptWindow,
-        Operation::ControlRegister,
-        Operation::Fault,
-        Operation::ProfileMove,
-    ];
+    pub const ALL: [Self; Self::COUNT] = *<Self as VariantArray>::VARIANTS.first_chunk().unwrap();
     /// How many operations there are.
-    pub const COUNT: usize = 35;
+    pub const COUNT: usize = <Self as EnumCount>::COUNT;
 
     /// The identifier used in profiles and in machine-readable output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Operation::RunLoop => "run_loop",
-            Operation::Vmread => "vmread",
-            Operation::Vmwrite => "vmwrite",
-            Operation::GuestWalk => "guest_walk",
-            Operation::TableRead => "table_read",
-            Operation::TableWrite => "table_write",
-            Operation::PageAllocate => "page_allocate",
-            Operation::PageZero => "page_zero",
-            Operation::PageFree => "page_free",
-            Operation::HashLookup => "hash_lookup",
-            Operation::RmapAdd => "rmap_add",
-            Operation::RmapRemove => "rmap_remove",
-            Operation::RmapWalk => "rmap_walk",
-            Operation::WriteProtect => "write_protect",
-            Operation::SlotLookup => "slot_lookup",
-            Operation::RootLoad => "root_load",
-            Operation::RootFree => "root_free",
-            Operation::RoleUpdate => "role_update",
-            Operation::SyncEntry => "sync_entry",
-            Operation::Invept => "invept",
-            Operation::Invvpid => "invvpid",
-            Operation::TlbFlush => "tlb_flush",
-            Operation::Emulate => "emulate",
-            Operation::DeviceKernel => "device_kernel",
-            Operation::DeviceUser => "device_user",
-            Operation::Inject => "inject",
-            Operation::CpuidLookup => "cpuid_lookup",
-            Operation::Msr => "msr",
-            Operation::Hypercall => "hypercall",
-            Operation::DirtyLog => "dirty_log",
-            Operation::StateLoad => "state_load",
-            Operation::InterruptWindow => "interrupt_window",
-            Operation::ControlRegister => "control_register",
-            Operation::Fault => "fault",
-            Operation::ProfileMove => "profile_move",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// What a report calls it.
-    pub const fn title(self) -> &'static str {
-        match self {
-            Operation::RunLoop => "run loop",
-            Operation::Vmread => "VMREAD",
-            Operation::Vmwrite => "VMWRITE",
-            Operation::GuestWalk => "guest table entries read",
-            Operation::TableRead => "own table entries read",
-            Operation::TableWrite => "own table entries written",
-            Operation::PageAllocate => "table pages allocated",
-            Operation::PageZero => "table pages zeroed",
-            Operation::PageFree => "table pages freed",
-            Operation::HashLookup => "shadow pages looked up",
-            Operation::RmapAdd => "reverse map additions",
-            Operation::RmapRemove => "reverse map removals",
-            Operation::RmapWalk => "reverse map entries visited",
-            Operation::WriteProtect => "entries write-protected",
-            Operation::SlotLookup => "memory slot look-ups",
-            Operation::RootLoad => "roots loaded",
-            Operation::RootFree => "roots put down",
-            Operation::RoleUpdate => "MMU roles worked out",
-            Operation::SyncEntry => "shadow entries synchronized",
-            Operation::Invept => "INVEPT",
-            Operation::Invvpid => "INVVPID",
-            Operation::TlbFlush => "TLB flush requests",
-            Operation::Emulate => "instructions emulated",
-            Operation::DeviceKernel => "device model in the kernel",
-            Operation::DeviceUser => "device model in user space",
-            Operation::Inject => "events injected",
-            Operation::CpuidLookup => "CPUID look-ups",
-            Operation::Msr => "MSR accesses",
-            Operation::Hypercall => "hypercalls",
-            Operation::DirtyLog => "dirty log",
-            Operation::StateLoad => "guest and host state switched",
-            Operation::InterruptWindow => "interrupt windows",
-            Operation::ControlRegister => "control register accesses",
-            Operation::Fault => "faults handled",
-            Operation::ProfileMove => "paravirtual state updates",
-        }
+    pub fn title(self) -> &'static str {
+        self.get_message().unwrap_or_default()
     }
 
     /// The operation with that number.
@@ -211,89 +155,8 @@ impl Operation {
 
     /// The operation with that identifier.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|operation| operation.name() == name)
+        name.parse().ok()
     }
-}
-
-/// Basic exit reasons (SDM vol. 3, appendix C), called what KVM calls them.
-const EXIT_REASONS: &[(u32, &str)] = &[
-    (0, "EXCEPTION_NMI"),
-    (1, "EXTERNAL_INTERRUPT"),
-    (2, "TRIPLE_FAULT"),
-    (3, "INIT_SIGNAL"),
-    (4, "SIPI_SIGNAL"),
-    (5, "IO_SMI"),
-    (6, "OTHER_SMI"),
-    (7, "INTERRUPT_WINDOW"),
-    (8, "NMI_WINDOW"),
-    (9, "TASK_SWITCH"),
-    (10, "CPUID"),
-    (11, "GETSEC"),
-    (12, "HLT"),
-    (13, "INVD"),
-    (14, "INVLPG"),
-    (15, "RDPMC"),
-    (16, "RDTSC"),
-    (17, "RSM"),
-    (18, "VMCALL"),
-    (19, "VMCLEAR"),
-    (20, "VMLAUNCH"),
-    (21, "VMPTRLD"),
-    (22, "VMPTRST"),
-    (23, "VMREAD"),
-    (24, "VMRESUME"),
-    (25, "VMWRITE"),
-    (26, "VMOFF"),
-    (27, "VMON"),
-    (28, "CR_ACCESS"),
-    (29, "DR_ACCESS"),
-    (30, "IO_INSTRUCTION"),
-    (31, "MSR_READ"),
-    (32, "MSR_WRITE"),
-    (33, "INVALID_STATE"),
-    (34, "MSR_LOAD_FAIL"),
-    (36, "MWAIT_INSTRUCTION"),
-    (37, "MONITOR_TRAP_FLAG"),
-    (39, "MONITOR_INSTRUCTION"),
-    (40, "PAUSE_INSTRUCTION"),
-    (41, "MCE_DURING_VMENTRY"),
-    (43, "TPR_BELOW_THRESHOLD"),
-    (44, "APIC_ACCESS"),
-    (45, "EOI_INDUCED"),
-    (46, "GDTR_IDTR"),
-    (47, "LDTR_TR"),
-    (48, "EPT_VIOLATION"),
-    (49, "EPT_MISCONFIG"),
-    (50, "INVEPT"),
-    (51, "RDTSCP"),
-    (52, "PREEMPTION_TIMER"),
-    (53, "INVVPID"),
-    (54, "WBINVD"),
-    (55, "XSETBV"),
-    (56, "APIC_WRITE"),
-    (57, "RDRAND"),
-    (58, "INVPCID"),
-    (59, "VMFUNC"),
-    (60, "ENCLS"),
-    (61, "RDSEED"),
-    (62, "PML_FULL"),
-    (63, "XSAVES"),
-    (64, "XRSTORS"),
-    (66, "SPP"),
-    (67, "UMWAIT"),
-    (68, "TPAUSE"),
-    (74, "BUS_LOCK"),
-    (75, "NOTIFY"),
-];
-
-/// The name of a basic exit reason.
-pub fn exit_reason_name(reason: u32) -> Option<&'static str> {
-    EXIT_REASONS.binary_search_by_key(&reason, |entry| entry.0).ok().map(|at| EXIT_REASONS[at].1)
-}
-
-/// The basic exit reason of that name.
-pub fn exit_reason(name: &str) -> Option<u32> {
-    EXIT_REASONS.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
 }
 
 #[cfg(test)]
@@ -307,12 +170,5 @@ mod tests {
         let mut titles = Operation::ALL.map(Operation::title);
         titles.sort_unstable();
         assert!(titles.windows(2).all(|pair| pair[0] != pair[1]));
-    }
-
-    #[test]
-    fn exit_reasons_are_sorted_for_the_search() {
-        assert!(EXIT_REASONS.is_sorted_by(|a, b| a.0 < b.0));
-        assert_eq!((exit_reason_name(48), exit_reason_name(35)), (Some("EPT_VIOLATION"), None));
-        assert!(EXIT_REASONS.iter().all(|(reason, name)| exit_reason(name) == Some(*reason)));
     }
 }

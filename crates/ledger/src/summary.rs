@@ -5,9 +5,9 @@
 mod lines;
 
 use crate::ledger::{BlockRuns, Ledger};
-use crate::recorder::Amount;
+use crate::recorder::{Amount, Region};
 use crate::{Class, Family, Kind};
-pub use lines::{Line, Lines};
+pub use lines::{Line, Lines, Who};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -165,8 +165,9 @@ impl Ledger {
 
     /// What was charged in a region of interest, or outside all of them by the name of that line; `None` if there is none of that name.
     pub fn region(&self, name: &str) -> Option<Selection<'_>> {
-        let named = |name: &str| self.regions.iter().position(|region| region.name == name);
-        let region = named(name).or_else(|| if name == lines::OUTSIDE { named("") } else { None })?;
+        let name = if name == lines::OUTSIDE { "" } else { name };
+        let is = |region: &Region| region.name == name || lines::given(&region.name) == name;
+        let region = self.regions.iter().position(is)?;
         Some(Selection { region: Some(region as u32), ..self.all() })
     }
 
@@ -204,16 +205,18 @@ impl<'a> Selection<'a> {
     /// others, if that is what [`Selection::rows`] calls a line. `None`: there is none.
     pub fn of_task(self, task: &str) -> Option<Self> {
         let tasks = self.ledger.tasks.iter().zip(0u32..);
+        let is_called = |known: &crate::Task| known.comm == task || lines::given(&known.comm) == task;
         let called =
-            tasks.clone().find(|(known, _)| known.comm == task && !task.is_empty()).map(|(_, at)| Wanted::Comm(at));
+            || tasks.clone().find(|(known, _)| is_called(known) && !task.is_empty()).map(|(_, at)| Wanted::Comm(at));
         let number = || {
             let number: u32 = task.parse().ok()?;
             let is = |known: &crate::Task| known.pid == number || known.tid == number;
-            tasks.skip(1).any(|(known, _)| is(known)).then_some(Wanted::Number(number))
+            tasks.clone().skip(1).any(|(known, _)| is(known)).then_some(Wanted::Number(number))
         };
-        let context = || crate::Context::ALL.into_iter().find(|context| lines::context_name(*context) == Some(task));
-        let none = || (task == lines::NO_TASK).then_some(Wanted::None);
-        let wanted = called.or_else(number).or_else(|| context().map(Wanted::Context)).or_else(none)?;
+        let context =
+            || crate::Context::ALL.iter().copied().find(|context| lines::context_name(*context) == Some(task));
+        let none = (task == lines::NO_TASK).then_some(Wanted::None);
+        let wanted = none.or_else(|| context().map(Wanted::Context)).or_else(called).or_else(number)?;
         Some(Self { task: Some(wanted), ..self })
     }
 
@@ -315,18 +318,31 @@ impl<'a> Selection<'a> {
         devices
     }
 
+    /// Names are made once for each line, not for each charge.
+    fn sums(self, lines: &Lines) -> FxHashMap<Line, Row> {
+        let mut sums: FxHashMap<Line, Row> = FxHashMap::default();
+        self.charges(|place, cause, _, amount| sums.entry(lines.of(place)).or_default().add(cause, amount));
+        sums
+    }
+
     /// Lines by what `by` says, in the order of their names.
     pub fn rows(self, by: By) -> BTreeMap<String, Row> {
         let lines = Lines::new(self.ledger, by);
-        // Names are made once for each line, not for each charge.
-        let mut places: FxHashMap<Line, Row> = FxHashMap::default();
-        self.charges(|place, cause, _, amount| places.entry(lines.of(place)).or_default().add(cause, amount));
         let mut rows: BTreeMap<String, Row> = BTreeMap::new();
-        for (line, row) in places {
+        for (line, row) in self.sums(&lines) {
             let total = rows.entry(lines.name(line)).or_default();
             row.causes.into_iter().for_each(|(cause, amount)| total.add(cause, amount));
         }
         rows
+    }
+
+    /// The lines [`By::Task`], in the order of their names, with whom each is about.
+    pub fn tasks(self) -> Vec<(String, Who<'a>, Row)> {
+        let lines = Lines::new(self.ledger, By::Task);
+        let sums = self.sums(&lines).into_iter();
+        let mut tasks: Vec<_> = sums.map(|(line, row)| (lines.name(line), lines.who(line), line, row)).collect();
+        tasks.sort_by(|a, b| (&a.0, a.2).cmp(&(&b.0, b.2)));
+        tasks.into_iter().map(|(name, who, _, row)| (name, who, row)).collect()
     }
 
     /// Instructions, and ticks but for halting, of the lines that [`Selection::rows`] has.
@@ -456,6 +472,45 @@ mod tests {
             ledger.region("work").unwrap().of_task("work").unwrap().total(),
             ledger.all().of_task("work").unwrap().total()
         );
+    }
+
+    /// The sample, with a process and a region that are called as lines of the report's own.
+    fn pretender() -> Ledger {
+        let mut ledger = sample();
+        for task in ledger.tasks.iter_mut().filter(|task| task.comm == "work") {
+            task.comm = "[interrupts]".to_owned();
+        }
+        ledger.regions[1].name = "(outside)".to_owned();
+        ledger
+    }
+
+    #[test]
+    fn a_process_cannot_pass_for_the_interrupts() {
+        let (ledger, honest) = (pretender(), sample());
+        let names = |by| ledger.all().rows(by).into_keys().collect::<Vec<_>>();
+        assert_eq!(names(By::Comm), ["\"[interrupts]\"", "[interrupts]", "[no task]", "swapper/0"]);
+        assert_eq!(names(By::Task), ["\"[interrupts]\" (7)", "[interrupts]", "[no task]", "swapper/0 [idle]"]);
+        assert_eq!(names(By::Region), ["\"(outside)\"", "(outside)"]);
+        let task = |name| ledger.all().of_task(name).unwrap().total();
+        assert_eq!(task("[interrupts]"), honest.all().of_task("[interrupts]").unwrap().total());
+        assert_eq!(task("\"[interrupts]\""), honest.all().of_task("work").unwrap().total());
+        let region = |name| ledger.region(name).unwrap().total();
+        assert_eq!(region("(outside)"), honest.region("").unwrap().total());
+        assert_eq!(region("\"(outside)\""), honest.region("work").unwrap().total());
+    }
+
+    #[test]
+    fn lines_by_task_say_whom_they_are_about() {
+        let ledger = pretender();
+        let tasks = ledger.all().tasks();
+        let whom = |name: &str| tasks.iter().find(|task| task.0 == name).unwrap().1;
+        assert!(
+            matches!(whom("\"[interrupts]\" (7)"), Who::Task(task) if task.tid == 7 && task.comm == "[interrupts]")
+        );
+        assert_eq!(whom("[interrupts]"), Who::Context(crate::Context::Interrupt));
+        assert_eq!(whom("[no task]"), Who::Nobody);
+        let rows = ledger.all().rows(By::Task);
+        assert!(tasks.iter().all(|(name, _, row)| rows[name] == *row) && tasks.len() == rows.len());
     }
 
     #[test]

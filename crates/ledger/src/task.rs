@@ -1,9 +1,11 @@
 //! Tasks of a guest: what it runs on its processors, and in which context.
 
 use rustc_hash::FxHashMap;
+use strum::{IntoStaticStr, VariantArray};
 
 /// What kind of task the guest's kernel says it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum TaskKind {
     /// A process, or one of its threads.
     #[default]
@@ -16,7 +18,12 @@ pub enum TaskKind {
 
 impl TaskKind {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 3] = [Self::Process, Self::KernelThread, Self::Idle];
+    pub const ALL: &[Self] = Self::VARIANTS;
+
+    /// The identifier used in machine-readable output.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// A task of the guest. A program that a process executes makes it another task, since its name changes.
@@ -60,7 +67,8 @@ impl Task {
 pub struct TaskId(pub u32);
 
 /// What the processor does while a task is its current one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Context {
     /// The task itself, with what the kernel does for it: system calls, exceptions.
     #[default]
@@ -73,7 +81,12 @@ pub enum Context {
 
 impl Context {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 3] = [Self::Task, Self::SoftInterrupt, Self::Interrupt];
+    pub const ALL: &[Self] = Self::VARIANTS;
+
+    /// The identifier used in machine-readable output.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
 }
 
 /// The tasks of a run, each with a number, and each with the one that stands for all of its name. That depends on the order in which the guest has

@@ -21,7 +21,7 @@ impl Machine {
         }
         if let Some(kernel) = self.kernel() {
             let modules = linux::modules(&kernel, &self.vcpus);
-            all.add("", 0, kernel.functions);
+            all.add_kernel(&kernel);
             for (name, found) in modules {
                 all.add(&name, 0, found);
             }
@@ -45,7 +45,7 @@ impl Machine {
     /// The ledger, after [`Machine::run`].
     pub fn ledger(&self, symbols: &Symbols) -> Ledger {
         let recorder = self.recorder.borrow();
-        let clocks = self.vcpus.all.iter().map(|v| v.cpu.clock).collect();
+        let clocks = self.vcpus.all.iter().map(|v| v.cpu.micro.clock).collect();
         let mut header = match self.platform {
             Platform::Emulated => Header::priced(&self.profile, &self.profile.emulated_costs(), clocks),
             Platform::Bare | Platform::Hvm(_) => Header::new(&self.profile, clocks),

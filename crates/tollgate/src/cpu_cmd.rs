@@ -69,7 +69,7 @@ pub fn run(args: &CpuArgs) -> Result<()> {
 
 /// How many costs there are of each confidence.
 fn confidences(profile: &Profile) -> [usize; 4] {
-    let levels = [Confidence::High, Confidence::Medium, Confidence::Low, Confidence::Estimate];
+    let levels = Confidence::ALL;
     let costs = profile
         .prices
         .classes
@@ -79,7 +79,7 @@ fn confidences(profile: &Profile) -> [usize; 4] {
     let mut counts = [0; 4];
     for cost in costs {
         for (count, level) in counts.iter_mut().zip(levels) {
-            *count += usize::from(cost.from.confidence == level);
+            *count += usize::from(cost.from.confidence == *level);
         }
     }
     counts

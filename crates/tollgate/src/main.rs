@@ -16,7 +16,7 @@ mod table;
 mod terminal;
 mod tier;
 
-use clap::{Parser, Subcommand};
+use clap::{Arg, Command as Parsed, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// A software x86-64 hypervisor and performance laboratory.
@@ -39,8 +39,24 @@ enum Command {
 /// Exit status when a command failed.
 const FAILED: u8 = 126;
 
+/// What options whose values are numbers call these: a value that begins with a minus is a wrong number there, and no option.
+const NUMBERS: [&str; 5] = ["N", "SIZE", "SECONDS", "PERCENT", "DAYS"];
+
+/// A command whose numbers may be negative, to be refused as numbers.
+fn with_negative_numbers(command: Parsed) -> Parsed {
+    let numeric = |arg: &Arg| {
+        let called = arg.get_value_names().unwrap_or_default();
+        !arg.is_positional() && called.iter().any(|name| NUMBERS.contains(&name.as_str()))
+    };
+    command
+        .mut_args(|arg| if numeric(&arg) { arg.allow_hyphen_values(true) } else { arg })
+        .mut_subcommands(with_negative_numbers)
+}
+
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let matches = with_negative_numbers(Cli::command()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let result = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),

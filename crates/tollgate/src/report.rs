@@ -6,7 +6,7 @@ use crate::table::{
 };
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use ledger::summary::{By, Cause, Row, Selection, Top};
+use ledger::summary::{By, Cause, Row, Selection, Top, Who};
 use ledger::{Amount, Class, Family, Kind, Ledger};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -389,6 +389,7 @@ enum Member {
     One(Value),
     Many(Vec<Value>),
     Lines(By),
+    Tasks,
 }
 
 /// Members of the document, in their order.
@@ -429,19 +430,41 @@ fn members(ledger: &Ledger, selection: Selection, part: Part) -> Vec<(&'static s
         ("spaces", Member::Lines(By::Space)),
         ("symbols", Member::Lines(By::Symbol)),
         ("task", Member::One(json!(part.task))),
-        ("tasks", Member::Lines(By::Task)),
+        ("tasks", Member::Tasks),
         ("total", Member::One(total)),
     ]
+}
+
+/// A line.
+fn line(ledger: &Ledger, name: &str, row: &Row) -> Value {
+    let causes: BTreeMap<String, Value> =
+        row.causes.iter().map(|(cause, sum)| (cause_name(ledger, *cause), amount(*sum))).collect();
+    json!({ "name": name, "ticks": row.ticks, "instructions": row.instructions, "causes": causes })
 }
 
 /// Lines by what took most time.
 fn lines<'a>(ledger: &'a Ledger, selection: Selection, by: By) -> impl Iterator<Item = Value> + 'a {
     let mut rows: Vec<(String, Row)> = selection.rows(by).into_iter().collect();
     rows.sort_by(|a, b| b.1.ticks.cmp(&a.1.ticks).then_with(|| a.0.cmp(&b.0)));
-    rows.into_iter().map(move |(name, row)| {
-        let causes: BTreeMap<String, Value> =
-            row.causes.iter().map(|(cause, sum)| (cause_name(ledger, *cause), amount(*sum))).collect();
-        json!({ "name": name, "ticks": row.ticks, "instructions": row.instructions, "causes": causes })
+    rows.into_iter().map(move |(name, row)| line(ledger, &name, &row))
+}
+
+/// Lines by task, those first that took most time: whom each is about is in fields of its own.
+fn task_lines<'a>(ledger: &'a Ledger, selection: Selection<'a>) -> impl Iterator<Item = Value> + 'a {
+    let mut tasks = selection.tasks();
+    tasks.sort_by(|a, b| b.2.ticks.cmp(&a.2.ticks).then_with(|| a.0.cmp(&b.0)));
+    tasks.into_iter().map(move |(name, who, row)| {
+        let mut value = line(ledger, &name, &row);
+        let (kind, task) = match who {
+            Who::Task(task) => (Some(task.kind.name()), Some(task)),
+            Who::Context(context) => (Some(context.name()), None),
+            Who::Nobody => (None, None),
+        };
+        value["kind"] = json!(kind);
+        value["pid"] = json!(task.map(|task| task.pid));
+        value["tid"] = json!(task.map(|task| task.tid));
+        value["comm"] = json!(task.map(|task| &task.comm));
+        value
     })
 }
 
@@ -454,6 +477,7 @@ fn document(ledger: &Ledger, selection: Selection, part: Part, print: Print) -> 
             Member::One(value) => print(&indented(&value, "  "))?,
             Member::Many(items) => list(&mut items.into_iter(), print)?,
             Member::Lines(by) => list(&mut lines(ledger, selection, by), print)?,
+            Member::Tasks => list(&mut task_lines(ledger, selection), print)?,
         }
         before = ",\n";
     }

@@ -156,6 +156,20 @@ fn programs_are_told_everything() {
 }
 
 #[test]
+fn tasks_are_identified_by_fields_of_their_own() {
+    let mut ledger = sample(1);
+    for task in ledger.tasks.iter_mut().filter(|task| task.pid == 42) {
+        (task.comm, task.tid) = ("[interrupts]".to_owned(), 43);
+    }
+    let tasks: Vec<Value> = task_lines(&ledger, ledger.all()).collect();
+    let line = |name: &str| tasks.iter().find(|task| task["name"] == name).unwrap_or_else(|| panic!("{tasks:?}"));
+    let fields = |name| ["kind", "pid", "tid", "comm"].map(|field| line(name)[field].clone());
+    let process = [json!("process"), json!(42), json!(43), json!("[interrupts]")];
+    assert_eq!(fields("\"[interrupts]\" (42, thread 43)"), process);
+    assert_eq!(fields("swapper/0 [idle]"), [json!("idle"), json!(0), json!(0), json!("swapper/0")]);
+}
+
+#[test]
 fn an_unknown_task_is_refused_with_those_there_are() {
     let ledger = sample(1);
     let error = select_task(ledger.all(), Some("play")).err().expect("there is none").to_string();

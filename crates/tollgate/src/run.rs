@@ -55,7 +55,7 @@ pub struct RunArgs {
     /// Kernel command line
     #[arg(long, value_name = "STRING", default_value = "console=ttyS0", allow_hyphen_values = true)]
     append: String,
-    /// Guest memory: bytes, or with K, M, G or T
+    /// Guest memory: bytes, or with K, M, G or T; from 1M to 1T, in steps of 4K
     #[arg(long, short = 'm', value_name = "SIZE", default_value = "512M", value_parser = parse_size)]
     memory: u64,
     /// Number of virtual processors

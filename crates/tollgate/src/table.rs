@@ -1,6 +1,6 @@
 //! Tables and numbers as the laboratory sets them, ledgers from files, and output that survives a closed pipe.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 pub use lab::format::*;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -10,7 +10,8 @@ pub fn read_ledger(path: &Path) -> Result<ledger::Ledger> {
     /// More than the largest ledger has, compressed.
     const LARGEST: u64 = 256 << 20;
     let bytes = crate::input::read(path, LARGEST)?;
-    ledger::Ledger::read(&bytes).with_context(|| format!("{} is not usable", path.display()))
+    // The error is a predicate: what is wrong with the file.
+    ledger::Ledger::read(&bytes).map_err(|error| anyhow!("{} {error}", path.display()))
 }
 
 /// Prints to standard output. That nobody reads on is no error.

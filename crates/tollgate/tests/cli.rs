@@ -320,10 +320,25 @@ fn wrong_arguments_are_explained() {
         &["--kernel", &good, "--limit", "soon"],
         &["--kernel", &good, "--tier", "fast"],
         &["--kernel", &good, "--nonsense"],
+        &["--kernel", &good, "--memory", "-5M"],
+        &["--kernel", &good, "--timeout", "-1"],
+        &["--kernel", &good, "--cpus", "-1"],
     ] {
         let (status, printed, error) = run(arguments);
         assert_eq!((status, printed.as_str()), (WRONG_ARGUMENTS, ""), "{arguments:?}: {error}");
         assert!(error.starts_with("error: "), "{error}");
+        assert!(!error.contains("-- -"), "a wrong number is no file name: {error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_ledger_is_so_named() {
+    let files = Files::new("no-ledger");
+    let file = files.put("text", b"some text");
+    for arguments in [&["report", &file][..], &["compare", &file, &file]] {
+        let output = tollgate(arguments);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), error), (Some(FAILED), format!("tollgate: error: {file} is not a ledger\n")));
     }
 }
 

@@ -329,13 +329,17 @@ fn one_cause_has_one_line() {
     std::fs::write(files.0.join("baseline.json"), baseline).unwrap();
     std::fs::remove_file(files.0.join("one.elf")).unwrap();
     let (status, printed, errors) = files.lab(&["run", "./prints.toml"]);
-    assert_eq!((status, errors.lines().count()), (1, 1), "{errors}");
+    assert_eq!((status, errors.lines().count()), (126, 1), "{errors}");
     assert!(errors.starts_with("tollgate: prints/out/one and another cell: ./one.elf can't be read: "), "{errors}");
     assert!(errors.ends_with("'the test' makes it\n") && printed.contains("failed"), "{errors}");
     let (status, printed, _) = files.lab(&["check", "baseline.json"]);
-    assert_eq!(status, 1);
+    assert_eq!(status, 126);
     assert!(printed.starts_with("prints/out/one and another cell: no result now: ./one.elf"), "{printed}");
     assert_eq!(printed.lines().count(), 2, "{printed}");
+    // A cell that can be run makes the difference.
+    let files = Files::new("one-missing", &twice());
+    std::fs::remove_file(files.0.join("one.elf")).unwrap();
+    assert_eq!(files.lab(&["run", "./prints.toml"]).0, 1);
 }
 
 #[test]

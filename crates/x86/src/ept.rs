@@ -3,9 +3,11 @@
 /// Memory type of the tables, in the EPT pointer.
 pub const EPTP_TYPE: u64 = 7;
 /// Levels of tables less one, in the EPT pointer.
-pub const EPTP_LENGTH: u64 = 7 << 3;
+pub const EPTP_LENGTH: u64 = 7 << EPTP_LENGTH_SHIFT;
+/// Where [`EPTP_LENGTH`] is.
+pub const EPTP_LENGTH_SHIFT: u32 = 3;
 /// [`EPTP_LENGTH`] of four levels.
-pub const EPTP_FOUR_LEVELS: u64 = 3 << 3;
+pub const EPTP_FOUR_LEVELS: u64 = 3 << EPTP_LENGTH_SHIFT;
 /// Accessed and dirty flags are enabled.
 pub const EPTP_ACCESSED_DIRTY: u64 = 1 << 6;
 /// Bits of the EPT pointer that must be clear.

@@ -42,3 +42,23 @@ pub const ID: u64 = 1 << 21;
 pub const ARITH: u64 = CF | PF | AF | ZF | SF | OF;
 /// Flags that exist, apart from [`FIXED`].
 pub const ALL: u64 = ARITH | TF | IF | DF | IOPL | NT | RF | VM | AC | VIF | VIP | ID;
+
+/// The flags of a single bit, with their names.
+pub const NAMES: [(u64, &str); 16] = [
+    (CF, "CF"),
+    (PF, "PF"),
+    (AF, "AF"),
+    (ZF, "ZF"),
+    (SF, "SF"),
+    (TF, "TF"),
+    (IF, "IF"),
+    (DF, "DF"),
+    (OF, "OF"),
+    (NT, "NT"),
+    (RF, "RF"),
+    (VM, "VM"),
+    (AC, "AC"),
+    (VIF, "VIF"),
+    (VIP, "VIP"),
+    (ID, "ID"),
+];

@@ -17,6 +17,6 @@ pub const RSI: u8 = 6;
 /// RDI.
 pub const RDI: u8 = 7;
 
-/// The names of all sixteen.
+/// The names of all sixteen, as assemblers write them.
 pub const NAMES: [&str; 16] =
-    ["RAX", "RCX", "RDX", "RBX", "RSP", "RBP", "RSI", "RDI", "R8", "R9", "R10", "R11", "R12", "R13", "R14", "R15"];
+    ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];

@@ -1,8 +1,9 @@
 //! Descriptors: reading them from the GDT and LDT, and stacks that are not (yet) the current one.
 
+use crate::arch::Segment;
 use crate::fault::{Exec, Fault};
 use crate::op::SEG_FLAT;
-use crate::state::{Cpu, Segment};
+use crate::state::Cpu;
 use crate::walk::Privilege;
 use x86::{descriptor, reg, rights, seg, vector};
 
@@ -131,12 +132,12 @@ impl Cpu {
     /// Where the descriptor of a selector lies, with the bytes that must be within the table; `None` beyond its limit.
     pub(crate) fn descriptor_address(&self, selector: u16, bytes: u64) -> Option<u64> {
         let (base, limit) = if selector & 4 != 0 {
-            if !self.ldtr.usable() {
+            if !self.arch.ldtr.usable() {
                 return None;
             }
-            (self.ldtr.base, u64::from(self.ldtr.limit))
+            (self.arch.ldtr.base, u64::from(self.arch.ldtr.limit))
         } else {
-            (self.gdtr.base, u64::from(self.gdtr.limit))
+            (self.arch.gdtr.base, u64::from(self.arch.gdtr.limit))
         };
         let offset = u64::from(selector & 0xfff8);
         (offset + bytes - 1 <= limit).then(|| base.wrapping_add(offset))
@@ -201,7 +202,7 @@ impl Cpu {
 
     /// Inner stack pointer of a TSS for a privilege level: SS and ESP, or a null SS and RSP in long mode.
     pub(crate) fn inner_stack(&mut self, level: u8) -> Exec<(u16, u64)> {
-        let tr = self.tr;
+        let tr = self.arch.tr;
         let ts = code_of(tr.selector);
         let level = u64::from(level);
         let long = self.long_mode();
@@ -247,9 +248,10 @@ pub(crate) struct Stack {
 impl Stack {
     /// The current one.
     pub fn current(cpu: &Cpu) -> Self {
-        let mut stack = Self::new(cpu.seg[usize::from(seg::SS)], cpu.gpr[usize::from(reg::RSP)], cpu.cpl, 0);
-        if cpu.long64 {
-            stack = Self::long(cpu.gpr[usize::from(reg::RSP)], cpu.cpl);
+        let mut stack =
+            Self::new(cpu.arch.seg[usize::from(seg::SS)], cpu.arch.gpr[usize::from(reg::RSP)], cpu.arch.cpl, 0);
+        if cpu.engine.long64 {
+            stack = Self::long(cpu.arch.gpr[usize::from(reg::RSP)], cpu.arch.cpl);
         }
         stack
     }
@@ -319,9 +321,9 @@ impl Stack {
 
     /// Makes the stack pointer current; the bits outside the mask stay.
     pub fn commit(&self, cpu: &mut Cpu) {
-        let old = cpu.gpr[usize::from(reg::RSP)];
+        let old = cpu.arch.gpr[usize::from(reg::RSP)];
         let kept = if self.mask == 0xffff_ffff { 0 } else { old & !self.mask };
-        cpu.gpr[usize::from(reg::RSP)] = kept | self.sp & self.mask;
+        cpu.arch.gpr[usize::from(reg::RSP)] = kept | self.sp & self.mask;
     }
 }
 

@@ -1,9 +1,10 @@
 //! Ports: IN, OUT, INS, OUTS, and who may use them.
 
+use crate::arch::attention;
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
-use crate::state::{Cpu, attention};
+use crate::state::Cpu;
 use crate::table::Row;
 use crate::vmx::DeviceAccess;
 use iced_x86::{Instruction, Mnemonic::*, OpKind, Register};
@@ -75,10 +76,10 @@ fn output<const DX: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 impl Cpu {
     /// IOPL and the I/O permission bitmap.
     fn check_port(&mut self, port: u16, size: u8) -> Exec {
-        if !self.protected() || (!self.v8086() && self.cpl <= self.iopl()) {
+        if !self.protected() || (!self.v8086() && self.arch.cpl <= self.iopl()) {
             return Ok(());
         }
-        let tr = self.tr;
+        let tr = self.arch.tr;
         if tr.rights & 8 == 0 || tr.limit < 0x67 {
             return Err(self.gp(0));
         }
@@ -97,7 +98,7 @@ impl Cpu {
         self.note_device(DeviceAccess::Port { port, size, write: false });
         self.charge(Kind::new(Family::PortIn, u32::from(port)), 1);
         let who = self.ident();
-        let value = self.bus.borrow_mut().port_in(who, port, size);
+        let value = self.wiring.bus.borrow_mut().port_in(who, port, size);
         self.attend(attention::BUS);
         self.io_breakpoint(port, size);
         value
@@ -108,7 +109,7 @@ impl Cpu {
         self.charge(Kind::new(Family::PortOut, u32::from(port)), 1);
         let who = self.ident();
         let value = value & (u64::MAX >> (64 - 8 * u32::from(size & 7))) as u32;
-        self.bus.borrow_mut().port_out(who, port, size, value);
+        self.wiring.bus.borrow_mut().port_out(who, port, size, value);
         self.attend(attention::BUS);
         self.io_breakpoint(port, size);
     }
@@ -116,7 +117,7 @@ impl Cpu {
     /// One step of a string instruction's index register.
     fn advance(&mut self, register: u8, op: &Op) {
         let step = u64::from(op.size);
-        let step = if self.flags & flags::DF != 0 { step.wrapping_neg() } else { step };
+        let step = if self.arch.flags & flags::DF != 0 { step.wrapping_neg() } else { step };
         let value = self.reg(register).wrapping_add(step) & address_mask(op.asize);
         self.set_sized(register, op.asize, value);
     }
@@ -145,7 +146,7 @@ fn iterate(cpu: &mut Cpu, op: &Op, direction: u64, body: fn(&mut Cpu, &Op) -> Ex
     body(cpu, op)?;
     cpu.set_sized(reg::RCX, op.asize, (count - 1) & mask);
     if count > 1 {
-        cpu.rip = op.rip();
+        cpu.arch.rip = op.rip();
     }
     Ok(Flow::End)
 }
@@ -154,7 +155,7 @@ fn ins<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     iterate(cpu, op, qualification::IN, |cpu, op| {
         let port = cpu.get::<u16>(reg::RDX);
         let offset = cpu.reg(reg::RDI) & address_mask(op.asize);
-        let segment = if cpu.long64 { SEG_FLAT } else { seg::ES };
+        let segment = if cpu.engine.long64 { SEG_FLAT } else { seg::ES };
         let linear = cpu.linear(segment, offset, u64::from(op.size), true)?;
         // The destination must be writable before the device is read.
         let privilege = cpu.privilege();

@@ -6,10 +6,10 @@
 use super::asm::{M, R};
 use super::group::MOST_GROUPS;
 use super::vector::NEEDS;
+use crate::arch::VectorState;
 use crate::front::{Area, Half, Jump, Table, fetch_slot, large_slot};
 use crate::op::Op;
 use crate::predict::{Return, Target};
-use crate::state::VectorState;
 use std::mem::offset_of;
 
 /// How far into the area the stack pointer points.

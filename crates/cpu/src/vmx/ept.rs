@@ -57,7 +57,7 @@ fn misconfigured(entry: u64, shift: u8, leaf: bool, beyond: u64) -> bool {
 impl Cpu {
     /// Whether the EPT pointer enables accessed and dirty flags.
     fn ept_flags(&self) -> bool {
-        self.vmx.controls.eptp & EPTP_ACCESSED_DIRTY != 0
+        self.arch.vmx.controls.eptp & EPTP_ACCESSED_DIRTY != 0
     }
 
     /// Translates a guest-physical address through EPT, and sets accessed and dirty flags. `linear` is the address that the
@@ -79,11 +79,11 @@ impl Cpu {
         let mut rights = RIGHTS;
         let mut path = [(0u64, 0u64); 4];
         let mut depth = 0;
-        let mut table = self.vmx.controls.eptp & ADDRESS;
+        let mut table = self.arch.vmx.controls.eptp & ADDRESS;
         let mut shift = 39u8;
         let leaf = loop {
             let at = table + 8 * (address >> shift & 0x1ff);
-            let entry = self.ram.read::<u64>(at).unwrap_or(u64::MAX);
+            let entry = self.wiring.ram.read::<u64>(at).unwrap_or(u64::MAX);
             *references += 1;
             rights &= entry;
             if entry & RIGHTS == 0 {
@@ -110,7 +110,7 @@ impl Cpu {
                 let dirty = if write && i + 1 == depth { DIRTY } else { 0 };
                 if entry & (ACCESSED | dirty) != ACCESSED | dirty {
                     self.code_written(at, 8);
-                    self.ram.write(at, entry | ACCESSED | dirty);
+                    self.wiring.ram.write(at, entry | ACCESSED | dirty);
                 }
             }
         }
@@ -121,13 +121,13 @@ impl Cpu {
 
     /// Likewise for a look from outside: whatever the rights, and without a trace. `None`: not mapped.
     pub(crate) fn look_up_physical(&self, address: u64) -> Option<u64> {
-        let mut table = self.vmx.controls.eptp & ADDRESS;
+        let mut table = self.arch.vmx.controls.eptp & ADDRESS;
         let mut shift = 39u8;
         if address >> ADDRESS_BITS != 0 {
             return None;
         }
         loop {
-            let entry = self.ram.read::<u64>(table + 8 * (address >> shift & 0x1ff))?;
+            let entry = self.wiring.ram.read::<u64>(table + 8 * (address >> shift & 0x1ff))?;
             let leaf = shift == 12 || (entry & LARGE != 0 && shift <= 30);
             if entry & RIGHTS == 0 || misconfigured(entry, shift, leaf, self.beyond_physical()) {
                 return None;
@@ -150,15 +150,15 @@ impl Cpu {
             Purpose::Pdpte => 0,
         };
         let fault = self.exit_fault(reason::EPT_VIOLATION, wanted | (rights & RIGHTS) << RIGHTS_SHIFT | place);
-        self.vm_exit.guest_physical = address;
-        self.vm_exit.guest_linear = if place & LINEAR_VALID != 0 { linear } else { 0 };
+        self.arch.vm_exit.guest_physical = address;
+        self.arch.vm_exit.guest_linear = if place & LINEAR_VALID != 0 { linear } else { 0 };
         fault
     }
 
     #[cold]
     fn ept_misconfiguration(&mut self, address: u64) -> Fault {
         let fault = self.exit_fault(reason::EPT_MISCONFIGURATION, 0);
-        self.vm_exit.guest_physical = address;
+        self.arch.vm_exit.guest_physical = address;
         fault
     }
 }

@@ -66,11 +66,9 @@ pub struct NonRoot {
     pub visible: Option<GuestView>,
     /// Registers that translation depends on, as the last transition found them: CR0, CR4, EFER, PKRU, PKRS.
     pub left_under: [u64; 5],
-    /// The emulation that is under way, in root mode.
-    pub emulation: Option<Box<Emulating>>,
     /// An exit because of the monitor trap flag comes next.
     pub trap_pending: bool,
-    /// Blocking by STI or MOV SS under which the running instruction was started ([`crate::state::attention`]).
+    /// Blocking by STI or MOV SS under which the running instruction was started ([`crate::arch::attention`]).
     pub shadow: u32,
     /// The software interrupt whose delivery met the exception in [`crate::Cpu::fault`].
     pub delivering: Option<Delivering>,
@@ -103,7 +101,6 @@ impl Default for NonRoot {
             pauses: Pauses::default(),
             visible: None,
             left_under: [0; 5],
-            emulation: None,
         }
     }
 }

@@ -7,7 +7,7 @@ use x86::vmx::{primary, reason};
 
 impl Cpu {
     fn msr_exits(&self, index: u32, write: bool) -> bool {
-        let controls = &self.vmx.controls;
+        let controls = &self.arch.vmx.controls;
         let Some(bitmap) = controls.msr_bitmap.as_ref().filter(|_| controls.primary(primary::MSR_BITMAPS)) else {
             return true;
         };
@@ -23,7 +23,7 @@ impl Cpu {
     /// RDMSR or WRMSR, after the privilege check.
     #[inline(always)]
     pub(crate) fn msr_exit(&mut self, index: u32, write: bool) -> Exec {
-        if self.vmx.active { self.guest_msr(index, write) } else { Ok(()) }
+        if self.arch.vmx.active { self.guest_msr(index, write) } else { Ok(()) }
     }
 
     #[cold]

@@ -12,6 +12,7 @@ pub use settings::{Cr0Wp, Guest, GuestName, Image, Irqchip, Mmu, Platform, Setti
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use strum::{EnumString, IntoStaticStr, VariantNames};
 
 /// How a table is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
@@ -34,31 +35,29 @@ pub struct Source {
 }
 
 /// A unit of time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
 pub enum TimeUnit {
     /// Nanoseconds.
+    #[strum(serialize = "ns")]
     Nanoseconds,
     /// Microseconds.
+    #[strum(serialize = "us")]
     Microseconds,
     /// Milliseconds.
+    #[strum(serialize = "ms")]
     Milliseconds,
     /// Seconds.
+    #[strum(serialize = "s")]
     Seconds,
 }
 
 impl TimeUnit {
-    /// Every unit.
-    pub const ALL: [TimeUnit; 4] =
-        [TimeUnit::Nanoseconds, TimeUnit::Microseconds, TimeUnit::Milliseconds, TimeUnit::Seconds];
+    /// The symbols of all.
+    pub const SYMBOLS: &[&str] = Self::VARIANTS;
 
     /// Its symbol.
-    pub const fn symbol(self) -> &'static str {
-        match self {
-            TimeUnit::Nanoseconds => "ns",
-            TimeUnit::Microseconds => "us",
-            TimeUnit::Milliseconds => "ms",
-            TimeUnit::Seconds => "s",
-        }
+    pub fn symbol(self) -> &'static str {
+        self.into()
     }
 
     /// How many there are in a second.
@@ -73,7 +72,7 @@ impl TimeUnit {
 
     /// The unit with that symbol.
     pub fn from_symbol(symbol: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| unit.symbol() == symbol)
+        symbol.parse().ok()
     }
 }
 

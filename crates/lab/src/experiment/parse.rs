@@ -242,7 +242,7 @@ impl Reader<'_> {
             (None, None) => match TimeUnit::from_symbol(&unit) {
                 Some(unit) => Measure::Region(unit),
                 None => {
-                    let units = TimeUnit::ALL.map(TimeUnit::symbol).join(", ");
+                    let units = TimeUnit::SYMBOLS.join(", ");
                     return Err(self.error(format!("{key}.unit"), format!("'{unit}' is none of {units}")));
                 }
             },

@@ -68,7 +68,7 @@ pub fn markdown(experiment: &Experiment, result: &ExperimentResult, top: usize) 
     }
     for pair in pairs.iter().filter(|_| top != 0) {
         let Some((before, after)) = pair.measured(experiment, result) else { continue };
-        let difference = Difference::new(&before.entries, &after.entries);
+        let difference = Difference::new(before, after);
         let total = difference.total.ticks();
         if total == 0 {
             continue;

@@ -69,7 +69,7 @@ fn one(experiment: &Experiment, result: &ExperimentResult) -> Value {
         .filter_map(|pair| {
             let (before, after) = pair.measured(experiment, result)?;
             let mut value = between(pair);
-            value["difference"] = json!(Difference::new(&before.entries, &after.entries));
+            value["difference"] = json!(Difference::new(before, after));
             Some(value)
         })
         .collect();

@@ -120,7 +120,7 @@ fn lines(changes: &[Change], total: i128) -> Vec<PageChange> {
 
 fn pair(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) -> Option<PagePair> {
     let (before, after) = pair.measured(experiment, result)?;
-    let difference = Difference::new(&before.entries, &after.entries);
+    let difference = Difference::new(before, after);
     let total = difference.total.ticks();
     let section = |title: &str, changes: &[Change]| PageSection {
         title: title.to_owned(),

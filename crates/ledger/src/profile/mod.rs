@@ -11,35 +11,37 @@ mod parse;
 
 pub use cpuid::CpuidLeaf;
 
-use crate::costs::FAMILIES;
 use crate::{Class, Costs, Family, Geometry, Kind, Sets, Ticks};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// How far a figure can be trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr, VariantArray)]
 pub enum Confidence {
     /// Read in a primary measured source, for this processor or one with the same core.
+    #[strum(serialize = "H")]
     High,
     /// A secondary source, or a neighbouring processor, or raw logs that were never published.
+    #[strum(serialize = "M")]
     Medium,
     /// Known from the literature, the text itself was not checked.
+    #[strum(serialize = "L")]
     Low,
     /// Not published: reasoned from other figures, as its source says.
+    #[strum(serialize = "estimate")]
     Estimate,
 }
 
 impl Confidence {
+    /// All of them, the best first.
+    pub const ALL: &[Self] = Self::VARIANTS;
+
     /// The word used in profiles.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Confidence::High => "H",
-            Confidence::Medium => "M",
-            Confidence::Low => "L",
-            Confidence::Estimate => "estimate",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -100,7 +102,7 @@ impl Prices {
         for (class, figure) in Class::ALL.into_iter().zip(&self.classes) {
             by_class[class as usize] = figure.value as u32;
         }
-        let mut by_family = [0; FAMILIES];
+        let mut by_family = [0; Family::COUNT];
         for (price, figure) in by_family.iter_mut().zip(&self.families) {
             *price = figure.as_ref().map_or(0, |figure| figure.value);
         }
@@ -383,8 +385,6 @@ fn built_in(name: &str) -> Result<&'static str, ProfileError> {
         }
     }
 }
-
-const _: () = assert!(FAMILIES == Family::ALL.len());
 
 #[cfg(test)]
 mod tests;

@@ -3,10 +3,10 @@
 use super::{
     Confidence, Emulator, Prices, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, Virtualization, built_in,
 };
-use crate::operation::exit_reason;
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
+use x86::vmx::reason;
 
 /// The version of the file's layout.
 const FORMAT: i64 = 1;
@@ -92,12 +92,9 @@ impl<'a> At<'a> {
     }
 
     fn from(&self) -> Result<Provenance, ProfileError> {
-        let confidence = match self.text("confidence")?.as_str() {
-            "H" => Confidence::High,
-            "M" => Confidence::Medium,
-            "L" => Confidence::Low,
-            "estimate" => Confidence::Estimate,
-            _ => return Err(self.error("confidence", "should be one of H, M, L, estimate")),
+        let Ok(confidence) = self.text("confidence")?.parse() else {
+            let all: Vec<&str> = Confidence::ALL.iter().map(|level| level.name()).collect();
+            return Err(self.error("confidence", format!("should be one of {}", all.join(", "))));
         };
         Ok(Provenance { source: self.text("source")?, confidence })
     }
@@ -158,8 +155,13 @@ pub(super) fn profile(file: &str, text: &str) -> Result<Profile, ProfileError> {
     let mut table = table_of(file, text)?;
     if let Some(base) = table.remove("base") {
         let error = |reason: String| ProfileError::Value { file: file.to_owned(), key: "base".to_owned(), reason };
-        let Value::String(name) = base else { return Err(error("should be a string".to_owned())) };
-        let base = table_of(&name, built_in(&name).map_err(|e| error(e.to_string()))?)?;
+        let Value::String(name) = base else { return Err(error(format!("should be a string, is {}", a(&base)))) };
+        // A file is no base.
+        let text = built_in(&name).map_err(|unknown| match unknown {
+            ProfileError::Unknown { name, known } => error(format!("'{name}' is none of {known}")),
+            other => other,
+        })?;
+        let base = table_of(&name, text)?;
         if base.contains_key("base") {
             return Err(error(format!("{name} has a base itself")));
         }
@@ -372,7 +374,7 @@ fn kind(family: Family, text: &str) -> Option<Kind> {
             let (leaf, subleaf) = (number(leaf)?, number(subleaf)?);
             (leaf == 0xd && subleaf < Kind::CPUID_SUBLEAVES).then(|| Kind::cpuid(leaf, subleaf))
         }
-        (Family::VmExit, None) => Some(Kind::new(family, exit_reason(text)?)),
+        (Family::VmExit, None) => Some(Kind::new(family, reason::number(text)?)),
         (Family::Cpuid, None) => Some(Kind::cpuid(number(text)?, 0)),
         (_, Some(_)) => None,
         (_, None) => Some(Kind::new(family, number(text)?)),

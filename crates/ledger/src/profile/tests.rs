@@ -1,7 +1,7 @@
 use super::*;
 use crate::Operation;
-use crate::operation::exit_reason;
 use proptest::prelude::*;
+use x86::vmx::reason;
 
 fn leaf(profile: &Profile, leaf: u32, subleaf: Option<u32>) -> CpuidLeaf {
     *profile.cpuid().iter().find(|l| l.leaf == leaf && l.subleaf == subleaf).expect("the leaf is there")
@@ -124,7 +124,7 @@ fn a_null_exit_takes_what_was_published() {
 #[test]
 fn exits_are_priced_by_the_name_of_their_reason() {
     let costs = Profile::named("core2").unwrap().costs();
-    let price = |reason| costs.of(Kind::new(Family::VmExit, exit_reason(reason).unwrap()));
+    let price = |name| costs.of(Kind::new(Family::VmExit, reason::number(name).unwrap()));
     assert!(price("EXCEPTION_NMI") > price("CR_ACCESS"));
 }
 
@@ -270,6 +270,9 @@ fn what_is_wrong_is_named() {
         "profile x.toml: cpuid.leaves[0]: should be [leaf, sub-leaf, EAX, EBX, ECX, EDX], each of 32 bits"
     );
     assert_eq!(broken("format = 1", "base = \"max\""), "profile x.toml: base: max has a base itself");
+    let base = |base: &str| broken("format = 1", &format!("base = {base}"));
+    assert_eq!(base("3"), "profile x.toml: base: should be a string, is an integer");
+    assert_eq!(base("\"mine.toml\""), "profile x.toml: base: 'mine.toml' is none of core2, emr, icx, max, skx, zen3");
     assert!(broken("format = 1", "format = ").starts_with("profile x.toml: line 3: "));
     let unknown = Profile::named("i486").expect_err("there is none").to_string();
     assert!(unknown.contains("core2, emr, icx, max, skx, zen3"), "{unknown}");

@@ -2,14 +2,34 @@
 
 use super::By;
 use crate::ledger::Ledger;
-use crate::recorder::coarse::{HALF, PAGE, Range};
+use crate::recorder::coarse::{HALF, Range};
 use crate::{Context, Task, TaskKind};
 use rustc_hash::FxHashMap;
+use std::borrow::Cow;
+use x86::page::PAGE;
 
 /// The line of what is in no region.
 pub(super) const OUTSIDE: &str = "(outside)";
 /// The line of what no task is known for.
 pub(super) const NO_TASK: &str = "[no task]";
+
+/// A name that the guest gives. Lines of the report's own have names in brackets: one that could be taken for such a line is
+/// shown in quotation marks.
+pub(super) fn given(name: &str) -> Cow<'_, str> {
+    let own = name.starts_with(['[', '(', '"']) || name.ends_with([']', ')']);
+    if own { Cow::Owned(format!("{name:?}")) } else { Cow::Borrowed(name) }
+}
+
+/// Whom a line by task is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who<'a> {
+    /// A task.
+    Task(&'a Task),
+    /// No task is known.
+    Nobody,
+    /// What is done on top of any task.
+    Context(Context),
+}
 
 /// A line, by numbers: names are made for those only that are shown. What the numbers are depends on [`By`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -132,9 +152,10 @@ impl<'a> Lines<'a> {
         match function {
             Function::Symbol(number) => {
                 let symbol = &self.ledger.symbols[number as usize];
+                let name = given(&symbol.name);
                 match symbol.module.is_empty() {
-                    true => symbol.name.clone(),
-                    false => format!("{} [{}]", symbol.name, symbol.module),
+                    true => name.into_owned(),
+                    false => format!("{name} [{}]", symbol.module),
                 }
             }
             Function::Image(number) => match self.ledger.symbols[number as usize].module.as_str() {
@@ -175,25 +196,33 @@ impl<'a> Lines<'a> {
             By::Level => level_name(first),
             By::Region => match self.ledger.regions[first as usize].name.as_str() {
                 "" => OUTSIDE.to_owned(),
-                name => name.to_owned(),
+                name => given(name).into_owned(),
             },
-            By::Task | By::Comm => {
-                let context = Context::ALL.get(first as usize).copied().unwrap_or_default();
-                match context_name(context) {
-                    Some(name) => name.to_owned(),
-                    None => self.task_name(second as usize),
-                }
-            }
+            By::Task | By::Comm => match self.who(Line(first, second)) {
+                Who::Nobody => NO_TASK.to_owned(),
+                Who::Context(context) => context_name(context).unwrap_or_default().to_owned(),
+                Who::Task(task) => self.task_name(task),
+            },
         }
     }
 
-    fn task_name(&self, number: usize) -> String {
-        let Task { kind, pid, tid, comm } = &self.ledger.tasks[number];
+    /// Whom a line by task or by comm is about; by comm, the first of that name.
+    pub fn who(&self, Line(first, second): Line) -> Who<'a> {
+        let context = Context::ALL.get(first as usize).copied().unwrap_or_default();
+        match second as usize {
+            _ if context != Context::Task => Who::Context(context),
+            0 => Who::Nobody,
+            number => Who::Task(&self.ledger.tasks[number]),
+        }
+    }
+
+    fn task_name(&self, task: &Task) -> String {
+        let Task { kind, pid, tid, comm } = task;
+        let comm = given(comm);
         match (self.by, kind) {
-            _ if number == 0 => NO_TASK.to_owned(),
-            (By::Comm, _) => comm.clone(),
+            (By::Comm, _) => comm.into_owned(),
             // All of that name, or one whose number is not known.
-            (_, TaskKind::Process) if *tid == 0 => comm.clone(),
+            (_, TaskKind::Process) if *tid == 0 => comm.into_owned(),
             (_, TaskKind::KernelThread) if *tid == 0 => format!("{comm} [kernel thread]"),
             (_, TaskKind::Idle) => format!("{comm} [idle]"),
             (_, TaskKind::KernelThread) => format!("{comm} ({tid}) [kernel thread]"),

@@ -8,6 +8,7 @@
 //! from its own place in the table, and tables begin at multiples of 4 bytes where earlier kernels align them to 8.
 
 use super::{Raw, Symbol, functions};
+use std::sync::Arc;
 
 /// Why there are no symbols in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
@@ -44,11 +45,11 @@ const DIGITS: &[u8; 20] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\0";
 /// Where kernels are linked.
 const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
 
-/// What the tables of a kernel say.
+/// What the tables of a kernel say. Clones share the functions, of which a kernel has some hundred thousand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kallsyms {
-    /// Functions.
-    pub functions: Vec<Symbol>,
+    /// Functions by address, one for each.
+    pub functions: Arc<[Symbol]>,
     /// Data that leads to the kernel's modules.
     pub landmarks: Landmarks,
 }
@@ -105,7 +106,7 @@ pub fn kallsyms(image: &[u8], linear: Option<u64>) -> Result<Kallsyms, KallsymsE
             });
             let raw: Vec<Raw> = raw.collect();
             let landmarks = Landmarks::new(&raw);
-            return Ok(Kallsyms { functions: functions(raw), landmarks });
+            return Ok(Kallsyms { functions: functions(raw).into(), landmarks });
         }
     }
     Err(worst)

@@ -18,6 +18,7 @@ pub use text::{ElfError, elf, system_map};
 use crate::ledger::SavedSymbol;
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// A named range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +49,7 @@ struct Table {
     module: String,
     space: u64,
     /// Sorted, one for each address.
-    symbols: Vec<Symbol>,
+    symbols: Arc<[Symbol]>,
 }
 
 impl Symbols {
@@ -58,7 +59,12 @@ impl Symbols {
         symbols.retain(|symbol| symbol.size != 0);
         symbols.sort_unstable();
         symbols.dedup_by_key(|symbol| symbol.start);
-        self.tables.push(Table { module: module.to_owned(), space, symbols });
+        self.tables.push(Table { module: module.to_owned(), space, symbols: symbols.into() });
+    }
+
+    /// Adds the functions of a kernel, which are shared with its tables and not copied.
+    pub fn add_kernel(&mut self, kernel: &Kallsyms) {
+        self.tables.push(Table { module: String::new(), space: 0, symbols: Arc::clone(&kernel.functions) });
     }
 
     /// The symbol that `rip` is in, seen from `space`: of that space if there is one, else of all.
@@ -171,6 +177,16 @@ mod tests {
             Symbol::new(0x300, LONGEST, "last"),
         ];
         assert_eq!(functions(raw), expected);
+    }
+
+    #[test]
+    fn a_kernel_s_functions_are_not_copied() {
+        let functions = [Symbol::new(0x1000, 0x100, "first"), Symbol::new(0x1100, 0x100, "second")].into();
+        let kernel = Kallsyms { functions, landmarks: Landmarks::default() };
+        let mut symbols = Symbols::default();
+        symbols.add_kernel(&kernel.clone());
+        assert_eq!(Arc::strong_count(&kernel.functions), 2);
+        assert_eq!(symbols.find(7, 0x1101).map(|symbol| symbol.name).as_deref(), Some("second"));
     }
 
     #[test]

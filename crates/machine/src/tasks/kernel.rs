@@ -74,7 +74,7 @@ impl Kernel {
     /// tasks can be followed.
     pub fn find(cpu: &Cpu, ram: &GuestRam, symbols: &[Symbol]) -> Option<Self> {
         let tables = linux::running(cpu, ram);
-        let functions = tables.as_ref().map_or(symbols, |tables| &tables.functions);
+        let functions = tables.as_ref().map_or(symbols, |tables| &tables.functions[..]);
         let address = |name: &str| functions.iter().find(|symbol| is(symbol, name)).map(|symbol| symbol.start);
         let probes = PROBES.iter().filter_map(|(name, says)| Some((address(name)?, *says))).collect::<Vec<_>>();
         // Without this one nothing is known of any task.
@@ -131,12 +131,12 @@ impl Kernel {
         recorder: &mut Recorder,
     ) -> TaskId {
         let Some(TaskLayout { tid, pid, comm, flags }) = self.layout else { return TaskId(0) };
-        let word = |offset: u64| cpu.ram.read::<u32>(identity.physical.wrapping_add(offset)).unwrap_or_default();
+        let word = |offset: u64| cpu.wiring.ram.read::<u32>(identity.physical.wrapping_add(offset)).unwrap_or_default();
         let numbers = [word(pid), word(tid)];
         let flags = flags.map_or(if kernel_thread { KERNEL_THREAD } else { 0 }, |at| word(at) & KERNEL_THREAD);
         let comm = named.unwrap_or_else(|| {
             let mut bytes = [0; COMM];
-            cpu.ram.read_bytes(identity.physical.wrapping_add(comm), &mut bytes);
+            cpu.wiring.ram.read_bytes(identity.physical.wrapping_add(comm), &mut bytes);
             bytes
         });
         if let Some(seen) = identity.seen

@@ -130,6 +130,12 @@ impl Ran {
             say("tollgate: interrupted; finished cells are kept");
             return ExitCode::from(INTERRUPTED);
         }
-        ExitCode::from(if self.failures.is_empty() { otherwise } else { FAILED })
+        let ran = self.failures.iter().filter(|(_, failure)| failure.ran).count();
+        let cells: usize = self.results.iter().map(|result| result.cells.len()).sum();
+        ExitCode::from(match self.failures.len() {
+            0 => otherwise,
+            failed if failed == cells && ran == 0 => crate::FAILED,
+            _ => FAILED,
+        })
     }
 }

@@ -48,7 +48,7 @@ Examples:
   tollgate lab prune --older-than 30 --dry-run
 
 Exit status: 0 when every cell ran (and, for check, nothing regressed); 1 when a cell failed or something regressed; 130 when
-interrupted (a second Ctrl-C ends it at once); 126 when nothing could be run; 2 when the command line is wrong.")]
+interrupted (a second Ctrl-C ends it at once); 126 when nothing could be run, for want of its guests too; 2 when the command line is wrong.")]
 pub struct LabArgs {
     #[command(subcommand)]
     command: Command,

@@ -16,6 +16,8 @@ pub mod control_register {
     pub const LMSW_MEMORY: u64 = 1 << 6;
     /// Where the general register is.
     pub const REGISTER_SHIFT: u32 = 8;
+    /// The general register, after a shift by [`REGISTER_SHIFT`].
+    pub const REGISTER: u64 = 0xf;
     /// Where the operand of LMSW is.
     pub const SOURCE_SHIFT: u32 = 16;
 }
@@ -52,6 +54,8 @@ pub mod ept {
 pub mod task_switch {
     /// Where the source of the switch is.
     pub const SOURCE_SHIFT: u32 = 30;
-    /// The switch came through a task gate in the IDT.
-    pub const SOURCE_GATE: u64 = 3;
+    /// The source, after a shift by [`SOURCE_SHIFT`].
+    pub const SOURCE: u64 = 3;
+    /// The source is a task gate in the IDT.
+    pub const GATE: u64 = 3;
 }

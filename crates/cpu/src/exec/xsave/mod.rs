@@ -64,7 +64,7 @@ fn set_pair(cpu: &mut Cpu, value: u64) {
 /// Linear address of a save area: canonical, and aligned or #GP(0).
 fn area(cpu: &mut Cpu, op: &Op, len: usize, align: u64, write: bool) -> Exec<u64> {
     let linear = cpu.operand_linear(op, len as u64, write)?;
-    if cpu.long64 && !cpu.canonical(linear) {
+    if cpu.engine.long64 && !cpu.canonical(linear) {
         // Which exception that is depends on the segment.
         let privilege = cpu.privilege();
         cpu.prepare_read(linear, 1, privilege, op.seg)?;
@@ -83,10 +83,10 @@ fn prepare(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Exec {
 }
 
 fn fx_ready(cpu: &mut Cpu) -> Exec {
-    if cpu.cr0 & CR0_EM != 0 {
+    if cpu.arch.cr0 & CR0_EM != 0 {
         return Err(cpu.ud());
     }
-    if cpu.cr0 & CR0_TS != 0 {
+    if cpu.arch.cr0 & CR0_TS != 0 {
         return Err(cpu.nm());
     }
     Ok(())
@@ -119,17 +119,17 @@ fn fxrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         return Err(cpu.gp(0));
     }
     legacy::restore_x87(cpu, &image, WIDE);
-    cpu.vector.mxcsr = mxcsr;
+    cpu.arch.vector.mxcsr = mxcsr;
     let xmm = legacy::xmm(cpu);
     legacy::restore_halves(cpu, &image[xmm], 0);
     Ok(Flow::Next)
 }
 
 fn x_ready(cpu: &mut Cpu) -> Exec {
-    if cpu.cr4 & CR4_OSXSAVE == 0 {
+    if cpu.arch.cr4 & CR4_OSXSAVE == 0 {
         return Err(cpu.ud());
     }
-    if cpu.cr0 & CR0_TS != 0 {
+    if cpu.arch.cr0 & CR0_TS != 0 {
         return Err(cpu.nm());
     }
     Ok(())
@@ -142,7 +142,7 @@ pub fn in_use(cpu: &Cpu) -> u64 {
         (XCR0_X87, legacy::x87_is_init(cpu)),
         (XCR0_SSE, legacy::halves_are_init(cpu, 0)),
         (XCR0_AVX, legacy::halves_are_init(cpu, 2)),
-        (XCR0_PKRU, cpu.pkru == 0),
+        (XCR0_PKRU, cpu.arch.pkru == 0),
     ] {
         if !init {
             used |= component;
@@ -190,11 +190,11 @@ fn save(cpu: &mut Cpu, op: &Op, kind: Save) -> Exec<Flow> {
         cpu.needs_control(secondary::XSAVES)?;
     }
     x_ready(cpu)?;
-    if kind == Save::Supervisor && cpu.cpl != 0 {
+    if kind == Save::Supervisor && cpu.arch.cpl != 0 {
         return Err(cpu.gp(0));
     }
     let compacts = matches!(kind, Save::Compacted | Save::Supervisor);
-    let enabled = if kind == Save::Supervisor { cpu.xcr0 | cpu.msr.xss } else { cpu.xcr0 };
+    let enabled = if kind == Save::Supervisor { cpu.arch.xcr0 | cpu.arch.msr.xss } else { cpu.arch.xcr0 };
     let requested = enabled & pair(cpu);
     if kind == Save::Supervisor {
         cpu.supervisor_state_exit(reason::XSAVES, op, requested)?;
@@ -203,7 +203,7 @@ fn save(cpu: &mut Cpu, op: &Op, kind: Save) -> Exec<Flow> {
     let linear = area(cpu, op, len, 64, true)?;
     prepare(cpu, op, linear, len)?;
     let mut used = in_use(cpu);
-    if compacts && cpu.vector.mxcsr != MXCSR_INIT {
+    if compacts && cpu.arch.vector.mxcsr != MXCSR_INIT {
         used |= XCR0_SSE;
     }
     let written = if kind == Save::Plain { requested } else { requested & used };
@@ -251,7 +251,7 @@ fn save_component(cpu: &Cpu, number: u32, bytes: &mut [u8]) -> usize {
         legacy::save_halves(cpu, bytes, 2);
         return 16 * legacy::registers(cpu);
     }
-    bytes[..4].copy_from_slice(&cpu.pkru.to_le_bytes());
+    bytes[..4].copy_from_slice(&cpu.arch.pkru.to_le_bytes());
     bytes.len()
 }
 
@@ -277,10 +277,10 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
         cpu.needs_control(secondary::XSAVES)?;
     }
     x_ready(cpu)?;
-    if SUPERVISOR && cpu.cpl != 0 {
+    if SUPERVISOR && cpu.arch.cpl != 0 {
         return Err(cpu.gp(0));
     }
-    let enabled = if SUPERVISOR { cpu.xcr0 | cpu.msr.xss } else { cpu.xcr0 };
+    let enabled = if SUPERVISOR { cpu.arch.xcr0 | cpu.arch.msr.xss } else { cpu.arch.xcr0 };
     let requested = enabled & pair(cpu);
     if SUPERVISOR {
         cpu.supervisor_state_exit(reason::XRSTORS, op, requested)?;
@@ -288,7 +288,7 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
     let linear = area(cpu, op, HEADER_END, 64, false)?;
     let mut image = [0; LONGEST];
     cpu.read_bytes(linear, op.seg, &mut image[..HEADER_END])?;
-    let compaction = SUPERVISOR || cpu.features.contains(crate::Features::needed(iced_x86::Code::Xsavec_mem));
+    let compaction = SUPERVISOR || cpu.wiring.features.contains(crate::Features::needed(iced_x86::Code::Xsavec_mem));
     let Some((present, compacted)) = header(&image, enabled, SUPERVISOR, compaction) else { return Err(cpu.gp(0)) };
     let loaded = requested & present;
     let len = match compacted {
@@ -313,9 +313,9 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
         legacy::init_x87(cpu);
     }
     if with_mxcsr {
-        cpu.vector.mxcsr = mxcsr;
+        cpu.arch.vector.mxcsr = mxcsr;
     } else if requested & XCR0_SSE != 0 {
-        cpu.vector.mxcsr = MXCSR_INIT;
+        cpu.arch.vector.mxcsr = MXCSR_INIT;
     }
     if loaded & XCR0_SSE != 0 {
         let xmm = legacy::xmm(cpu);
@@ -345,21 +345,21 @@ fn restore_component(cpu: &mut Cpu, number: u32, bytes: Option<&[u8]>) {
 }
 
 fn set_pkru(cpu: &mut Cpu, value: u32) {
-    if cpu.pkru != value {
-        cpu.pkru = value;
+    if cpu.arch.pkru != value {
+        cpu.arch.pkru = value;
         cpu.mapping_changed();
     }
 }
 
 fn xgetbv(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if cpu.cr4 & CR4_OSXSAVE == 0 {
+    if cpu.arch.cr4 & CR4_OSXSAVE == 0 {
         return Err(cpu.ud());
     }
     let value = match cpu.get::<u32>(reg::RCX) {
-        0 => cpu.xcr0,
+        0 => cpu.arch.xcr0,
         1 if layout::xgetbv1(cpu) => {
-            let mxcsr = if cpu.vector.mxcsr != MXCSR_INIT { XCR0_SSE } else { 0 };
-            cpu.xcr0 & (in_use(cpu) | mxcsr)
+            let mxcsr = if cpu.arch.vector.mxcsr != MXCSR_INIT { XCR0_SSE } else { 0 };
+            cpu.arch.xcr0 & (in_use(cpu) | mxcsr)
         }
         _ => return Err(cpu.gp(0)),
     };
@@ -368,37 +368,37 @@ fn xgetbv(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 }
 
 fn xsetbv(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if cpu.cr4 & CR4_OSXSAVE == 0 {
+    if cpu.arch.cr4 & CR4_OSXSAVE == 0 {
         return Err(cpu.ud());
     }
-    if cpu.cpl == 0 {
+    if cpu.arch.cpl == 0 {
         cpu.exit_always(reason::XSETBV)?;
     }
     let value = pair(cpu);
     let valid =
         value & XCR0_X87 != 0 && value & !supported(cpu) == 0 && (value & XCR0_AVX == 0 || value & XCR0_SSE != 0);
-    if cpu.cpl != 0 || cpu.get::<u32>(reg::RCX) != 0 || !valid {
+    if cpu.arch.cpl != 0 || cpu.get::<u32>(reg::RCX) != 0 || !valid {
         return Err(cpu.gp(0));
     }
     cpu.charge(Kind::new(Family::Xsetbv, 0), 1);
-    cpu.xcr0 = value;
+    cpu.arch.xcr0 = value;
     Ok(Flow::End)
 }
 
 fn rdpkru(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if cpu.cr4 & CR4_PKE == 0 {
+    if cpu.arch.cr4 & CR4_PKE == 0 {
         return Err(cpu.ud());
     }
     if cpu.get::<u32>(reg::RCX) != 0 {
         return Err(cpu.gp(0));
     }
-    let value = u64::from(cpu.pkru);
+    let value = u64::from(cpu.arch.pkru);
     set_pair(cpu, value);
     Ok(Flow::Next)
 }
 
 fn wrpkru(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if cpu.cr4 & CR4_PKE == 0 {
+    if cpu.arch.cr4 & CR4_PKE == 0 {
         return Err(cpu.ud());
     }
     if cpu.get::<u32>(reg::RCX) != 0 || cpu.get::<u32>(reg::RDX) != 0 {
