@@ -17,6 +17,7 @@ pub mod memory;
 pub mod pci;
 pub mod platform;
 pub mod postmortem;
+pub mod state;
 pub mod tables;
 pub mod tasks;
 pub mod vcpus;

@@ -26,7 +26,22 @@ impl Thing {
     }
 }
 
+impl Saved for Thing {
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        encode(&(&self.config, &self.msix, self.register, self.pin))
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        (self.config, self.msix, self.register, self.pin) = decode(bytes)?;
+        Ok(())
+    }
+}
+
 impl Function for Thing {
+    fn name(&self) -> &'static str {
+        "thing"
+    }
+
     fn config(&self) -> &Config {
         &self.config
     }
