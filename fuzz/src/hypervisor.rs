@@ -18,7 +18,7 @@ use cpu::state::{attention, reg};
 use cpu::{BlockCache, Cpu, Exit, Ram, flags};
 use guest::{Mode, POOL, RAM};
 use hypervisor::mmu::Mmu;
-use machine::Switches;
+use hypervisor::config::Switches;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -150,7 +150,7 @@ impl Scenario {
         let bit = |number: u8| Some(more & 1 << number != 0);
         let wanted = Switches {
             mmu: Some(mmu),
-            cr0_wp: Some(Cr0Wp::ALL[usize::from(switches >> 2 & 3) % 3]),
+            cr0_wp: Some(Cr0Wp::ALL[usize::from(switches >> 2 & 3)]),
             paravirt: Some(switches & 0x10 != 0),
             irqchip: None,
             vpid: bit(0),

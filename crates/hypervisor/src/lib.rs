@@ -16,6 +16,7 @@ mod paging;
 pub mod paravirt;
 pub mod registers;
 mod summary;
+pub mod switches;
 pub mod vcpu;
 pub mod vm;
 

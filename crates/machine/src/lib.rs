@@ -26,7 +26,7 @@ pub use lacking::Lacking;
 
 pub use error::MachineError;
 pub use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
-pub use platform::{Platform, Switches};
+pub use platform::Platform;
 pub use verdict::Cause;
 
 /// Most processors a machine can have.
