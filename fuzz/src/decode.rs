@@ -4,16 +4,18 @@
 use ::ledger::profile::Profile;
 use ::ledger::{Costs, Header, Ledger, Symbols, TICKS_PER_CYCLE, Ticks};
 use arbitrary::{Result, Unstructured};
+use cpu::arch::{Segment, TableRegister, attention};
 use cpu::model::Model;
 use cpu::predict::Predictor;
-use cpu::state::{Segment, TableRegister, attention, bits::*, rights, seg};
 use cpu::testing::{CODE, DATA, Machine, RAM, STACK, set_flat_segments};
 use cpu::tlb::Tlb;
-use cpu::{Bus, Exit, Features, Ident, capability::Capabilities, flags};
+use cpu::{Bus, Exit, Features, Ident, capability::Capabilities};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::control::*;
+use x86::{flags, rights, seg};
 
 /// Virtual time that an input gets, in cycles.
 const CYCLES: u64 = 4_000;
@@ -139,16 +141,16 @@ fn machine(choice: u8) -> Machine {
         2 => {
             let mut machine = Machine::protected32(cpl);
             set_flat_segments(&mut machine.cpu, cpl, 0);
-            machine.cpu.rip = 0x8000;
+            machine.cpu.arch.rip = 0x8000;
             machine
         }
         3 => {
             let mut machine = Machine::protected32(3);
-            machine.cpu.flags |= flags::VM;
+            machine.cpu.arch.flags |= flags::VM;
             for i in 0..6 {
-                machine.cpu.seg[i] = Segment { rights: 0xf3, ..Segment::real(0, i == usize::from(seg::CS)) };
+                machine.cpu.arch.seg[i] = Segment { rights: 0xf3, ..Segment::real(0, i == usize::from(seg::CS)) };
             }
-            machine.cpu.rip = 0x8000;
+            machine.cpu.arch.rip = 0x8000;
             machine.cpu.mode_changed();
             machine
         }
@@ -212,14 +214,14 @@ fn tables(machine: &mut Machine) {
         machine.poke(task + 100, &0x68_0000u32.to_le_bytes());
     }
     let cpu = &mut machine.cpu;
-    cpu.gdtr = TableRegister { base: GDT, limit: 64 * 8 - 1 };
-    cpu.idtr = TableRegister { base: IDT, limit: (256 * size - 1) as u16 };
-    cpu.tr = Segment { base: TSS, limit: 0x2fff, rights: 0x8b, selector: 20 * 8 };
-    cpu.ldtr = Segment { base: LDT, limit: 0xff, rights: 0x82, selector: 22 * 8 };
-    let selectors = if cpu.v8086() || !cpu.protected() { None } else { Some(if cpu.cpl == 3 { 12 } else { 6 }) };
+    cpu.arch.gdtr = TableRegister { base: GDT, limit: 64 * 8 - 1 };
+    cpu.arch.idtr = TableRegister { base: IDT, limit: (256 * size - 1) as u16 };
+    cpu.arch.tr = Segment { base: TSS, limit: 0x2fff, rights: 0x8b, selector: 20 * 8 };
+    cpu.arch.ldtr = Segment { base: LDT, limit: 0xff, rights: 0x82, selector: 22 * 8 };
+    let selectors = if cpu.v8086() || !cpu.protected() { None } else { Some(if cpu.arch.cpl == 3 { 12 } else { 6 }) };
     if let Some(code) = selectors {
-        let rpl = u16::from(cpu.cpl);
-        for (i, segment) in cpu.seg.iter_mut().enumerate().take(6) {
+        let rpl = u16::from(cpu.arch.cpl);
+        for (i, segment) in cpu.arch.seg.iter_mut().enumerate().take(6) {
             segment.selector = (8 * (code + u16::from(i != usize::from(seg::CS)))) | rpl;
         }
     }
@@ -233,44 +235,47 @@ fn registers(machine: &mut Machine, input: &mut Unstructured) -> Result<()> {
         let register = input.arbitrary::<u8>()?;
         let value = number(input)?;
         match register {
-            0..=63 => cpu.gpr[usize::from(register & 15)] = value,
-            64..=95 => cpu.vector.ymm[usize::from(register & 15)] = [value, !value, value << 17, value.rotate_left(40)],
-            96..=111 => {
-                let slot = &mut cpu.x87.regs[usize::from(register & 7)];
-                (slot.significand, slot.sign_exponent) = (value, value.rotate_left(11) as u16);
-                cpu.x87.tags |= 1 << (register & 7);
+            0..=63 => cpu.arch.gpr[usize::from(register & 15)] = value,
+            64..=95 => {
+                cpu.arch.vector.ymm[usize::from(register & 15)] = [value, !value, value << 17, value.rotate_left(40)]
             }
-            112 => cpu.x87.control = value as u16 & 0x1f7f | 0x40,
-            113 => cpu.x87.status = value as u16 & 0x7fff,
-            114 => cpu.vector.mxcsr = value as u32 & 0xffff,
-            115 => cpu.set_rflags((value & flags::ALL & !flags::VM) | (cpu.flags & flags::VM)),
-            116 => cpu.cr0 ^= value & (CR0_MP | CR0_EM | CR0_TS | CR0_NE | CR0_WP | CR0_AM),
+            96..=111 => {
+                let slot = &mut cpu.arch.x87.regs[usize::from(register & 7)];
+                (slot.significand, slot.sign_exponent) = (value, value.rotate_left(11) as u16);
+                cpu.arch.x87.tags |= 1 << (register & 7);
+            }
+            112 => cpu.arch.x87.control = value as u16 & 0x1f7f | 0x40,
+            113 => cpu.arch.x87.status = value as u16 & 0x7fff,
+            114 => cpu.arch.vector.mxcsr = value as u32 & 0xffff,
+            115 => cpu.set_rflags((value & flags::ALL & !flags::VM) | (cpu.arch.flags & flags::VM)),
+            116 => cpu.arch.cr0 ^= value & (CR0_MP | CR0_EM | CR0_TS | CR0_NE | CR0_WP | CR0_AM),
             117 => {
                 let may = CR4_VME | CR4_PVI | CR4_TSD | CR4_DE | CR4_PSE | CR4_PCE | CR4_OSFXSR | CR4_OSXMMEXCPT;
                 let more = CR4_UMIP | CR4_FSGSBASE | CR4_OSXSAVE | CR4_SMEP | CR4_SMAP | CR4_PGE;
-                cpu.cr4 ^= value & (may | more);
+                cpu.arch.cr4 ^= value & (may | more);
             }
             118..=121 => {
-                cpu.dr[usize::from(register - 118)] = value;
-                cpu.dr[7] = value >> 3 & 0xffff_2bff | 0x400;
+                cpu.arch.dr[usize::from(register - 118)] = value;
+                cpu.arch.dr[7] = value >> 3 & 0xffff_2bff | 0x400;
                 if cpu.instruction_breakpoints_enabled() {
                     cpu.attend(attention::STEP);
                 }
             }
-            122 => cpu.pkru = value as u32,
-            123 => cpu.msr.lstar = CODE | value & 0xf,
-            124 => cpu.msr.star = 0x0033_0030_0000_0000 | value & 0xffff_ffff,
+            122 => cpu.arch.pkru = value as u32,
+            123 => cpu.arch.msr.lstar = CODE | value & 0xf,
+            124 => cpu.arch.msr.star = 0x0033_0030_0000_0000 | value & 0xffff_ffff,
             125 => {
-                cpu.msr.sysenter_cs = 6 * 8;
-                (cpu.msr.sysenter_eip, cpu.msr.sysenter_esp) = (CODE, STACK);
+                cpu.arch.msr.sysenter_cs = 6 * 8;
+                (cpu.arch.msr.sysenter_eip, cpu.arch.msr.sysenter_esp) = (CODE, STACK);
             }
             126 => {
-                let segment = &mut cpu.seg[[seg::FS, seg::GS][usize::from(value & 1 != 0)] as usize];
-                segment.base = if cpu.long64 { ((value << 16) as i64 >> 16) as u64 } else { value & 0xffff_ffff };
+                let segment = &mut cpu.arch.seg[[seg::FS, seg::GS][usize::from(value & 1 != 0)] as usize];
+                segment.base =
+                    if cpu.engine.long64 { ((value << 16) as i64 >> 16) as u64 } else { value & 0xffff_ffff };
             }
             127 => {
-                let segment = &mut cpu.seg[usize::from(seg::DS)];
-                if !cpu.long64 {
+                let segment = &mut cpu.arch.seg[usize::from(seg::DS)];
+                if !cpu.engine.long64 {
                     segment.limit = value as u32;
                     segment.rights ^= (value >> 40) as u32 & (rights::RW | rights::DC | rights::DB | rights::P);
                 }
@@ -283,19 +288,19 @@ fn registers(machine: &mut Machine, input: &mut Unstructured) -> Result<()> {
             160..=175 => {
                 cpu.attend([attention::NMI, attention::INTR, attention::STI_SHADOW][usize::from(register % 3)])
             }
-            176 => cpu.xcr0 = [1, 3, 7, 0x207][usize::from(value as u8 & 3)],
-            177 => cpu.msr.efer ^= value & (EFER_SCE | EFER_NXE),
+            176 => cpu.arch.xcr0 = [1, 3, 7, 0x207][usize::from(value as u8 & 3)],
+            177 => cpu.arch.msr.efer ^= value & (EFER_SCE | EFER_NXE),
             _ => {}
         }
     }
-    cpu.tlb.flush_all();
+    cpu.micro.tlb.flush_all();
     cpu.mapping_changed();
     cpu.mode_changed();
     Ok(())
 }
 
 fn machine_poke(cpu: &mut cpu::Cpu, at: u64, value: u64) {
-    assert!(cpu.ram.write_bytes(at, &value.to_le_bytes()));
+    assert!(cpu.wiring.ram.write_bytes(at, &value.to_le_bytes()));
 }
 
 /// Prepares a machine as the bytes say, and runs it.
@@ -313,12 +318,12 @@ fn execute(input: &mut Unstructured) -> Result<()> {
     });
     let mut machine = machine(mode);
     let cpu = &mut machine.cpu;
-    cpu.features = Features::of(&model.cpuid);
-    cpu.capabilities = Capabilities::of(&model);
-    cpu.tlb = Tlb::new(&model.geometry);
-    cpu.predictor = Predictor::new(&model.geometry);
-    cpu.model = model.clone();
-    cpu.bus = Rc::new(RefCell::new(NoisyBus { state: u64::from(choices) }));
+    cpu.wiring.features = Features::of(&model.cpuid);
+    cpu.wiring.capabilities = Capabilities::of(&model);
+    cpu.micro.tlb = Tlb::new(&model.geometry);
+    cpu.micro.predictor = Predictor::new(&model.geometry);
+    cpu.wiring.model = model.clone();
+    cpu.wiring.bus = Rc::new(RefCell::new(NoisyBus { state: u64::from(choices) }));
     if choices & 0x10 == 0 {
         tables(&mut machine);
     }
@@ -337,7 +342,7 @@ fn execute(input: &mut Unstructured) -> Result<()> {
             Exit::Probe => unreachable!("there are no probes"),
             Exit::Halt | Exit::Mwait { .. } => machine.cpu.attend(attention::NMI),
             Exit::Bus => {
-                if machine.cpu.clock.is_multiple_of(3) {
+                if machine.cpu.micro.clock.is_multiple_of(3) {
                     machine.cpu.attend(attention::INTR);
                 }
             }
@@ -351,18 +356,18 @@ fn execute(input: &mut Unstructured) -> Result<()> {
 /// What holds whenever the processor is not running.
 fn check(machine: &Machine, deadline: Ticks) {
     let cpu = &machine.cpu;
-    assert!(cpu.clock <= deadline + SLACK * TICKS_PER_CYCLE, "it ran until {}", cpu.clock);
-    assert!(cpu.flags & 2 != 0 && cpu.flags & !(flags::ALL | 2) == 0, "flags {:#x}", cpu.flags);
-    assert_eq!(cpu.long64, cpu.long_mode() && cpu.seg[usize::from(seg::CS)].rights & rights::L != 0);
-    assert_eq!(cpu.mode, cpu.decode_mode());
-    if !cpu.long64 {
-        assert!(cpu.rip <= u64::from(u32::MAX), "rip {:#x} outside 64-bit mode", cpu.rip);
+    assert!(cpu.micro.clock <= deadline + SLACK * TICKS_PER_CYCLE, "it ran until {}", cpu.micro.clock);
+    assert!(cpu.arch.flags & 2 != 0 && cpu.arch.flags & !(flags::ALL | 2) == 0, "flags {:#x}", cpu.arch.flags);
+    assert_eq!(cpu.engine.long64, cpu.long_mode() && cpu.arch.seg[usize::from(seg::CS)].rights & rights::L != 0);
+    assert_eq!(cpu.engine.mode, cpu.decode_mode());
+    if !cpu.engine.long64 {
+        assert!(cpu.arch.rip <= u64::from(u32::MAX), "rip {:#x} outside 64-bit mode", cpu.arch.rip);
     }
-    let pg = cpu.cr0 & CR0_PG != 0;
-    assert_eq!(cpu.long_mode(), cpu.msr.efer & EFER_LME != 0 && pg, "long mode follows from LME and PG");
+    let pg = cpu.arch.cr0 & CR0_PG != 0;
+    assert_eq!(cpu.long_mode(), cpu.arch.msr.efer & EFER_LME != 0 && pg, "long mode follows from LME and PG");
     assert!(!pg || cpu.protected(), "paging without protection");
-    assert!(!cpu.v8086() || cpu.cpl == 3 && !cpu.long_mode(), "virtual-8086 mode at level {}", cpu.cpl);
-    assert!(cpu.x87.status & 0x8000 == 0 || cpu.x87.status & 0x80 != 0, "busy without an exception");
+    assert!(!cpu.v8086() || cpu.arch.cpl == 3 && !cpu.long_mode(), "virtual-8086 mode at level {}", cpu.arch.cpl);
+    assert!(cpu.arch.x87.status & 0x8000 == 0 || cpu.arch.x87.status & 0x80 != 0, "busy without an exception");
 }
 
 /// The sum over the entries is the clock.
@@ -371,11 +376,11 @@ fn account(machine: &Machine, model: &Model) {
         profile: String::new(),
         tsc_hz: model.tsc_hz,
         class_ticks: model.costs.class,
-        clocks: vec![machine.cpu.clock],
+        clocks: vec![machine.cpu.micro.clock],
         metadata: BTreeMap::new(),
         names: BTreeMap::new(),
     };
-    let ledger = Ledger::new(header, &machine.cpu.recorder.borrow(), &Symbols::default());
+    let ledger = Ledger::new(header, &machine.cpu.wiring.recorder.borrow(), &Symbols::default());
     ledger.verify().expect("the entries add up to the clock");
 }
 

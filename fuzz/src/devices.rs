@@ -5,7 +5,7 @@ use ::ledger::Ticks;
 use ::ledger::profile::Profile;
 use arbitrary::{Result, Unstructured};
 use cpu::{Bus, Ident};
-use machine::board::{Board, PORT_DEVICES, Parts};
+use machine::board::{Board, Parts};
 use machine::memory::{GuestRam, layout};
 use std::cell::OnceCell;
 
@@ -58,10 +58,11 @@ fn size(input: &mut Unstructured) -> Result<u8> {
     Ok(1 << input.int_in_range(0..=2u8)?)
 }
 
-fn port(input: &mut Unstructured) -> Result<u16> {
+fn port(board: &Board, input: &mut Unstructured) -> Result<u16> {
     let choice = usize::from(input.arbitrary::<u8>()?);
-    match PORT_DEVICES.get(choice % (PORT_DEVICES.len() + 1)) {
-        Some((range, _)) => {
+    let count = board.port_ranges().count();
+    match board.port_ranges().nth(choice % (count + 1)) {
+        Some(range) => {
             let offset = u16::from(input.arbitrary::<u8>()?);
             Ok(range.start + offset % (range.end - range.start))
         }
@@ -85,8 +86,14 @@ fn step(board: &mut Board, ram: &GuestRam, input: &mut Unstructured, now: &mut T
     let cpu = usize::from(choice >> 7);
     let who = Ident { cpu, now: *now };
     match choice & 0x0f {
-        0 | 1 => drop(board.port_in(who, port(input)?, size(input)?)),
-        2..=4 => board.port_out(who, port(input)?, size(input)?, input.arbitrary()?),
+        0 | 1 => {
+            let port = port(board, input)?;
+            board.port_in(who, port, size(input)?);
+        }
+        2..=4 => {
+            let port = port(board, input)?;
+            board.port_out(who, port, size(input)?, input.arbitrary()?);
+        }
         5 => drop(board.read(who, address(input)?, input.int_in_range(1..=8)?)),
         6 | 7 => board.write(who, address(input)?, input.int_in_range(1..=8)?, input.arbitrary()?),
         8 => drop(board.msr_read(who, msr(input)?)),
@@ -133,6 +140,7 @@ fn pass(board: &mut Board, now: Ticks) {
 
 /// Programs the timers and lets time pass.
 pub fn seeds() -> Vec<Vec<u8>> {
+    // Ranges of ports by their position: the timer's is the fourth, the clock's the ninth.
     let out = |device: u8, offset: u8, value: u8| vec![2, device, offset, 0, value, 0, 0, 0];
     let write = |window: u8, offset: u16, value: u32| {
         let mut bytes = vec![6, window];
@@ -141,8 +149,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         bytes.extend(u64::from(value).to_le_bytes());
         bytes
     };
-    let pit = [out(1, 3, 0x34), out(1, 0, 0x10), out(1, 0, 0), vec![12; 8]].concat();
-    let rtc = [out(5, 0, 0x0b), out(5, 1, 0x72), out(5, 0, 0x0a), out(5, 1, 0x26), vec![12; 8]].concat();
+    let pit = [out(3, 3, 0x34), out(3, 0, 0x10), out(3, 0, 0), vec![12; 8]].concat();
+    let rtc = [out(8, 0, 0x0b), out(8, 1, 0x72), out(8, 0, 0x0a), out(8, 1, 0x26), vec![12; 8]].concat();
     let apic = [write(0, 0xf0, 0x1ff), write(0, 0x320, 0x2_0030), write(0, 0x380, 1000), vec![12; 8]].concat();
     let io_apic = [write(1, 0, 0x14), write(1, 0x10, 0x31), pit.clone()].concat();
     let jump = [pit.clone(), vec![11, 60, 255], vec![12; 8]].concat();

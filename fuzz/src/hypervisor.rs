@@ -12,10 +12,10 @@ use ::hypervisor::{Config, Failure, Hypervisor, Vcpu};
 use ::ledger::profile::Profile;
 use ::ledger::{Costs, Family, Header, Kind, Ledger, Recorder, Symbols, TICKS_PER_CYCLE};
 use arbitrary::{Result, Unstructured};
+use cpu::arch::attention;
 use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
-use cpu::state::{attention, reg};
-use cpu::{BlockCache, Cpu, Exit, Ram, flags};
+use cpu::{BlockCache, Cpu, Exit, Ram};
 use guest::{Mode, POOL, RAM};
 use hypervisor::mmu::Mmu;
 use hypervisor::config::Switches;
@@ -23,6 +23,8 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::control::*;
+use x86::{flags, reg};
 
 /// Virtual time on bare hardware, in cycles.
 const CYCLES: u64 = 20_000;
@@ -234,7 +236,7 @@ impl Run {
         }
         for &(register, value) in &scenario.registers {
             if register != reg::RSP {
-                cpu.gpr[usize::from(register)] =
+                cpu.arch.gpr[usize::from(register)] =
                     value & if scenario.mode == Mode::Long { u64::MAX } else { 0xffff_ffff };
             }
         }
@@ -246,7 +248,7 @@ impl Run {
         if self.board.borrow().interrupt.is_some() {
             self.cpu.attend(attention::INTR);
         } else {
-            self.cpu.attention &= !attention::INTR;
+            self.cpu.arch.attention &= !attention::INTR;
         }
         match &mut self.hypervisor {
             Some(vm) => match self.vcpu.run(vm, &mut self.cpu, &mut self.cache, deadline) {
@@ -275,21 +277,21 @@ impl Run {
                 self.cpu.attend(attention::NMI);
             }
             // A device has no way to hidden memory either.
-            let change = scenario.changes.get(number as usize).filter(|(at, _)| !self.cpu.ram.is_hidden(*at));
+            let change = scenario.changes.get(number as usize).filter(|(at, _)| !self.cpu.wiring.ram.is_hidden(*at));
             if let Some((at, value)) = change {
-                self.cpu.ram.write(*at, *value);
+                self.cpu.wiring.ram.write(*at, *value);
             }
             let deadline = slice * (number + 1);
             loop {
                 end = self.step(deadline);
-                let late = self.cpu.clock.saturating_sub(deadline);
-                assert!(late <= SLACK * TICKS_PER_CYCLE, "it ran until {}", self.cpu.clock);
+                let late = self.cpu.micro.clock.saturating_sub(deadline);
+                assert!(late <= SLACK * TICKS_PER_CYCLE, "it ran until {}", self.cpu.micro.clock);
                 match end {
                     End::Exit(Exit::Bus) if exits < EXITS => exits += 1,
                     End::Exit(Exit::Deadline) => break,
                     End::Exit(Exit::Halt | Exit::Mwait { .. }) if !scenario.undisturbed() => {
                         // Asleep until the next slice.
-                        self.cpu.clock = self.cpu.clock.max(deadline);
+                        self.cpu.micro.clock = self.cpu.micro.clock.max(deadline);
                         break;
                     }
                     _ => return end,
@@ -304,7 +306,11 @@ impl Run {
         if let Some(vm) = &self.hypervisor {
             vm.check([&self.vcpu].into_iter()).unwrap_or_else(|wrong| panic!("{wrong}"));
         }
-        assert!(self.cpu.flags & 2 != 0 && self.cpu.flags & !(flags::ALL | 2) == 0, "flags {:#x}", self.cpu.flags);
+        assert!(
+            self.cpu.arch.flags & 2 != 0 && self.cpu.arch.flags & !(flags::ALL | 2) == 0,
+            "flags {:#x}",
+            self.cpu.arch.flags
+        );
         self.cpu.settle(&mut self.cache);
         if !scenario.undisturbed() {
             // Sleep was not charged.
@@ -312,13 +318,13 @@ impl Run {
         }
         let header = Header {
             profile: String::new(),
-            tsc_hz: self.cpu.model.tsc_hz,
-            class_ticks: self.cpu.model.costs.class,
-            clocks: vec![self.cpu.clock],
+            tsc_hz: self.cpu.wiring.model.tsc_hz,
+            class_ticks: self.cpu.wiring.model.costs.class,
+            clocks: vec![self.cpu.micro.clock],
             metadata: BTreeMap::new(),
             names: BTreeMap::new(),
         };
-        let ledger = Ledger::new(header, &self.cpu.recorder.borrow(), &Symbols::default());
+        let ledger = Ledger::new(header, &self.cpu.wiring.recorder.borrow(), &Symbols::default());
         ledger.verify().expect("the entries add up to the clock");
     }
 }
@@ -341,7 +347,7 @@ fn execute(scenario: &Scenario) {
     let (first, end) = run(true);
     let (second, repeated) = run(true);
     assert_eq!(end, repeated, "the end is another when the run is repeated");
-    assert_eq!(first.cpu.clock, second.cpu.clock, "the clock is another when the run is repeated");
+    assert_eq!(first.cpu.micro.clock, second.cpu.micro.clock, "the clock is another when the run is repeated");
     same::repeated(&first, &second);
     if scenario.undisturbed() && !matches!(end, End::Failure(_)) {
         let (bare, expected) = run(false);

@@ -62,7 +62,7 @@ pub fn run(data: &[u8]) {
                 tiers.interrupt();
             }
             match tiers.run(1 + random.below(2 * stretch)) {
-                Ok(Exit::Deadline | Exit::Bus | Exit::Probe) if tiers.reference().cpu.clock <= LONGEST => {}
+                Ok(Exit::Deadline | Exit::Bus | Exit::Probe) if tiers.reference().cpu.micro.clock <= LONGEST => {}
                 Ok(_) => break,
                 Err(difference) => {
                     compared = Err(difference);

@@ -1,9 +1,10 @@
 //! Virtio devices with rings that the bytes describe.
 
 use arbitrary::{Result, Unstructured};
+use machine::device::{Context, Device, Outputs};
 use machine::memory::{GuestRam, layout};
 use machine::pci::PciBus;
-use machine::virtio::{Backing, Block, Console, ConsolePort, Entropy, VirtioPci};
+use machine::virtio::{Backing, Block, Console, Entropy, VirtioPci};
 use std::io;
 
 const BASE: u64 = layout::PCI_WINDOW.start;
@@ -38,6 +39,23 @@ impl Backing for Sectors {
     }
 }
 
+/// A bus with memory.
+struct Rig {
+    bus: PciBus,
+    ram: GuestRam,
+    out: Outputs,
+}
+
+impl Rig {
+    fn with<R>(&mut self, act: impl FnOnce(&mut PciBus, &mut Context) -> R) -> R {
+        act(&mut self.bus, &mut Context { now: 0, cpu: 0, ram: &self.ram, out: &mut self.out })
+    }
+
+    fn write(&mut self, address: u64, size: u8, value: u64) {
+        self.with(|bus, ctx| bus.memory_write(address, size, value, ctx));
+    }
+}
+
 /// Makes a device, starts it as a driver does unless the bytes say otherwise, and does what they say.
 pub fn run(data: &[u8]) {
     let mut input = Unstructured::new(data);
@@ -49,16 +67,16 @@ fn drive(input: &mut Unstructured) -> Result<()> {
     let (choices, features) = input.arbitrary::<(u8, u32)>()?;
     let ram = GuestRam::new(1 << 20).expect("the host has memory");
     let mut bus = PciBus::new();
-    let port = ConsolePort::default();
     let added = match choices & 3 {
-        0 => bus.add(Box::new(VirtioPci::new(Console::new(port.clone()), &ram))),
-        1 => bus.add(Box::new(VirtioPci::new(Entropy::new(1), &ram))),
-        _ => bus.add(Box::new(VirtioPci::new(Block::new(Box::new(Sectors(vec![7; 8 * 512 + 100])), "disk"), &ram))),
+        0 => bus.add(Box::new(VirtioPci::new(Console::default()))),
+        1 => bus.add(Box::new(VirtioPci::new(Entropy::new(1)))),
+        _ => bus.add(Box::new(VirtioPci::new(Block::new(Box::new(Sectors(vec![7; 8 * 512 + 100])), "disk")))),
     };
     added.expect("the bus is empty");
-    bus.config_write(1, 4, 2, 6);
+    let mut rig = Rig { bus, ram: ram.clone(), out: Outputs::default() };
+    rig.with(|bus, ctx| bus.config_write(1, 4, 2, 6, ctx));
     if choices & 4 == 0 {
-        start(&mut bus, features);
+        start(&mut rig, features);
     }
     for _ in 0..STEPS {
         if input.is_empty() {
@@ -87,7 +105,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
             }
             4 | 5 => {
                 let queue = u64::from(input.arbitrary::<u8>()? & 3);
-                bus.mmio_write(NOTIFY + 4 * queue, 2, queue);
+                rig.write(NOTIFY + 4 * queue, 2, queue);
             }
             6 => {
                 let at = u64::from(input.arbitrary::<u16>()?) << 4;
@@ -95,25 +113,34 @@ fn drive(input: &mut Unstructured) -> Result<()> {
             }
             7 => {
                 let (at, size, value) = input.arbitrary::<(u16, u8, u64)>()?;
-                bus.mmio_write(BASE + u64::from(at & 0x7fff), 1 << (size & 3), value);
+                rig.write(BASE + u64::from(at & 0x7fff), 1 << (size & 3), value);
             }
-            8 => drop(bus.mmio_read(BASE + u64::from(input.arbitrary::<u16>()? & 0x7fff), 4)),
+            8 => {
+                let address = BASE + u64::from(input.arbitrary::<u16>()? & 0x7fff);
+                rig.with(|bus, ctx| bus.memory_read(address, 4, ctx));
+            }
             9 => {
                 let (at, value) = input.arbitrary::<(u8, u32)>()?;
-                bus.config_write(1, usize::from(at & 0xfc), 4, value);
+                rig.with(|bus, ctx| bus.config_write(1, usize::from(at & 0xfc), 4, value, ctx));
             }
-            10 => drop(bus.config_read(1, usize::from(input.arbitrary::<u8>()?), 1)),
-            11 => port.send(&input.arbitrary::<[u8; 5]>()?),
-            12 => bus.poll(),
-            13 => start(&mut bus, features),
+            10 => {
+                let at = usize::from(input.arbitrary::<u8>()?);
+                rig.with(|bus, ctx| bus.config_read(1, at, 1, ctx));
+            }
+            11 => {
+                let bytes = input.arbitrary::<[u8; 5]>()?;
+                rig.with(|bus, ctx| bus.input(1, &bytes, ctx));
+            }
+            12 => rig.with(|bus, ctx| Device::advance(bus, ctx)),
+            13 => start(&mut rig, features),
             14 => {
                 let (vector, value) = input.arbitrary::<(u8, u8)>()?;
-                bus.mmio_write(TABLE + 16 * u64::from(vector & 3) + 12, 4, u64::from(value & 1));
+                rig.write(TABLE + 16 * u64::from(vector & 3) + 12, 4, u64::from(value & 1));
             }
-            _ => drop(port.take_output()),
+            _ => rig.out.printed.clear(),
         }
-        bus.take_interrupts().for_each(drop);
-        bus.lines();
+        rig.out.messages.clear();
+        rig.out.lines.clear();
         ram.take_written();
     }
     Ok(())
@@ -124,8 +151,8 @@ fn rings(queue: u8) -> u64 {
 }
 
 /// What a driver does first: negotiates, and sets up all queues with eight entries.
-fn start(bus: &mut PciBus, features: u32) {
-    let mut write = |at: u64, size: u8, value: u64| bus.mmio_write(BASE + at, size, value);
+fn start(rig: &mut Rig, features: u32) {
+    let mut write = |at: u64, size: u8, value: u64| rig.write(BASE + at, size, value);
     for (at, size, value) in [
         (0x14, 1, 0),
         (0x14, 1, 3),

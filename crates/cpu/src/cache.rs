@@ -8,13 +8,15 @@ use crate::counters::{Counters, MOST_BLOCKS, MOST_NUMBERS};
 use crate::decode::MAX_LENGTH;
 use crate::op::Op;
 use crate::probe::Probes;
-use crate::ram::{PAGE, Ram, lines};
+use crate::ram::{Ram, lines};
 use crate::tier::Tier;
 use crate::translate::Translations;
+use crate::translate::trace::DRAIN;
 use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use x86::page::PAGE;
 
 /// Operations kept at most; at the limit everything is dropped and decoded anew.
 pub const MAX_OPS: usize = 400_000;
@@ -272,7 +274,7 @@ impl BlockCache {
         self.counts(origin, recorder);
         if !self.counters.add(index, origin) {
             // There is no room left in the place.
-            self.spill_all(recorder);
+            self.spill(origin, recorder);
             self.counters.add(index, origin);
         }
     }
@@ -283,10 +285,20 @@ impl BlockCache {
         if let Some(table) = self.counters.table(origin) {
             return table;
         }
-        self.spill_all(recorder);
-        self.counters.clear();
+        if let Some(oldest) = self.counters.oldest() {
+            self.spill(oldest, recorder);
+            self.counters.give_up(oldest);
+        }
         // There is room for one now.
         self.counters.table(origin).unwrap_or(std::ptr::null_mut())
+    }
+
+    /// Adds to the time in which translated code counted executions by an origin, and hands them to the recorder before any count
+    /// can overflow.
+    pub(crate) fn spend(&mut self, origin: OriginId, time: Ticks, recorder: &RefCell<Recorder>) {
+        if self.counters.spend(origin, time) >= DRAIN {
+            self.spill(origin, &mut recorder.borrow_mut());
+        }
     }
 
     /// The number under which translated code counts events of a kind at an instruction; `None` if there is none left.
@@ -372,13 +384,20 @@ impl BlockCache {
 
     /// Hands all executions to the recorder.
     pub fn spill_all(&mut self, recorder: &mut Recorder) {
+        for origin in self.counters.origins() {
+            self.spill(origin, recorder);
+        }
+    }
+
+    /// Hands the executions of an origin to the recorder.
+    fn spill(&mut self, origin: OriginId, recorder: &mut Recorder) {
         const NUMBERS: u32 = MOST_BLOCKS as u32;
         let (blocks, counted) = (&self.blocks, &self.counted);
         let parts = |number: u32| match counted[number.checked_sub(NUMBERS)? as usize] {
             Counted::Prefix { before, block } => Some([before.map(|number| number + NUMBERS), Some(block)]),
             Counted::Event { .. } => None,
         };
-        self.counters.drain(blocks.len(), counted.len(), parts, |number, origin, runs| {
+        self.counters.drain(origin, blocks.len(), counted.len(), parts, |number, runs| {
             if let Some(block) = blocks.get(number as usize) {
                 recorder.add_block(origin, block.rip, block.shape, runs);
             } else if let Some(Counted::Event { rip, kind, price }) = counted.get(number.wrapping_sub(NUMBERS) as usize)

@@ -1,8 +1,9 @@
 //! Who is charged for what the processor does: level, ring and address space, which it knows itself; the task and its region of
 //! interest, as the board says; and whether it is in an interrupt, by the deliveries and IRETs that it has seen.
 
-use crate::state::{Cpu, bits::CR0_PG};
+use crate::state::Cpu;
 use ledger::{Context, Origin, OriginId, RegionId, TaskId};
+use x86::control::CR0_PG;
 
 /// Handlers that have begun and not returned, the innermost in the lowest bit: set for interrupts and NMIs, clear for exceptions and
 /// software interrupts. What is nested more deeply than there are bits is forgotten.
@@ -52,14 +53,14 @@ impl Charged {
 impl Cpu {
     /// Sets who is charged from now on.
     pub fn set_charged(&mut self, charged: Charged) {
-        self.charged = charged;
+        self.micro.charged = charged;
         self.origin_changed();
     }
 
     /// A handler of an event begins: whatever its delivery costs is charged to it.
     pub(crate) fn handler_begins(&mut self, interrupt: bool) {
-        self.probe_passed = false;
-        self.charged.nesting.enter(interrupt);
+        self.micro.probe_passed = false;
+        self.micro.charged.nesting.enter(interrupt);
         if interrupt {
             self.origin_changed();
         }
@@ -67,41 +68,41 @@ impl Cpu {
 
     /// A handler that was about to begin does not: the guest is left before.
     pub(crate) fn handler_abandoned(&mut self) {
-        self.charged.nesting.leave();
+        self.micro.charged.nesting.leave();
         self.origin_changed();
     }
 
     /// IRET has returned to the current privilege level: no handler has interrupted another that runs in user mode. Who is charged is
     /// found when the change of mode is followed.
     pub(crate) fn handler_ends(&mut self) {
-        match self.cpl {
-            3 => self.charged.nesting = Nesting::default(),
-            _ => self.charged.nesting.leave(),
+        match self.arch.cpl {
+            3 => self.micro.charged.nesting = Nesting::default(),
+            _ => self.micro.charged.nesting.leave(),
         }
     }
 
     /// Follows a change of level, CPL, CR3 or of what the board says: who is charged from now on.
     pub fn origin_changed(&mut self) {
-        if self.vmx.emulation.is_some() {
+        if self.engine.emulation.is_some() {
             return;
         }
-        if !self.model.recorded {
+        if !self.wiring.model.recorded {
             return;
         }
-        let own = if self.cr0 & CR0_PG != 0 { self.cr3 & 0x000f_ffff_ffff_f000 } else { 0 };
-        let Charged { task, region, .. } = self.charged;
+        let own = if self.arch.cr0 & CR0_PG != 0 { self.arch.cr3 & x86::page::ADDRESS } else { 0 };
+        let Charged { task, region, .. } = self.micro.charged;
         let host = Origin {
             region,
             level: 0,
-            ring: self.cpl,
-            context: self.charged.context(),
+            ring: self.arch.cpl,
+            context: self.micro.charged.context(),
             task,
-            space: self.charged_space.unwrap_or(own),
+            space: self.micro.charged_space.unwrap_or(own),
         };
-        let mut recorder = self.recorder.borrow_mut();
-        self.host_origin = recorder.origin(host);
-        self.origin = match self.level {
-            0 => self.host_origin,
+        let mut recorder = self.wiring.recorder.borrow_mut();
+        self.engine.host_origin = recorder.origin(host);
+        self.engine.origin = match self.micro.level {
+            0 => self.engine.host_origin,
             level => recorder.origin(Origin { level, ..host }),
         };
     }

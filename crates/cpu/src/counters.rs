@@ -2,9 +2,10 @@
 //!
 //! Kernel code runs under the page tables of every process, so counts are kept by origin (address space and ring) and block.
 //! Each origin has a table of its own, which translated code counts in directly, by numbers of its own above those of blocks: what is
-//! hot lies close together. The host gives memory where it is touched.
+//! hot lies close together. The host gives memory where it is touched. When all tables are taken, the one that was used longest ago is
+//! drained for the next origin: most are of tasks that have ended.
 
-use ledger::OriginId;
+use ledger::{OriginId, Ticks};
 
 /// Blocks at most.
 pub const MOST_BLOCKS: usize = 1 << 17;
@@ -26,23 +27,33 @@ const ENOUGH: u32 = 1 << 31;
 pub struct Counters {
     /// By origin: its table.
     by_origin: Vec<u32>,
-    /// Tables; those from `used` on are zero.
-    tables: Vec<Vec<u32>>,
-    used: usize,
-    /// By table: which pages of it have been touched.
-    touched: Vec<[u64; PAGES.div_ceil(64)]>,
+    tables: Vec<Table>,
+    /// How often a table was asked for.
+    asked: u64,
+}
+
+/// The counts of one origin.
+struct Table {
+    origin: OriginId,
+    counts: Vec<u32>,
+    /// The last time it was asked for, see [`Counters::asked`].
+    last: u64,
+    /// Time in which it was counted in since it was drained, at least.
+    time: Ticks,
+    /// Which pages of it have been touched.
+    touched: [u64; PAGES.div_ceil(64)],
 }
 
 impl Counters {
     /// Nothing counted.
     pub fn new() -> Self {
-        Self { by_origin: Vec::new(), tables: Vec::new(), used: 0, touched: Vec::new() }
+        Self { by_origin: Vec::new(), tables: Vec::new(), asked: 0 }
     }
 
     #[inline(always)]
     fn slot(&mut self, block: u32, origin: OriginId) -> Option<&mut u32> {
         let table = *self.by_origin.get(origin.0 as usize)?;
-        self.tables.get_mut(table as usize)?.get_mut(block as usize)
+        self.tables.get_mut(table as usize)?.counts.get_mut(block as usize)
     }
 
     /// Counts one execution; `false` if there is no place for it yet, or counts must be drained first.
@@ -57,32 +68,64 @@ impl Counters {
         }
     }
 
-    /// The counts of an origin from [`MOST_BLOCKS`] on, for whoever counts by itself. `None`: counts must be drained and dropped first.
+    /// The counts of an origin from [`MOST_BLOCKS`] on, for whoever counts by itself. `None`: a table must be drained and given up
+    /// first.
     #[inline]
     pub fn table(&mut self, origin: OriginId) -> Option<*mut u32> {
         let number = match self.by_origin.get(origin.0 as usize) {
             Some(&number) if number != ABSENT => number as usize,
             _ => self.make(origin)?,
         };
-        Some(self.tables[number][MOST_BLOCKS..].as_mut_ptr())
+        let table = &mut self.tables[number];
+        self.asked += 1;
+        table.last = self.asked;
+        Some(table.counts[MOST_BLOCKS..].as_mut_ptr())
     }
 
     #[cold]
     fn make(&mut self, origin: OriginId) -> Option<usize> {
-        if self.used == MOST_ORIGINS {
-            return None;
-        }
+        let number = match self.tables.iter().position(|table| table.last == 0) {
+            Some(free) => free,
+            None if self.tables.len() == MOST_ORIGINS => return None,
+            None => {
+                self.tables.push(Table {
+                    origin,
+                    counts: vec![0; MOST_BLOCKS + MOST_NUMBERS],
+                    last: 0,
+                    time: 0,
+                    touched: [0; PAGES.div_ceil(64)],
+                });
+                self.tables.len() - 1
+            }
+        };
+        self.tables[number].origin = origin;
         let origin = origin.0 as usize;
         if self.by_origin.len() <= origin {
             self.by_origin.resize(origin + 1, ABSENT);
         }
-        if self.tables.len() == self.used {
-            self.tables.push(vec![0; MOST_BLOCKS + MOST_NUMBERS]);
-            self.touched.push([0; PAGES.div_ceil(64)]);
-        }
-        self.by_origin[origin] = self.used as u32;
-        self.used += 1;
-        Some(self.used - 1)
+        self.by_origin[origin] = number as u32;
+        Some(number)
+    }
+
+    /// The origin whose table was asked for longest ago.
+    pub fn oldest(&self) -> Option<OriginId> {
+        self.tables.iter().filter(|table| table.last != 0).min_by_key(|table| table.last).map(|table| table.origin)
+    }
+
+    /// Gives the table of an origin up; it has been drained.
+    pub fn give_up(&mut self, origin: OriginId) {
+        let number = std::mem::replace(&mut self.by_origin[origin.0 as usize], ABSENT);
+        let table = &mut self.tables[number as usize];
+        (table.last, table.time) = (0, 0);
+    }
+
+    /// Adds to the time in which an origin's table was counted in; how much it is now, since it was drained.
+    pub fn spend(&mut self, origin: OriginId, time: Ticks) -> Ticks {
+        let table = self.by_origin.get(origin.0 as usize).and_then(|&number| self.tables.get_mut(number as usize));
+        table.map_or(0, |table| {
+            table.time = table.time.saturating_add(time);
+            table.time
+        })
     }
 
     /// Takes back one execution that was counted a moment ago, under this number or one that it is a part of.
@@ -92,39 +135,47 @@ impl Counters {
         }
     }
 
-    /// Hands out all counts of the first `blocks` blocks and of as many numbers, and sets them to zero. There are no others. What
+    /// The origins that have tables.
+    pub fn origins(&self) -> Vec<OriginId> {
+        let mut origins: Vec<_> =
+            self.tables.iter().filter(|table| table.last != 0).map(|table| table.origin).collect();
+        origins.sort_unstable();
+        origins
+    }
+
+    /// Hands out an origin's counts of the first `blocks` blocks and of as many numbers, and sets them to zero. There are no others. What
     /// `parts` says of a number is counted instead of it: smaller numbers, and blocks.
     pub fn drain(
         &mut self,
+        origin: OriginId,
         blocks: usize,
         numbers: usize,
         parts: impl Fn(u32) -> Option<[Option<u32>; 2]>,
-        mut take: impl FnMut(u32, OriginId, u64),
+        mut take: impl FnMut(u32, u64),
     ) {
+        let number = self.by_origin.get(origin.0 as usize).copied().unwrap_or(ABSENT);
+        let Some(Table { counts, time, touched, .. }) = self.tables.get_mut(number as usize) else { return };
+        *time = 0;
         let groups = |range: std::ops::Range<usize>| (range.start / GROUP..range.end.div_ceil(GROUP)).rev();
-        for (origin, &table) in self.by_origin.iter().enumerate() {
-            let origin = OriginId(origin as u32);
-            let Some(counts) = self.tables.get_mut(table as usize) else { continue };
-            for group in groups(MOST_BLOCKS..MOST_BLOCKS + numbers).chain(groups(0..blocks)) {
-                let range = group * GROUP..(group + 1) * GROUP;
-                // Most are zero, and memory that was never touched must not be.
-                if counts[range.clone()].iter().fold(0, |any, count| any | count) == 0 {
+        for group in groups(MOST_BLOCKS..MOST_BLOCKS + numbers).chain(groups(0..blocks)) {
+            let range = group * GROUP..(group + 1) * GROUP;
+            // Most are zero, and memory that was never touched must not be.
+            if counts[range.clone()].iter().fold(0, |any, count| any | count) == 0 {
+                continue;
+            }
+            let page = range.start / PER_PAGE;
+            touched[page / 64] |= 1 << (page % 64);
+            for number in range.rev() {
+                let count = std::mem::take(&mut counts[number]);
+                if count == 0 {
                     continue;
                 }
-                let page = range.start / PER_PAGE;
-                self.touched[table as usize][page / 64] |= 1 << (page % 64);
-                for number in range.rev() {
-                    let count = std::mem::take(&mut counts[number]);
-                    if count == 0 {
-                        continue;
-                    }
-                    match parts(number as u32) {
-                        Some(whole) => whole.into_iter().flatten().for_each(|part| {
-                            let sum = &mut counts[part as usize];
-                            *sum = sum.wrapping_add(count);
-                        }),
-                        None => take(number as u32, origin, u64::from(count)),
-                    }
+                match parts(number as u32) {
+                    Some(whole) => whole.into_iter().flatten().for_each(|part| {
+                        let sum = &mut counts[part as usize];
+                        *sum = sum.wrapping_add(count);
+                    }),
+                    None => take(number as u32, u64::from(count)),
                 }
             }
         }
@@ -132,14 +183,14 @@ impl Counters {
 
     /// Bytes that counts take, as far as they have been drained.
     pub fn taken(&self) -> usize {
-        let pages: u32 = self.touched.iter().flatten().map(|word| word.count_ones()).sum();
+        let pages: u32 = self.tables.iter().flat_map(|table| &table.touched).map(|word| word.count_ones()).sum();
         pages as usize * PER_PAGE * size_of::<u32>() + self.by_origin.capacity() * size_of::<u32>()
     }
 
-    /// Drops all places; the counts have been drained.
+    /// Gives all tables up; they have been drained.
     pub fn clear(&mut self) {
         self.by_origin.clear();
-        self.used = 0;
+        self.tables.iter_mut().for_each(|table| (table.last, table.time) = (0, 0));
     }
 }
 
@@ -167,9 +218,11 @@ mod tests {
         }
         counters.take_one(0, OriginId(0));
         let mut out = Vec::new();
-        counters.drain(MOST_BLOCKS, 0, |_| None, |block, origin, runs| out.push((block, origin.0, runs)));
+        for origin in counters.origins() {
+            counters.drain(origin, MOST_BLOCKS, 0, |_| None, |block, runs| out.push((block, origin.0, runs)));
+        }
         assert_eq!(out, [(64, 0, 2), (63, 0, 1), (0, 0, 2), (100_000, 3, 1), (64, 7, 5)]);
-        counters.drain(MOST_BLOCKS, 0, |_| None, |_, _, _| panic!("drained already"));
+        counters.drain(OriginId(0), MOST_BLOCKS, 0, |_| None, |_, _| panic!("drained already"));
         // Two pages of the second table, one of each of the others.
         assert_eq!(counters.taken() / 4096, 3);
     }
@@ -192,7 +245,7 @@ mod tests {
         // The last of them did not complete.
         counters.take_one(2, OriginId(0));
         let mut out = [0; 3];
-        counters.drain(3, 3, parts, |block, _, runs| out[block as usize] += runs);
+        counters.drain(OriginId(0), 3, 3, parts, |block, runs| out[block as usize] += runs);
         assert_eq!(out, [0, 14, 11]);
     }
 
@@ -202,8 +255,30 @@ mod tests {
         for origin in 0..MOST_ORIGINS as u32 {
             assert!(counters.table(OriginId(origin)).is_some());
         }
-        assert!(counters.table(OriginId(MOST_ORIGINS as u32)).is_none());
+        let next = OriginId(MOST_ORIGINS as u32);
+        assert!(counters.table(next).is_none());
+        assert!(counters.table(OriginId(0)).is_some(), "it has its table");
+        assert_eq!(counters.oldest(), Some(OriginId(1)), "the first was asked for again");
+        assert!(counters.add(5, OriginId(1)));
+        counters.drain(OriginId(1), MOST_BLOCKS, 0, |_| None, |_, _| ());
+        counters.give_up(OriginId(1));
+        assert!(counters.table(next).is_some());
+        assert!(!counters.add(5, OriginId(1)), "its table is another's");
+        counters.drain(next, MOST_BLOCKS, 0, |_| None, |_, _| panic!("it begins at zero"));
         counters.clear();
-        assert!(counters.table(OriginId(0)).is_some());
+        assert!(counters.table(OriginId(1)).is_some());
+    }
+
+    #[test]
+    fn time_is_by_origin_and_since_the_last_drain() {
+        let mut counters = Counters::new();
+        assert_eq!(counters.spend(OriginId(3), 7), 0, "no table");
+        counters.table(OriginId(3)).expect("a table");
+        counters.table(OriginId(4)).expect("a table");
+        assert_eq!((counters.spend(OriginId(3), 7), counters.spend(OriginId(3), 7)), (7, 14));
+        assert_eq!(counters.spend(OriginId(4), 1), 1);
+        counters.drain(OriginId(3), 1, 0, |_| None, |_, _| ());
+        assert_eq!(counters.spend(OriginId(3), 1), 1);
+        assert_eq!(counters.spend(OriginId(4), 1), 2);
     }
 }

@@ -3,10 +3,11 @@
 use crate::exec;
 use crate::fault::{Exec, Flow};
 use crate::op::{NO_REG, Op, SEG_FLAT};
-use crate::state::{Cpu, rights, seg};
+use crate::state::Cpu;
 use crate::table;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpAccess, OpKind, Register};
 use ledger::Class;
+use x86::{rights, seg};
 
 /// Longest instruction.
 pub const MAX_LENGTH: usize = 15;
@@ -29,12 +30,12 @@ impl Cpu {
     /// The mode code is decoded in.
     #[inline]
     pub fn decode_mode(&self) -> u8 {
-        let vendor = if self.capabilities.amd { mode::AMD } else { 0 };
-        if self.long64 {
+        let vendor = if self.wiring.capabilities.amd { mode::AMD } else { 0 };
+        if self.engine.long64 {
             return mode::BITS64 | mode::PROTECTED | vendor;
         }
         let protected = if self.protected() && !self.v8086() { mode::PROTECTED } else { 0 };
-        let width = if self.seg[seg::CS as usize].rights & rights::DB != 0 { mode::BITS32 } else { mode::BITS16 };
+        let width = if self.arch.seg[seg::CS as usize].rights & rights::DB != 0 { mode::BITS32 } else { mode::BITS16 };
         width | protected | vendor
     }
 }
@@ -307,8 +308,8 @@ pub struct NeedMore;
 #[inline]
 pub fn execute(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     // The caller may have computed something of its own since.
-    cpu.vector.loaded = crate::state::NOT_LOADED;
-    cpu.rip = op.next;
-    cpu.ilen = op.len;
+    cpu.arch.vector.loaded = crate::arch::NOT_LOADED;
+    cpu.arch.rip = op.next;
+    cpu.engine.ilen = op.len;
     (op.exec)(cpu, op)
 }

@@ -4,6 +4,7 @@
 //! [`Cpu::fault`], put there by one of the `raise` functions.
 
 use crate::state::Cpu;
+use x86::vector;
 
 /// Marker: the instruction did not complete, see [`Cpu::fault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,46 +21,6 @@ pub enum Flow {
     Next,
     /// Leaves the block; [`Cpu::rip`] says where to go on. Branches, and whatever changes mode, mappings or time.
     End,
-}
-
-/// Exception vectors (SDM vol. 3, table 6-1).
-pub mod vector {
-    /// Divide error.
-    pub const DE: u8 = 0;
-    /// Debug exception.
-    pub const DB: u8 = 1;
-    /// Non-maskable interrupt.
-    pub const NMI: u8 = 2;
-    /// Breakpoint.
-    pub const BP: u8 = 3;
-    /// Overflow.
-    pub const OF: u8 = 4;
-    /// BOUND range exceeded.
-    pub const BR: u8 = 5;
-    /// Invalid opcode.
-    pub const UD: u8 = 6;
-    /// Device not available.
-    pub const NM: u8 = 7;
-    /// Double fault.
-    pub const DF: u8 = 8;
-    /// Invalid TSS.
-    pub const TS: u8 = 10;
-    /// Segment not present.
-    pub const NP: u8 = 11;
-    /// Stack-segment fault.
-    pub const SS: u8 = 12;
-    /// General protection.
-    pub const GP: u8 = 13;
-    /// Page fault.
-    pub const PF: u8 = 14;
-    /// x87 floating-point error.
-    pub const MF: u8 = 16;
-    /// Alignment check.
-    pub const AC: u8 = 17;
-    /// Machine check.
-    pub const MC: u8 = 18;
-    /// SIMD floating-point exception.
-    pub const XM: u8 = 19;
 }
 
 /// What stopped an instruction.
@@ -83,14 +44,14 @@ impl Cpu {
     /// Raises an exception without error code.
     #[cold]
     pub fn raise(&mut self, vector: u8) -> Fault {
-        self.fault = Cause::Exception(vector, None);
+        self.engine.fault = Cause::Exception(vector, None);
         Fault
     }
 
     /// Raises an exception with an error code.
     #[cold]
     pub fn raise_code(&mut self, vector: u8, code: u32) -> Fault {
-        self.fault = Cause::Exception(vector, Some(code));
+        self.engine.fault = Cause::Exception(vector, Some(code));
         Fault
     }
 
@@ -115,14 +76,14 @@ impl Cpu {
     /// #PF with an error code, at a linear address. CR2 is written on delivery.
     #[cold]
     pub fn page_fault(&mut self, address: u64, code: u32) -> Fault {
-        self.fault_address = address;
+        self.engine.fault_address = address;
         self.raise_code(vector::PF, code)
     }
 
     /// #DB with the DR6 bits it sets.
     #[cold]
     pub fn debug_trap(&mut self, dr6: u64) -> Fault {
-        self.fault_dr6 = dr6;
+        self.engine.fault_dr6 = dr6;
         self.raise(vector::DB)
     }
 }

@@ -6,44 +6,7 @@
 //! whose parity is taken; in bit 0 a correction to SF. The corrections are only set when flags are loaded as such (POPF,
 //! SAHF, IRET), where no single result would show them.
 
-/// Carry flag.
-pub const CF: u64 = 1 << 0;
-/// Parity flag.
-pub const PF: u64 = 1 << 2;
-/// Auxiliary carry flag.
-pub const AF: u64 = 1 << 4;
-/// Zero flag.
-pub const ZF: u64 = 1 << 6;
-/// Sign flag.
-pub const SF: u64 = 1 << 7;
-/// Trap flag.
-pub const TF: u64 = 1 << 8;
-/// Interrupt enable flag.
-pub const IF: u64 = 1 << 9;
-/// Direction flag.
-pub const DF: u64 = 1 << 10;
-/// Overflow flag.
-pub const OF: u64 = 1 << 11;
-/// I/O privilege level (two bits).
-pub const IOPL: u64 = 3 << 12;
-/// Nested task.
-pub const NT: u64 = 1 << 14;
-/// Resume flag.
-pub const RF: u64 = 1 << 16;
-/// Virtual-8086 mode.
-pub const VM: u64 = 1 << 17;
-/// Alignment check / access control.
-pub const AC: u64 = 1 << 18;
-/// Virtual interrupt flag.
-pub const VIF: u64 = 1 << 19;
-/// Virtual interrupt pending.
-pub const VIP: u64 = 1 << 20;
-/// CPUID can be executed.
-pub const ID: u64 = 1 << 21;
-/// The six arithmetic flags.
-pub const ARITH: u64 = CF | PF | AF | ZF | SF | OF;
-/// Flags that exist, apart from the fixed bit 1.
-pub const ALL: u64 = ARITH | TF | IF | DF | IOPL | NT | RF | VM | AC | VIF | VIP | ID;
+use x86::flags::*;
 
 const CARRY: u32 = 1 << 31;
 const PARTIAL: u32 = 1 << 30;

@@ -13,10 +13,10 @@ mod half;
 
 pub use half::{Half, SLOTS, slot};
 
-use crate::ram::PAGE;
 use half::Pages;
 use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
+use x86::page::PAGE;
 
 /// Pages of code.
 pub const FETCH_SLOTS: usize = 256;

@@ -4,12 +4,14 @@
 //! Reading order: [`state`] (what there is), [`op`] (a decoded instruction), [`decode`] and [`table`] (how it comes to be),
 //! [`cache`] (blocks), [`run`] (the loop), [`exec`] (what instructions do), [`mem`], [`tlb`] and [`walk`] (memory), [`vmx`] (under a hypervisor).
 
+pub mod arch;
 pub mod bus;
 pub mod cache;
 pub mod capability;
 pub mod charged;
 pub mod counters;
 pub mod decode;
+pub mod engine;
 pub mod exec;
 pub mod f80;
 pub mod fault;
@@ -17,6 +19,7 @@ pub mod features;
 pub mod flags;
 pub mod front;
 pub mod mem;
+pub mod micro;
 pub mod model;
 pub mod native;
 pub mod op;
@@ -32,6 +35,7 @@ pub mod tlb;
 pub mod translate;
 pub mod vmx;
 pub mod walk;
+pub mod wiring;
 
 pub use bus::{Bus, Ident};
 pub use cache::BlockCache;

@@ -4,17 +4,21 @@
 //! in the modelled first-level data TLB, may be accessed in the current mode, are RAM, and (for writes) have no line that is
 //! marked as decoded or monitored, so a hit needs no further check and charges nothing.
 
+use crate::arch::attention;
 use crate::capability::Capability;
-use crate::fault::{Cause, Exec, Fault, vector};
-use crate::flags::{self, Int};
+use crate::fault::{Cause, Exec, Fault};
+use crate::flags::Int;
 use crate::front::{Accessed, Left, Mode};
 use crate::op::{Op, SEG_FLAT};
-use crate::ram::{GROUP, PAGE, lines};
-use crate::state::{Cpu, attention, bits::*, rights, seg};
+use crate::ram::{GROUP, lines};
+use crate::state::Cpu;
 use crate::tlb::{Entry, perm};
 use crate::vmx::DeviceAccess;
 use crate::walk::{Access, Privilege};
 use ledger::{Family, Kind};
+use x86::control::*;
+use x86::page::PAGE;
+use x86::{flags, rights, seg, vector};
 
 const OFFSET: u64 = PAGE - 1;
 
@@ -29,30 +33,30 @@ enum Target {
 impl Cpu {
     /// Follows a change of what the current mode may access (CPL, CR0.WP, CR0.AM, CR4, EFER, PKRU, RFLAGS.AC, DR7).
     pub fn access_changed(&mut self) {
-        let alignment_checked = self.cr0 & CR0_AM != 0 && self.flags & flags::AC != 0 && self.cpl == 3;
-        let mode = if alignment_checked || self.data_breakpoints() || self.vmx.emulation.is_some() {
+        let alignment_checked = self.arch.cr0 & CR0_AM != 0 && self.arch.flags & flags::AC != 0 && self.arch.cpl == 3;
+        let mode = if alignment_checked || self.data_breakpoints() || self.engine.emulation.is_some() {
             Mode::Slow
-        } else if self.cpl == 3 {
+        } else if self.arch.cpl == 3 {
             Mode::User
         } else {
             self.supervisor_mode(Privilege::Supervisor)
         };
-        self.front.set_mode(mode);
+        self.engine.front.set_mode(mode);
     }
 
     /// Which accesses a supervisor may make.
     #[inline]
     fn supervisor_mode(&self, privilege: Privilege) -> Mode {
         // An implicit access is one that RFLAGS.AC has no say in.
-        let overrides = self.flags & flags::AC != 0 && privilege != Privilege::Implicit;
-        if self.cr4 & CR4_SMAP == 0 || overrides { Mode::Supervisor } else { Mode::SupervisorOnly }
+        let overrides = self.arch.flags & flags::AC != 0 && privilege != Privilege::Implicit;
+        if self.arch.cr4 & CR4_SMAP == 0 || overrides { Mode::Supervisor } else { Mode::SupervisorOnly }
     }
 
     /// The mode whose table has what an access of a privilege finds, whichever is in force: supervisors access descriptor tables
     /// and stacks on behalf of user code too.
     #[inline]
     fn front_mode(&self, privilege: Privilege) -> Mode {
-        match (self.front.mode(), privilege) {
+        match (self.engine.front.mode(), privilege) {
             (Mode::User, Privilege::User) => Mode::User,
             (Mode::Slow, _) | (_, Privilege::User) => Mode::Slow,
             _ => self.supervisor_mode(privilege),
@@ -61,47 +65,49 @@ impl Cpu {
 
     /// Follows a change of paging itself (CR0, CR3, CR4, EFER, PKRU, PDPTEs): nothing on the fast paths is known to hold.
     pub fn mapping_changed(&mut self) {
-        if let Some(emulating) = &mut self.vmx.emulation {
+        if let Some(emulating) = &mut self.engine.emulation {
             emulating.note_mapping();
             return;
         }
-        self.front.forget(|_| true);
+        self.engine.front.forget(|_| true);
         self.enter_space();
         self.access_changed();
     }
 
     /// Follows a load of CR3 (or INVPCID of one PCID): what the fast paths hold for `flushed` is no longer known to hold.
     pub fn space_changed(&mut self, flushed: Option<u16>) {
-        if let Some(emulating) = &mut self.vmx.emulation {
+        if let Some(emulating) = &mut self.engine.emulation {
             emulating.note_mapping();
             return;
         }
         if let Some(pcid) = flushed {
-            let context = self.tlb.context();
-            self.front.forget(|space| context.owns(space, pcid));
+            let context = self.micro.tlb.context();
+            self.engine.front.forget(|space| context.owns(space, pcid));
         }
         self.enter_space();
     }
 
     fn enter_space(&mut self) {
-        let space = self.tlb.context().key(self.pcid());
-        self.front.enter(space, self.ram.epoch());
-        self.fetch.leave();
+        let space = self.micro.tlb.context().key(self.pcid());
+        self.engine.front.enter(space, self.wiring.ram.epoch());
+        self.engine.fetch.leave();
     }
 
     /// Makes the page of `linear` the one being executed: [`Fetch::physical`](crate::front::Fetch::physical) is where it is.
     #[inline]
     pub fn enter_page(&mut self, linear: u64) -> Exec {
-        let Some(physical) = self.front.code_page(linear, self.cpl == 3) else { return self.enter_new_page(linear) };
-        self.fetch.physical = physical;
-        self.fetch.page = linear & !OFFSET;
+        let Some(physical) = self.engine.front.code_page(linear, self.arch.cpl == 3) else {
+            return self.enter_new_page(linear);
+        };
+        self.engine.fetch.physical = physical;
+        self.engine.fetch.page = linear & !OFFSET;
         Ok(())
     }
 
     #[cold]
     #[inline(never)]
     fn enter_new_page(&mut self, linear: u64) -> Exec {
-        if self.long64 && !self.canonical(linear) {
+        if self.engine.long64 && !self.canonical(linear) {
             return Err(self.gp(0));
         }
         let privilege = self.privilege();
@@ -109,29 +115,29 @@ impl Cpu {
         let (address, entry) = self.translate(linear, Access::Fetch, privilege)?;
         // A smaller page in the midst of a large one would be found first.
         let large = entry.shift > 12;
-        let whole = entry.shift >= 21 && !self.tlb.has_small_code(linear, 21);
-        self.front.fill_code(linear, address & !OFFSET, self.cpl == 3, large, whole);
-        self.fetch.physical = address & !OFFSET;
-        self.fetch.page = linear & !OFFSET;
+        let whole = entry.shift >= 21 && !self.micro.tlb.has_small_code(linear, 21);
+        self.engine.front.fill_code(linear, address & !OFFSET, self.arch.cpl == 3, large, whole);
+        self.engine.fetch.physical = address & !OFFSET;
+        self.engine.fetch.page = linear & !OFFSET;
         Ok(())
     }
 
     fn data_breakpoints(&self) -> bool {
         // An enabled breakpoint (L or G) whose R/W field is not 0 (instruction execution).
-        (0..4).any(|i| self.dr[7] >> (2 * i) & 3 != 0 && self.dr[7] >> (16 + 4 * i) & 3 != 0)
+        (0..4).any(|i| self.arch.dr[7] >> (2 * i) & 3 != 0 && self.arch.dr[7] >> (16 + 4 * i) & 3 != 0)
     }
 
     /// Whether a linear address is canonical for the current paging depth.
     #[inline]
     pub fn canonical(&self, linear: u64) -> bool {
-        let unused = if self.cr4 & CR4_LA57 != 0 { 7 } else { 16 };
+        let unused = if self.arch.cr4 & CR4_LA57 != 0 { 7 } else { 16 };
         ((linear as i64) << unused >> unused) as u64 == linear
     }
 
     /// Whether an address may be put into a register that holds one (a base in an MSR, GDTR, IDTR, LDTR or TR): canonical for
     /// the widest linear addresses the processor has, whatever the paging depth now.
     pub fn canonical_base(&self, linear: u64) -> bool {
-        let unused = if self.capabilities.has(Capability::La57) { 7 } else { 16 };
+        let unused = if self.wiring.capabilities.has(Capability::La57) { 7 } else { 16 };
         ((linear as i64) << unused >> unused) as u64 == linear
     }
 
@@ -145,8 +151,8 @@ impl Cpu {
     /// canonical check is made where the address is used).
     #[inline]
     pub fn linear(&mut self, segment: u8, offset: u64, size: u64, write: bool) -> Exec<u64> {
-        let s = &self.seg[usize::from(segment & 7)];
-        if self.long64 {
+        let s = &self.arch.seg[usize::from(segment & 7)];
+        if self.engine.long64 {
             return Ok(if segment == seg::FS || segment == seg::GS { s.base.wrapping_add(offset) } else { offset });
         }
         const PLAIN: u32 = rights::UNUSABLE | rights::CODE | rights::DC | rights::RW;
@@ -160,7 +166,7 @@ impl Cpu {
 
     #[cold]
     fn linear_checked(&mut self, segment: u8, offset: u64, last: u64, write: bool) -> Exec<u64> {
-        let s = self.seg[usize::from(segment & 7)];
+        let s = self.arch.seg[usize::from(segment & 7)];
         let base = s.base;
         let code = s.rights & rights::CODE != 0;
         let allowed = s.usable()
@@ -184,11 +190,11 @@ impl Cpu {
     /// Translates a linear address for an access within one page, through the TLB, charging misses.
     #[inline]
     pub fn translate(&mut self, linear: u64, access: Access, privilege: Privilege) -> Exec<(u64, Entry)> {
-        if self.vmx.emulation.is_some() {
+        if self.engine.emulation.is_some() {
             return self.translate_in_software(linear, access, privilege);
         }
         let pcid = self.pcid();
-        let found = self.tlb.first(linear, access == Access::Fetch, pcid).copied();
+        let found = self.micro.tlb.first(linear, access == Access::Fetch, pcid).copied();
         match found {
             Some(entry) if self.allows(&entry, access, privilege) => Ok((physical(&entry, linear), entry)),
             _ => self.translate_slow(linear, access, privilege, found.is_some()),
@@ -201,7 +207,7 @@ impl Cpu {
     fn translate_slow(&mut self, linear: u64, access: Access, privilege: Privilege, found: bool) -> Exec<(u64, Entry)> {
         let code = access == Access::Fetch;
         let pcid = self.pcid();
-        if !found && let Some((entry, displaced)) = self.tlb.second(linear, code, pcid) {
+        if !found && let Some((entry, displaced)) = self.micro.tlb.second(linear, code, pcid) {
             let family = if code { Family::StlbHitCode } else { Family::StlbHitData };
             self.charge(Kind::new(family, 0), 1);
             self.displaced(displaced, code);
@@ -216,13 +222,13 @@ impl Cpu {
             self.charge(Kind::new(family, walked.references), 1);
         }
         let again = Left { linear: walked.entry.linear, shift: walked.entry.shift, key: None };
-        let entry = self.tlb.kept(walked.entry, linear);
-        let inserted = self.tlb.insert(entry, code);
+        let entry = self.micro.tlb.kept(walked.entry, linear);
+        let inserted = self.micro.tlb.insert(entry, code);
         // What was not in the TLB is not on its side of the fast path either; on the other side it may be, as it was.
         let changed = inserted.changed || entry.shift != walked.entry.shift;
         let (as_data, as_code) = if code { (changed, found) } else { (found, changed) };
         if as_data {
-            self.front.drop_range(again);
+            self.engine.front.drop_range(again);
         }
         if as_code {
             self.drop_code(again);
@@ -240,9 +246,9 @@ impl Cpu {
     }
 
     fn drop_code(&mut self, left: Left) {
-        if self.front.drop_fetch(left) {
+        if self.engine.front.drop_fetch(left) {
             // It may be the page being executed.
-            self.fetch.leave();
+            self.engine.fetch.leave();
         }
     }
 
@@ -252,25 +258,25 @@ impl Cpu {
         if code {
             self.drop_code(left);
         } else {
-            self.front.drop_range(left);
+            self.engine.front.drop_range(left);
         }
     }
 
     /// Slow path of one access within a page: checks, translates, and fills [`Front`] where it may.
     fn resolve(&mut self, linear: u64, size: u64, access: Access, privilege: Privilege, segment: u8) -> Exec<Target> {
-        if self.long64 && !self.canonical(linear) {
+        if self.engine.long64 && !self.canonical(linear) {
             return Err(self.segment_fault(segment));
         }
         let write = access == Access::Write;
         let (address, entry) = self.translate(linear, access, privilege)?;
         let explicit = privilege != Privilege::Implicit;
-        if explicit && self.front.mode() == Mode::Slow {
+        if explicit && self.engine.front.mode() == Mode::Slow {
             self.data_breakpoint(linear, size, write);
         }
         let Some(backing) = self.backing(address) else { return Ok(Target::Device(address)) };
-        let Some(page) = self.ram.visible_page(backing) else { return Ok(Target::Device(address)) };
+        let Some(page) = self.wiring.ram.visible_page(backing) else { return Ok(Target::Device(address)) };
         let (page, read_only, code) = (page.host, page.read_only, page.marked());
-        if let Some(emulating) = &mut self.vmx.emulation {
+        if let Some(emulating) = &mut self.engine.emulation {
             emulating.note_data(address, size, write);
         }
         let address = backing;
@@ -282,8 +288,8 @@ impl Cpu {
             }
             if code != 0 {
                 if code & lines(address & OFFSET, size) != 0 {
-                    if !self.code_write_allowed {
-                        self.fault = Cause::CodeWrite;
+                    if !self.engine.code_write_allowed {
+                        self.engine.fault = Cause::CodeWrite;
                         return Err(Fault);
                     }
                     self.code_written(address, size);
@@ -298,10 +304,10 @@ impl Cpu {
             let large = entry.shift > 12;
             let own = 1 << (linear / PAGE % GROUP as u64);
             let (readable, unmarked) = match large {
-                true => self.ram.around(address),
+                true => self.wiring.ram.around(address),
                 false => (own, if code == 0 { own } else { 0 }),
             };
-            self.front.fill(
+            self.engine.front.fill(
                 mode,
                 Accessed {
                     page: linear & !OFFSET,
@@ -385,7 +391,7 @@ impl Cpu {
     }
 
     fn check_alignment(&mut self, linear: u64, size: u64, privilege: Privilege) -> Exec {
-        let checked = self.cr0 & CR0_AM != 0 && self.flags & flags::AC != 0 && privilege == Privilege::User;
+        let checked = self.arch.cr0 & CR0_AM != 0 && self.arch.flags & flags::AC != 0 && privilege == Privilege::User;
         // Vectors and save areas have alignment rules of their own, with #GP.
         if checked && size <= 8 && size.is_power_of_two() && linear & (size - 1) != 0 {
             return Err(self.raise_code(vector::AC, 0));
@@ -395,12 +401,12 @@ impl Cpu {
 
     #[inline]
     fn wrap(&self, linear: u64) -> u64 {
-        if self.long64 { linear } else { linear & 0xffff_ffff }
+        if self.engine.long64 { linear } else { linear & 0xffff_ffff }
     }
 
     fn device_read(&mut self, address: u64, size: u8) -> u64 {
         let who = self.ident();
-        let bus = self.bus.clone();
+        let bus = self.wiring.bus.clone();
         let device = bus.borrow().device(address);
         self.note_device(DeviceAccess::Memory { address, size, write: false });
         self.charge(Kind::new(Family::MmioRead, device), 1);
@@ -415,7 +421,7 @@ impl Cpu {
 
     fn device_write(&mut self, address: u64, size: u8, value: u64) {
         let who = self.ident();
-        let bus = self.bus.clone();
+        let bus = self.wiring.bus.clone();
         let device = bus.borrow().device(address);
         self.note_device(DeviceAccess::Memory { address, size, write: true });
         self.charge(Kind::new(Family::MmioWrite, device), 1);
@@ -431,11 +437,11 @@ impl Cpu {
 
     /// Notes that guest-physical bytes are about to change, in case they are decoded or monitored.
     pub fn code_written(&mut self, address: u64, size: u64) {
-        let hit = self.ram.marked(address) & lines(address & OFFSET, size);
+        let hit = self.wiring.ram.marked(address) & lines(address & OFFSET, size);
         if hit != 0 {
-            self.code_writes.push((address & !OFFSET, hit));
+            self.engine.code_writes.push((address & !OFFSET, hit));
             self.attend(attention::CODE);
-            if self.ram.trigger_monitors(address & !OFFSET, hit) {
+            if self.wiring.ram.trigger_monitors(address & !OFFSET, hit) {
                 // Whoever waits for this write goes on now.
                 self.attend(attention::BUS);
             }
@@ -445,14 +451,14 @@ impl Cpu {
     /// Called when a page may have got its first marked line: no write may reach it on the fast path any more.
     #[inline]
     pub fn follow_marks(&mut self) {
-        let epoch = self.ram.epoch();
-        self.front.follow_marks(epoch);
+        let epoch = self.wiring.ram.epoch();
+        self.engine.front.follow_marks(epoch);
     }
 
     /// Reads at a linear address with the current privilege. `segment` only decides between #SS and #GP.
     #[inline(always)]
     pub fn read_linear<T: Int>(&mut self, linear: u64, segment: u8) -> Exec<T> {
-        if let Some(host) = self.front.read(linear, u64::from(T::SIZE)) {
+        if let Some(host) = self.engine.front.read(linear, u64::from(T::SIZE)) {
             // SAFETY: a matching slot says that the page is RAM at this host address, and the value lies inside it.
             return Ok(unsafe { host.cast::<T>().read_unaligned() });
         }
@@ -463,7 +469,7 @@ impl Cpu {
     /// Writes at a linear address with the current privilege.
     #[inline(always)]
     pub fn write_linear<T: Int>(&mut self, linear: u64, segment: u8, value: T) -> Exec {
-        if let Some(host) = self.front.write(linear, u64::from(T::SIZE)) {
+        if let Some(host) = self.engine.front.write(linear, u64::from(T::SIZE)) {
             // SAFETY: as in `read_linear`; the page is writable.
             unsafe { host.cast::<T>().write_unaligned(value) };
             return Ok(());
@@ -506,7 +512,7 @@ impl Cpu {
     pub fn modify<T: Int>(&mut self, op: &Op, change: impl FnOnce(&mut Self, T) -> T) -> Exec {
         let offset = op.ea(self);
         let linear = if op.seg >= SEG_FLAT { offset } else { self.linear(op.seg, offset, u64::from(T::SIZE), true)? };
-        if let Some(host) = self.front.write(linear, u64::from(T::SIZE)) {
+        if let Some(host) = self.engine.front.write(linear, u64::from(T::SIZE)) {
             let host = host.cast::<T>();
             // SAFETY: as in `write_linear`; `change` cannot unmap host memory.
             unsafe { host.write_unaligned(change(self, host.read_unaligned())) };
@@ -523,7 +529,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub fn prepare_write(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
-        if self.front.write_in(self.front_mode(privilege), linear, size).is_some() {
+        if self.engine.front.write_in(self.front_mode(privilege), linear, size).is_some() {
             return Ok(());
         }
         self.check_alignment(linear, size, privilege)?;
@@ -540,7 +546,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub fn prepare_read(&mut self, linear: u64, size: u64, privilege: Privilege, segment: u8) -> Exec {
-        if self.front.read_in(self.front_mode(privilege), linear, size).is_some() {
+        if self.engine.front.read_in(self.front_mode(privilege), linear, size).is_some() {
             return Ok(());
         }
         let first = (PAGE - (linear & OFFSET)).min(size);
@@ -667,20 +673,20 @@ impl Cpu {
     /// Host address of `len` readable bytes inside one page, if the fast path knows them.
     #[inline]
     pub fn front_read(&self, linear: u64, len: u64) -> Option<*const u8> {
-        self.front.read(linear, len)
+        self.engine.front.read(linear, len)
     }
 
     /// Host address of `len` writable bytes inside one page, if the fast path knows them.
     #[inline]
     pub fn front_write(&self, linear: u64, len: u64) -> Option<*mut u8> {
-        self.front.write(linear, len)
+        self.engine.front.write(linear, len)
     }
 
     /// Reads up to 8 bytes at a linear address on behalf of a privilege level that need not be the current one. In long mode
     /// the address may be beyond 4 GiB even if the current code is not 64-bit.
     pub(crate) fn read_as(&mut self, linear: u64, size: u8, privilege: Privilege, segment: u8) -> Exec<u64> {
         let (size, first) = (u64::from(size), PAGE - (linear & OFFSET));
-        if let Some(host) = self.front.read_in(self.front_mode(privilege), linear, size) {
+        if let Some(host) = self.engine.front.read_in(self.front_mode(privilege), linear, size) {
             // SAFETY: `read_in` vouches for `size` <= 8 bytes of RAM.
             return Ok(unsafe { peek(host, size) });
         }
@@ -696,7 +702,7 @@ impl Cpu {
     /// Writes likewise, all or nothing.
     pub(crate) fn write_as(&mut self, linear: u64, size: u8, value: u64, privilege: Privilege, segment: u8) -> Exec {
         let (size, first) = (u64::from(size), PAGE - (linear & OFFSET));
-        if let Some(host) = self.front.write_in(self.front_mode(privilege), linear, size) {
+        if let Some(host) = self.engine.front.write_in(self.front_mode(privilege), linear, size) {
             // SAFETY: `write_in` vouches for `size` <= 8 writable bytes of RAM.
             unsafe { poke(host, size, value) };
             return Ok(());

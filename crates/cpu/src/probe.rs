@@ -4,8 +4,9 @@
 //! function finds in its registers and returns [`Exit::Probe`](crate::Exit::Probe); when it runs again it executes the instruction. A probe costs the
 //! guest nothing. Where an interrupt or a fault comes in between, the board is told once more after it.
 
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use rustc_hash::FxHashSet;
+use x86::reg;
 
 /// The processor was about to execute the instruction at a probed address, with these registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,13 +49,13 @@ impl Cpu {
     /// Stops before the instruction at RIP, which has a probe, unless the board has been told already.
     #[cold]
     pub(crate) fn stops_at_probe(&mut self) -> bool {
-        if std::mem::take(&mut self.probe_passed) {
+        if std::mem::take(&mut self.micro.probe_passed) {
             return false;
         }
-        self.probe_passed = true;
-        let register = |number: u8| self.gpr[usize::from(number)];
-        self.probe = Some(Hit {
-            address: self.rip,
+        self.micro.probe_passed = true;
+        let register = |number: u8| self.arch.gpr[usize::from(number)];
+        self.engine.probe = Some(Hit {
+            address: self.arch.rip,
             stack: register(reg::RSP),
             first: register(reg::RDI),
             second: register(reg::RSI),
@@ -64,6 +65,6 @@ impl Cpu {
 
     /// Takes the probe because of which [`Cpu::run`] returned.
     pub fn take_probe(&mut self) -> Option<Hit> {
-        self.probe.take()
+        self.engine.probe.take()
     }
 }

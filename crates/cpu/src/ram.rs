@@ -9,9 +9,8 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use x86::page::PAGE;
 
-/// Bytes per page.
-pub const PAGE: u64 = 4096;
 /// Pages of an aligned group, see [`Ram::around`].
 pub const GROUP: usize = 8;
 
@@ -353,11 +352,11 @@ mod tests {
     fn code_and_data_of_a_guest_do_not_see_hidden_memory() {
         let mut machine = Machine::protected32(0);
         machine.cpu = testing::cpu(Ram::with_hidden(testing::RAM, POOL, PAGE));
-        machine.cpu.cr0 = crate::state::bits::CR0_PE;
-        testing::set_flat_segments(&mut machine.cpu, 0, crate::state::rights::DB);
-        machine.cpu.rip = testing::CODE;
-        machine.cpu.ram.write(POOL, 0x1234_5678u32);
-        machine.cpu.gpr[3] = POOL;
+        machine.cpu.arch.cr0 = x86::control::CR0_PE;
+        testing::set_flat_segments(&mut machine.cpu, 0, x86::rights::DB);
+        machine.cpu.arch.rip = testing::CODE;
+        machine.cpu.wiring.ram.write(POOL, 0x1234_5678u32);
+        machine.cpu.arch.gpr[3] = POOL;
         machine
             .execute(|a| {
                 a.mov(eax, dword_ptr(ebx))?;
@@ -366,6 +365,6 @@ mod tests {
             })
             .unwrap();
         assert_eq!(machine.peek::<4>(DATA), [0xff; 4]);
-        assert_eq!(machine.cpu.ram.read::<u32>(POOL), Some(0x1234_5678));
+        assert_eq!(machine.cpu.wiring.ram.read::<u32>(POOL), Some(0x1234_5678));
     }
 }

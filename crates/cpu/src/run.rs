@@ -1,20 +1,19 @@
 //! The loop: find a block, charge it, run its operations; and what happens between blocks.
 
+use crate::arch::{NOT_LOADED, attention};
 use crate::bus::Ident;
 use crate::cache::{BlockCache, MAX_BLOCK, NONE, NewBlock};
 use crate::decode::{MAX_LENGTH, execute, mode, operation};
 use crate::fault::{Cause, Exec, Flow};
-use crate::flags;
 use crate::op::Op;
-use crate::ram::PAGE;
-use crate::state::{Cpu, NOT_LOADED, attention, seg};
+use crate::state::Cpu;
 use crate::translate::Before;
 use crate::walk::Access;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Shape, Ticks};
-
-/// DR6.BS: single step.
-pub(crate) const DR6_BS: u64 = 1 << 14;
+use x86::debug::DR6_BS;
+use x86::page::PAGE;
+use x86::{flags, seg};
 
 /// Why [`Cpu::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,22 +40,22 @@ pub enum Exit {
 impl Cpu {
     /// Runs until something concerns the board, or until `deadline`.
     pub fn run(&mut self, cache: &mut BlockCache, deadline: Ticks) -> Exit {
-        self.deadline = deadline;
-        self.stop_at = if self.attention == 0 && !self.vmx.active { deadline } else { 0 };
+        self.engine.deadline = deadline;
+        self.engine.stop_at = if self.arch.attention == 0 && !self.arch.vmx.active { deadline } else { 0 };
         // Another processor may have decoded code or armed a monitor meanwhile.
         self.follow_marks();
         // Whatever the host computed since then may have left flags behind.
-        self.vector.loaded = NOT_LOADED;
+        self.arch.vector.loaded = NOT_LOADED;
         let mut before = NONE;
         let mut led = Before::Nothing;
         loop {
-            if self.clock >= self.stop_at {
+            if self.micro.clock >= self.engine.stop_at {
                 led = Before::Nothing;
                 if let Some(exit) = self.between_blocks(cache) {
                     return exit;
                 }
                 // What was done in between may leave more to do before the next block (a trap after a single step).
-                if self.clock >= self.stop_at {
+                if self.micro.clock >= self.engine.stop_at {
                     continue;
                 }
             }
@@ -84,21 +83,21 @@ impl Cpu {
     /// Finds the block at RIP; `None` if fetching it faulted (the fault is delivered).
     #[inline(always)]
     fn next_block(&mut self, cache: &mut BlockCache, before: u32, led: Before) -> Option<u32> {
-        self.ilen = 0;
-        let mode = self.mode;
+        self.engine.ilen = 0;
+        let mode = self.engine.mode;
         let linear = if mode & 3 == mode::BITS64 {
-            self.rip
+            self.arch.rip
         } else {
-            self.seg[seg::CS as usize].base.wrapping_add(self.rip) & 0xffff_ffff
+            self.arch.seg[seg::CS as usize].base.wrapping_add(self.arch.rip) & 0xffff_ffff
         };
-        if self.fetch.page != linear & !(PAGE - 1) && self.enter_page(linear).is_err() {
+        if self.engine.fetch.page != linear & !(PAGE - 1) && self.enter_page(linear).is_err() {
             self.deliver_fault();
             return None;
         }
-        let physical = self.fetch.physical | (linear & (PAGE - 1));
+        let physical = self.engine.fetch.physical | (linear & (PAGE - 1));
         let found = match led {
-            Before::Head { index } if cache.is(index, physical, self.rip, mode) => Some(index),
-            _ => cache.find(before, physical, self.rip, mode),
+            Before::Head { index } if cache.is(index, physical, self.arch.rip, mode) => Some(index),
+            _ => cache.find(before, physical, self.arch.rip, mode),
         };
         if let Some(index) = found {
             let block = &cache.blocks[index as usize];
@@ -116,16 +115,16 @@ impl Cpu {
     }
 
     fn within_limit(&self, len: u64) -> bool {
-        self.rip + len - 1 <= u64::from(self.seg[seg::CS as usize].limit)
+        self.arch.rip + len - 1 <= u64::from(self.arch.seg[seg::CS as usize].limit)
     }
 
     /// A block whose instruction crosses pages is only good while the second page is where it was.
     #[cold]
     fn check_second(&mut self, cache: &mut BlockCache, index: u32, linear: u64) -> Option<u32> {
         let next_page = (linear & !(PAGE - 1)).wrapping_add(PAGE);
-        let next_page = if self.long64 { next_page } else { next_page & 0xffff_ffff };
+        let next_page = if self.engine.long64 { next_page } else { next_page & 0xffff_ffff };
         let privilege = self.privilege();
-        let limit_ok = self.long64 || self.within_limit(u64::from(cache.blocks[index as usize].len));
+        let limit_ok = self.engine.long64 || self.within_limit(u64::from(cache.blocks[index as usize].len));
         let fetched = match limit_ok {
             true => self.translate(next_page, Access::Fetch, privilege),
             false => Err(self.gp(0)),
@@ -135,7 +134,7 @@ impl Cpu {
             Ok(_) => {
                 let page = cache.blocks[index as usize].physical & !(PAGE - 1);
                 let line = 1 << 63;
-                cache.invalidate(page, line, &self.ram);
+                cache.invalidate(page, line, &self.wiring.ram);
                 None
             }
             Err(_) => {
@@ -148,12 +147,12 @@ impl Cpu {
     /// Runs a block and charges it.
     #[inline(always)]
     fn run_block(&mut self, cache: &mut BlockCache, index: u32) {
-        if self.model.recorded {
-            cache.count(index, self.origin, &self.recorder);
+        if self.wiring.model.recorded {
+            cache.count(index, self.engine.origin, &self.wiring.recorder);
         }
         // What the block is charged to stays this origin, whatever its instructions change.
-        let origin = self.origin;
-        self.clock += cache.blocks[index as usize].cost;
+        let origin = self.engine.origin;
+        self.micro.clock += cache.blocks[index as usize].cost;
         self.run_operations(cache, index, origin, 0);
     }
 
@@ -161,8 +160,8 @@ impl Cpu {
     #[inline(always)]
     fn run_operations(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, first: usize) -> bool {
         for (i, op) in cache.ops_of(index).iter().enumerate().skip(first) {
-            self.rip = op.next;
-            self.ilen = op.len;
+            self.arch.rip = op.next;
+            self.engine.ilen = op.len;
             let ran = (op.exec)(self, op);
             if !matches!(ran, Ok(Flow::Next)) {
                 return self.end_block(cache, index, origin, i, ran);
@@ -197,7 +196,7 @@ impl Cpu {
             }
             return true;
         }
-        self.rip = cache.ops_of(index)[at].rip();
+        self.arch.rip = cache.ops_of(index)[at].rip();
         self.uncharge(cache, index, origin, at);
         self.after_fault(cache);
         false
@@ -207,17 +206,17 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(crate) fn uncharge(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, done: usize) {
-        if self.model.recorded {
+        if self.wiring.model.recorded {
             cache.uncount(index, origin);
         }
         let block = &cache.blocks[index as usize];
-        self.clock -= block.cost;
+        self.micro.clock -= block.cost;
         let (first, rip) = (block.first as usize, block.rip);
-        let mut recorder = self.recorder.borrow_mut();
+        let mut recorder = self.wiring.recorder.borrow_mut();
         for op in &cache.ops[first..first + done] {
-            let ticks = u64::from(self.model.costs.class[op.class as usize]);
-            self.clock += ticks;
-            if self.model.recorded {
+            let ticks = u64::from(self.wiring.model.costs.class[op.class as usize]);
+            self.micro.clock += ticks;
+            if self.wiring.model.recorded {
                 recorder.add(origin, rip, Kind::new(Family::Instruction, op.class as u32), 1, ticks);
             }
         }
@@ -226,36 +225,36 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(crate) fn after_fault(&mut self, cache: &mut BlockCache) {
-        if self.fault == Cause::CodeWrite {
-            self.fault = Cause::None;
-            self.code_write_allowed = true;
+        if self.engine.fault == Cause::CodeWrite {
+            self.engine.fault = Cause::None;
+            self.engine.code_write_allowed = true;
             self.step(cache);
-            self.code_write_allowed = false;
+            self.engine.code_write_allowed = false;
         } else {
-            self.ilen = 0;
+            self.engine.ilen = 0;
             self.deliver_fault();
         }
     }
 
     /// Runs exactly one instruction, decoded for this purpose. Returns whether it completed without a fault.
     pub fn step(&mut self, cache: &mut BlockCache) -> bool {
-        self.ilen = 0;
-        let mode = self.mode;
+        self.engine.ilen = 0;
+        let mode = self.engine.mode;
         let linear = self.code_linear();
         let completed = match self.fetch_operation(cache, linear, mode) {
             Ok(op) => {
-                let ticks = u64::from(self.model.costs.class[op.class as usize]);
+                let ticks = u64::from(self.wiring.model.costs.class[op.class as usize]);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
                 match execute(self, &op) {
                     Ok(_) => {
-                        self.clock += ticks;
-                        if self.model.recorded {
-                            self.recorder.borrow_mut().add(self.origin, op.rip(), kind, 1, ticks);
+                        self.micro.clock += ticks;
+                        if self.wiring.model.recorded {
+                            self.wiring.recorder.borrow_mut().add(self.engine.origin, op.rip(), kind, 1, ticks);
                         }
                         true
                     }
                     Err(_) => {
-                        self.rip = op.rip();
+                        self.arch.rip = op.rip();
                         false
                     }
                 }
@@ -263,15 +262,15 @@ impl Cpu {
             Err(_) => false,
         };
         if !completed {
-            if self.fault == Cause::CodeWrite {
+            if self.engine.fault == Cause::CodeWrite {
                 // Only a step that did not allow it comes here: once more, allowing it.
-                self.fault = Cause::None;
-                self.code_write_allowed = true;
+                self.engine.fault = Cause::None;
+                self.engine.code_write_allowed = true;
                 let completed = self.step(cache);
-                self.code_write_allowed = false;
+                self.engine.code_write_allowed = false;
                 return completed;
             }
-            self.ilen = 0;
+            self.engine.ilen = 0;
             self.deliver_fault();
         }
         self.drop_written_code(cache);
@@ -284,12 +283,12 @@ impl Cpu {
             let (instruction, _) = self.fetch_instruction(linear, mode)?;
             return Ok(self.operation_of(&instruction, mode).0);
         }
-        if self.fetch.page != linear & !(PAGE - 1) {
+        if self.engine.fetch.page != linear & !(PAGE - 1) {
             self.enter_page(linear)?;
         }
-        let physical = self.fetch.physical | (linear & (PAGE - 1));
+        let physical = self.engine.fetch.physical | (linear & (PAGE - 1));
         let mut bytes = [0u8; MAX_LENGTH];
-        let in_ram = self.backing(physical).is_some_and(|backing| self.ram.read_bytes(backing, &mut bytes));
+        let in_ram = self.backing(physical).is_some_and(|backing| self.wiring.ram.read_bytes(backing, &mut bytes));
         if in_ram && let Some(op) = cache.stepped(linear, &bytes) {
             return Ok(op);
         }
@@ -303,24 +302,28 @@ impl Cpu {
 
     /// Linear address of the next instruction.
     pub fn code_linear(&self) -> u64 {
-        if self.long64 { self.rip } else { self.seg[seg::CS as usize].base.wrapping_add(self.rip) & 0xffff_ffff }
+        if self.engine.long64 {
+            self.arch.rip
+        } else {
+            self.arch.seg[seg::CS as usize].base.wrapping_add(self.arch.rip) & 0xffff_ffff
+        }
     }
 
     /// Drops decoded code that has been written.
     pub fn drop_written_code(&mut self, cache: &mut BlockCache) {
-        self.attention &= !attention::CODE;
-        for (page, written) in std::mem::take(&mut self.code_writes) {
-            cache.invalidate(page, written, &self.ram);
+        self.arch.attention &= !attention::CODE;
+        for (page, written) in std::mem::take(&mut self.engine.code_writes) {
+            cache.invalidate(page, written, &self.wiring.ram);
         }
     }
 
     /// Fetches and decodes the instruction at `linear`. With it, the guest-physical page of its second part if it crosses
     /// into another page, else 0.
     fn fetch_instruction(&mut self, linear: u64, mode: u8) -> Exec<(Instruction, u64)> {
-        if self.fetch.page != linear & !(PAGE - 1) {
+        if self.engine.fetch.page != linear & !(PAGE - 1) {
             self.enter_page(linear)?;
         }
-        self.fetch_at(linear, self.fetch.physical | (linear & (PAGE - 1)), mode)
+        self.fetch_at(linear, self.engine.fetch.physical | (linear & (PAGE - 1)), mode)
     }
 
     /// Likewise, where the page has been translated: the first byte is at `physical`.
@@ -329,27 +332,27 @@ impl Cpu {
         let mut bytes = [0u8; MAX_LENGTH];
         let here = ((PAGE - offset) as usize).min(MAX_LENGTH);
         self.fetch_bytes(physical, &mut bytes[..here]);
-        let limit = u64::from(self.seg[seg::CS as usize].limit);
-        if mode & 3 != mode::BITS64 && self.rip > limit {
+        let limit = u64::from(self.arch.seg[seg::CS as usize].limit);
+        if mode & 3 != mode::BITS64 && self.arch.rip > limit {
             return Err(self.gp(0));
         }
-        let (instruction, second) = match Self::decode_one(&bytes[..here], self.rip, mode) {
+        let (instruction, second) = match Self::decode_one(&bytes[..here], self.arch.rip, mode) {
             Ok(instruction) => (instruction, 0),
             Err(_) => {
                 let next = (linear & !(PAGE - 1)).wrapping_add(PAGE);
-                let next = if self.long64 { next } else { next & 0xffff_ffff };
-                if self.long64 && !self.canonical(next) {
+                let next = if self.engine.long64 { next } else { next & 0xffff_ffff };
+                if self.engine.long64 && !self.canonical(next) {
                     return Err(self.gp(0));
                 }
                 let privilege = self.privilege();
                 let (physical, _) = self.translate(next, Access::Fetch, privilege)?;
                 self.fetch_bytes(physical, &mut bytes[here..]);
                 // All fifteen bytes are there now: this cannot ask for more.
-                let instruction = Self::decode_one(&bytes, self.rip, mode).unwrap_or_default();
+                let instruction = Self::decode_one(&bytes, self.arch.rip, mode).unwrap_or_default();
                 (instruction, physical)
             }
         };
-        if mode & 3 != mode::BITS64 && self.rip + instruction.len().max(1) as u64 - 1 > limit {
+        if mode & 3 != mode::BITS64 && self.arch.rip + instruction.len().max(1) as u64 - 1 > limit {
             return Err(self.gp(0));
         }
         if instruction.is_invalid() && instruction.len() >= MAX_LENGTH {
@@ -360,10 +363,10 @@ impl Cpu {
 
     /// Code bytes; where there is no RAM, what the bus gives.
     fn fetch_bytes(&mut self, physical: u64, out: &mut [u8]) {
-        let read = self.backing(physical).is_some_and(|backing| self.ram.read_bytes(backing, out));
+        let read = self.backing(physical).is_some_and(|backing| self.wiring.ram.read_bytes(backing, out));
         if !read {
             let who: Ident = self.ident();
-            let mut bus = self.bus.borrow_mut();
+            let mut bus = self.wiring.bus.borrow_mut();
             for (i, byte) in out.iter_mut().enumerate() {
                 *byte = bus.read(who, physical + i as u64, 1) as u8;
             }
@@ -372,7 +375,7 @@ impl Cpu {
 
     /// The instruction as this model knows it; invalid if it does not.
     pub(crate) fn as_model(&self, instruction: Instruction) -> Instruction {
-        self.features.view(&instruction).unwrap_or_else(|| {
+        self.wiring.features.view(&instruction).unwrap_or_else(|| {
             let mut unknown = instruction;
             unknown.set_code(iced_x86::Code::INVALID);
             unknown
@@ -393,7 +396,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn build(&mut self, cache: &mut BlockCache, linear: u64, physical: u64, mode: u8) -> Option<u32> {
-        let start = self.rip;
+        let start = self.arch.rip;
         let mut ops: Vec<Op> = Vec::with_capacity(MAX_BLOCK);
         let mut at = linear;
         let mut second = 0;
@@ -404,12 +407,12 @@ impl Cpu {
                 Ok(found) => found,
                 // The block ends before an instruction that cannot be fetched; alone, it faults now.
                 Err(_) if ops.is_empty() => {
-                    self.rip = start;
+                    self.arch.rip = start;
                     self.deliver_fault();
                     return None;
                 }
                 Err(_) => {
-                    self.fault = Cause::None;
+                    self.engine.fault = Cause::None;
                     break;
                 }
             };
@@ -419,17 +422,17 @@ impl Cpu {
             let (op, ends) = self.operation_of(&instruction, mode);
             len += u64::from(op.len);
             ops.push(op);
-            self.rip = op.next;
+            self.arch.rip = op.next;
             at = self.code_linear();
             second = crosses;
             let page_end = at & !(PAGE - 1) != linear & !(PAGE - 1);
-            if ends || page_end || ops.len() == MAX_BLOCK || cache.probes.contains(self.rip) {
+            if ends || page_end || ops.len() == MAX_BLOCK || cache.probes.contains(self.arch.rip) {
                 break;
             }
         }
-        self.rip = start;
+        self.arch.rip = start;
         // Fetching ahead may have moved on to another page.
-        self.fetch.leave();
+        self.engine.fetch.leave();
         if self.enter_page(linear).is_err() {
             self.deliver_fault();
             return None;
@@ -442,8 +445,8 @@ impl Cpu {
             }
         }
         shape.sort_unstable();
-        let cost = ops.iter().map(|op| u64::from(self.model.costs.class[op.class as usize])).sum();
-        let recorder = self.recorder.clone();
+        let cost = ops.iter().map(|op| u64::from(self.wiring.model.costs.class[op.class as usize])).sum();
+        let recorder = self.wiring.recorder.clone();
         let mut recorder = recorder.borrow_mut();
         let block = NewBlock {
             physical,
@@ -455,13 +458,13 @@ impl Cpu {
             probe: cache.probes.contains(start),
             len: len.min(PAGE) as u16,
         };
-        if self.ram.visible_page(physical).is_none() {
+        if self.wiring.ram.visible_page(physical).is_none() {
             // Code outside RAM is not cached: nothing would tell when it changes.
             drop(recorder);
             self.step(cache);
             return None;
         }
-        let index = cache.insert(block, &ops, &self.ram, &mut recorder);
+        let index = cache.insert(block, &ops, &self.wiring.ram, &mut recorder);
         self.follow_marks();
         Some(index)
     }
@@ -470,84 +473,85 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
-        self.ilen = 0;
-        if self.attention & attention::CODE != 0 {
+        self.engine.ilen = 0;
+        if self.arch.attention & attention::CODE != 0 {
             self.drop_written_code(cache);
         }
-        if self.attention & attention::VM_EXIT != 0 {
-            self.attention &= !attention::VM_EXIT;
+        if self.arch.attention & attention::VM_EXIT != 0 {
+            self.arch.attention &= !attention::VM_EXIT;
             return Some(Exit::Vm);
         }
-        if self.attention & attention::SHUTDOWN != 0 {
-            self.attention &= !attention::SHUTDOWN;
+        if self.arch.attention & attention::SHUTDOWN != 0 {
+            self.arch.attention &= !attention::SHUTDOWN;
             return Some(Exit::Shutdown);
         }
-        if self.attention & attention::BUS != 0 {
-            self.attention &= !attention::BUS;
+        if self.arch.attention & attention::BUS != 0 {
+            self.arch.attention &= !attention::BUS;
             return Some(Exit::Bus);
         }
         if self.monitor_trap() {
             return None;
         }
-        let shadow = self.attention & (attention::STI_SHADOW | attention::SS_SHADOW);
-        if self.attention & attention::DEBUG != 0 && shadow & attention::SS_SHADOW == 0 {
+        let shadow = self.arch.attention & (attention::STI_SHADOW | attention::SS_SHADOW);
+        if self.arch.attention & attention::DEBUG != 0 && shadow & attention::SS_SHADOW == 0 {
             // A debug exception ends HLT and MWAIT.
-            self.attention &= !(attention::DEBUG | attention::HALT | attention::MWAIT | attention::MWAIT_MASKED);
-            let dr6 = std::mem::take(&mut self.pending_dr6);
+            self.arch.attention &= !(attention::DEBUG | attention::HALT | attention::MWAIT | attention::MWAIT_MASKED);
+            let dr6 = std::mem::take(&mut self.arch.pending_dr6);
             self.debug_trap(dr6);
             self.deliver_fault();
             return None;
         }
-        if self.attention & attention::HALT != 0 {
-            self.attention &= !(attention::HALT | shadow);
-            if !self.vmx.active {
+        if self.arch.attention & attention::HALT != 0 {
+            self.arch.attention &= !(attention::HALT | shadow);
+            if !self.arch.vmx.active {
                 return Some(Exit::Halt);
             }
-            self.vmx.halted = true;
+            self.arch.vmx.halted = true;
         }
-        if self.attention & attention::MWAIT != 0 {
-            let masked = self.attention & attention::MWAIT_MASKED != 0;
-            self.attention &= !(attention::MWAIT | attention::MWAIT_MASKED | shadow);
+        if self.arch.attention & attention::MWAIT != 0 {
+            let masked = self.arch.attention & attention::MWAIT_MASKED != 0;
+            self.arch.attention &= !(attention::MWAIT | attention::MWAIT_MASKED | shadow);
             return Some(Exit::Mwait { masked });
         }
-        if self.vmx.active {
+        if self.arch.vmx.active {
             if self.guest_events(shadow) {
                 return None;
             }
-            if self.vmx.halted {
+            if self.arch.vmx.halted {
                 return Some(Exit::Halt);
             }
         } else if shadow == 0 {
-            if self.attention & attention::NMI != 0 && !self.nmi_blocked {
-                self.attention &= !attention::NMI;
+            if self.arch.attention & attention::NMI != 0 && !self.arch.nmi_blocked {
+                self.arch.attention &= !attention::NMI;
                 self.deliver_nmi();
                 return None;
             }
-            if self.attention & attention::INTR != 0 && self.flags & flags::IF != 0 {
+            if self.arch.attention & attention::INTR != 0 && self.arch.flags & flags::IF != 0 {
                 let who = self.ident();
-                let acknowledged = self.bus.borrow_mut().acknowledge(who);
+                let acknowledged = self.wiring.bus.borrow_mut().acknowledge(who);
                 match acknowledged {
                     Some(vector) => {
                         self.deliver_interrupt(vector);
                         self.attend(attention::BUS);
                         return None;
                     }
-                    None => self.attention &= !attention::INTR,
+                    None => self.arch.attention &= !attention::INTR,
                 }
             }
         }
-        if self.clock >= self.deadline {
+        if self.micro.clock >= self.engine.deadline {
             return Some(Exit::Deadline);
         }
-        if self.attention & attention::STEP != 0 || shadow != 0 || self.traps_monitored() {
-            if cache.probes.contains(self.rip) && self.stops_at_probe() {
+        if self.arch.attention & attention::STEP != 0 || shadow != 0 || self.traps_monitored() {
+            if cache.probes.contains(self.arch.rip) && self.stops_at_probe() {
                 return Some(Exit::Probe);
             }
             self.step_attended(cache, shadow);
             return None;
         }
         let waiting = attention::NMI | attention::INTR;
-        self.stop_at = if self.attention & !waiting != 0 { 0 } else { self.deadline.min(self.vmx.timer_at) };
+        self.engine.stop_at =
+            if self.arch.attention & !waiting != 0 { 0 } else { self.engine.deadline.min(self.arch.vmx.timer_at) };
         None
     }
 
@@ -555,26 +559,26 @@ impl Cpu {
     /// instruction after STI on its way.
     pub(crate) fn goes_on(&mut self, cache: &mut BlockCache) -> bool {
         let waiting = attention::NMI | attention::INTR;
-        let plain = self.attention & !waiting == attention::STI_SHADOW && !self.vmx.active;
-        if plain && self.clock < self.deadline && !cache.probes.contains(self.rip) {
-            self.ilen = 0;
+        let plain = self.arch.attention & !waiting == attention::STI_SHADOW && !self.arch.vmx.active;
+        if plain && self.micro.clock < self.engine.deadline && !cache.probes.contains(self.arch.rip) {
+            self.engine.ilen = 0;
             self.step_attended(cache, attention::STI_SHADOW);
         }
-        if self.stop_at == 0 && !self.vmx.active {
-            let ready = if self.flags & flags::IF == 0 { attention::INTR } else { 0 };
-            if self.attention & !ready == 0 {
-                self.stop_at = self.deadline;
+        if self.engine.stop_at == 0 && !self.arch.vmx.active {
+            let ready = if self.arch.flags & flags::IF == 0 { attention::INTR } else { 0 };
+            if self.arch.attention & !ready == 0 {
+                self.engine.stop_at = self.engine.deadline;
             }
         }
-        self.clock < self.stop_at
+        self.micro.clock < self.engine.stop_at
     }
 
     /// Runs one instruction on its own because of an interrupt shadow, TF, RF or an instruction breakpoint.
     fn step_attended(&mut self, cache: &mut BlockCache, shadow: u32) {
-        let traced = self.flags & flags::TF != 0;
-        let resume = self.flags & flags::RF != 0;
+        let traced = self.arch.flags & flags::TF != 0;
+        let resume = self.arch.flags & flags::RF != 0;
         // MOV SS holds instruction breakpoints back on Intel's processors only.
-        if !resume && (shadow & attention::SS_SHADOW == 0 || self.capabilities.amd) {
+        if !resume && (shadow & attention::SS_SHADOW == 0 || self.wiring.capabilities.amd) {
             let hit = self.instruction_breakpoint();
             if hit != 0 {
                 self.debug_trap(hit);
@@ -582,31 +586,31 @@ impl Cpu {
                 return;
             }
         }
-        self.attention &= !shadow;
-        self.vmx.shadow = shadow;
-        self.single_step = traced;
+        self.arch.attention &= !shadow;
+        self.arch.vmx.shadow = shadow;
+        self.arch.single_step = traced;
         let completed = self.step(cache);
-        self.vmx.shadow = 0;
-        self.vmx.trap_pending |= self.traps_monitored();
+        self.arch.vmx.shadow = 0;
+        self.arch.vmx.trap_pending |= self.traps_monitored();
         if completed {
             if resume {
-                self.flags &= !flags::RF;
+                self.arch.flags &= !flags::RF;
             }
             // MOV SS and POP SS suppress the trap on themselves altogether.
-            if self.single_step && self.attention & attention::SS_SHADOW == 0 {
-                self.pending_dr6 |= DR6_BS;
+            if self.arch.single_step && self.arch.attention & attention::SS_SHADOW == 0 {
+                self.arch.pending_dr6 |= DR6_BS;
                 self.attend(attention::DEBUG);
             }
         }
-        if self.flags & (flags::TF | flags::RF) == 0 && !self.instruction_breakpoints_enabled() {
-            self.attention &= !attention::STEP;
+        if self.arch.flags & (flags::TF | flags::RF) == 0 && !self.instruction_breakpoints_enabled() {
+            self.arch.attention &= !attention::STEP;
         }
-        self.stop_at = 0;
+        self.engine.stop_at = 0;
     }
 
     /// Whether DR7 enables any instruction breakpoint.
     pub fn instruction_breakpoints_enabled(&self) -> bool {
-        (0..4).any(|i| self.dr[7] >> (2 * i) & 3 != 0 && self.dr[7] >> (16 + 4 * i) & 3 == 0)
+        (0..4).any(|i| self.arch.dr[7] >> (2 * i) & 3 != 0 && self.arch.dr[7] >> (16 + 4 * i) & 3 == 0)
     }
 
     /// DR6 bits of the instruction breakpoints at the next instruction.
@@ -614,15 +618,15 @@ impl Cpu {
         let linear = self.code_linear();
         (0..4)
             .filter(|i| {
-                let enabled = self.dr[7] >> (2 * i) & 3 != 0;
-                enabled && self.dr[7] >> (16 + 4 * i) & 3 == 0 && self.dr[*i as usize] == linear
+                let enabled = self.arch.dr[7] >> (2 * i) & 3 != 0;
+                enabled && self.arch.dr[7] >> (16 + 4 * i) & 3 == 0 && self.arch.dr[*i as usize] == linear
             })
             .fold(0, |bits, i| bits | 1 << i)
     }
 
     /// Delivers what [`Cpu::fault`] holds.
     pub fn deliver_fault(&mut self) {
-        match std::mem::take(&mut self.fault) {
+        match std::mem::take(&mut self.engine.fault) {
             Cause::Exception(vector, code) => self.deliver_exception(vector, code),
             Cause::Shutdown => self.shut_down(),
             Cause::VmExit => self.instruction_exit(),
@@ -632,13 +636,13 @@ impl Cpu {
 
     /// Hands what blocks have counted to the recorder; the totals are complete after this.
     pub fn settle(&mut self, cache: &mut BlockCache) {
-        cache.spill_all(&mut self.recorder.clone().borrow_mut());
+        cache.spill_all(&mut self.wiring.recorder.clone().borrow_mut());
     }
 
     /// Charges one more instruction of a class that the block did not know of (iterations of string instructions).
     #[inline]
     pub fn charge_class(&mut self, class: Class, count: u64) {
-        let ticks = u64::from(self.model.costs.class[class as usize]) * count;
+        let ticks = u64::from(self.wiring.model.costs.class[class as usize]) * count;
         self.charge_ticks(Kind::new(Family::Instruction, class as u32), count, ticks);
     }
 }

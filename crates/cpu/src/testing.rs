@@ -5,6 +5,7 @@
 
 pub mod tiers;
 
+use crate::arch::Segment;
 use crate::bus::{Bus, Ident};
 use crate::cache::BlockCache;
 use crate::decode::{MAX_LENGTH, execute};
@@ -12,12 +13,14 @@ use crate::fault::{Cause, Flow};
 use crate::model::Model;
 use crate::ram::Ram;
 use crate::run::Exit;
-use crate::state::{Cpu, Segment, bits::*, reg, rights, seg};
+use crate::state::Cpu;
 use iced_x86::code_asm::CodeAssembler;
 use ledger::{Costs, Geometry, Recorder, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::control::*;
+use x86::{reg, rights, seg};
 
 /// Bytes of RAM.
 pub const RAM: u64 = 16 << 20;
@@ -158,23 +161,23 @@ fn flat(selector: u16, dpl: u32, kind: u32) -> Segment {
 pub fn set_flat_segments(cpu: &mut Cpu, cpl: u8, kind: u32) {
     let dpl = u32::from(cpl);
     for i in 0..6 {
-        cpu.seg[i] = flat(0x10, dpl, rights::DB);
+        cpu.arch.seg[i] = flat(0x10, dpl, rights::DB);
     }
-    cpu.seg[usize::from(seg::CS)] = flat(0x08, dpl, rights::CODE | kind);
-    cpu.cpl = cpl;
+    cpu.arch.seg[usize::from(seg::CS)] = flat(0x08, dpl, rights::CODE | kind);
+    cpu.arch.cpl = cpl;
     cpu.mode_changed();
 }
 
 /// Enters long mode at `cpl` on page tables at `cr3`, everything that user code needs enabled; 64-bit mode if `code64`, else
 /// 32-bit compatibility mode.
 pub fn set_long_mode(cpu: &mut Cpu, cr3: u64, cpl: u8, code64: bool) {
-    cpu.cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE | CR0_WP | CR0_PG;
-    cpu.cr4 = CR4_PAE | CR4_PGE | CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_FSGSBASE | CR4_OSXSAVE;
-    cpu.cr3 = cr3;
-    cpu.xcr0 = 7;
-    cpu.msr.efer = EFER_SCE | EFER_LME | EFER_LMA | EFER_NXE;
+    cpu.arch.cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE | CR0_WP | CR0_PG;
+    cpu.arch.cr4 = CR4_PAE | CR4_PGE | CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_FSGSBASE | CR4_OSXSAVE;
+    cpu.arch.cr3 = cr3;
+    cpu.arch.xcr0 = 7;
+    cpu.arch.msr.efer = EFER_SCE | EFER_LME | EFER_LMA | EFER_NXE;
     set_flat_segments(cpu, cpl, if code64 { rights::L } else { rights::DB });
-    cpu.tlb.flush_all();
+    cpu.micro.tlb.flush_all();
     cpu.mapping_changed();
 }
 
@@ -191,7 +194,7 @@ impl Machine {
     pub fn real16() -> Self {
         let mut cpu = cpu(Ram::anonymous(RAM));
         for i in 0..6 {
-            cpu.seg[i] = Segment::real(0, i == usize::from(seg::CS));
+            cpu.arch.seg[i] = Segment::real(0, i == usize::from(seg::CS));
         }
         cpu.mode_changed();
         Self { cpu, cache: BlockCache::new() }.ready(0x8000, 0x7000)
@@ -200,9 +203,9 @@ impl Machine {
     /// In 32-bit protected mode, flat segments, no paging.
     pub fn protected32(cpl: u8) -> Self {
         let mut cpu = cpu(Ram::anonymous(RAM));
-        cpu.cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE;
-        cpu.cr4 = CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_OSXSAVE;
-        cpu.xcr0 = 7;
+        cpu.arch.cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE;
+        cpu.arch.cr4 = CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_OSXSAVE;
+        cpu.arch.xcr0 = 7;
         set_flat_segments(&mut cpu, cpl, rights::DB);
         cpu.mapping_changed();
         Self { cpu, cache: BlockCache::new() }.ready(CODE, STACK)
@@ -221,21 +224,21 @@ impl Machine {
     fn long(cpl: u8, code64: bool) -> Self {
         let mut cpu = cpu(Ram::anonymous(RAM));
         // Present, writable, user, accessed, dirty; page size in the directory.
-        cpu.ram.write(PML4, PDPT | 0x27);
-        cpu.ram.write(PDPT, PD | 0x27);
+        cpu.wiring.ram.write(PML4, PDPT | 0x27);
+        cpu.wiring.ram.write(PDPT, PD | 0x27);
         for i in 0..RAM >> 21 {
-            cpu.ram.write(PD + 8 * i, i << 21 | 0xe7);
+            cpu.wiring.ram.write(PD + 8 * i, i << 21 | 0xe7);
         }
         set_long_mode(&mut cpu, PML4, cpl, code64);
         Self { cpu, cache: BlockCache::new() }.ready(CODE, STACK)
     }
 
     fn ready(mut self, rip: u64, stack: u64) -> Self {
-        self.cpu.rip = rip;
-        self.cpu.gpr = [0; 32];
-        self.cpu.gpr[usize::from(reg::RSP)] = stack;
-        self.cpu.x87.control = 0x37f;
-        self.cpu.x87.tags = 0;
+        self.cpu.arch.rip = rip;
+        self.cpu.arch.gpr = [0; 32];
+        self.cpu.arch.gpr[usize::from(reg::RSP)] = stack;
+        self.cpu.arch.x87.control = 0x37f;
+        self.cpu.arch.x87.tags = 0;
         self
     }
 
@@ -250,19 +253,19 @@ impl Machine {
 
     /// Puts bytes into RAM.
     pub fn poke(&mut self, address: u64, bytes: &[u8]) {
-        assert!(self.cpu.ram.write_bytes(address, bytes), "not RAM: {address:#x}");
+        assert!(self.cpu.wiring.ram.write_bytes(address, bytes), "not RAM: {address:#x}");
     }
 
     /// Gets bytes from RAM.
     pub fn peek<const N: usize>(&self, address: u64) -> [u8; N] {
         let mut bytes = [0; N];
-        assert!(self.cpu.ram.read_bytes(address, &mut bytes), "not RAM: {address:#x}");
+        assert!(self.cpu.wiring.ram.read_bytes(address, &mut bytes), "not RAM: {address:#x}");
         bytes
     }
 
     /// Assembles code to where RIP is, and returns its length.
     pub fn code(&mut self, write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>) -> u64 {
-        let at = self.cpu.rip;
+        let at = self.cpu.arch.rip;
         let bytes = assemble(self.bits(), at, write);
         let linear = self.cpu.code_linear();
         self.poke(linear, &bytes);
@@ -273,7 +276,7 @@ impl Machine {
     pub fn step(&mut self) -> Result<Flow, Raised> {
         let linear = self.cpu.code_linear();
         let mut bytes = [0; MAX_LENGTH];
-        assert!(self.cpu.ram.read_bytes(linear, &mut bytes), "code at {linear:#x} is not in RAM");
+        assert!(self.cpu.wiring.ram.read_bytes(linear, &mut bytes), "code at {linear:#x} is not in RAM");
         step_bytes(&mut self.cpu, &bytes)
     }
 
@@ -282,9 +285,9 @@ impl Machine {
         &mut self,
         write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
     ) -> Result<(), Raised> {
-        let start = self.cpu.rip;
+        let start = self.cpu.arch.rip;
         let len = self.code(write);
-        while self.cpu.rip.wrapping_sub(start) < len {
+        while self.cpu.arch.rip.wrapping_sub(start) < len {
             self.step()?;
         }
         Ok(())
@@ -292,21 +295,21 @@ impl Machine {
 
     /// Runs as a board would, with blocks, delivered exceptions and interrupts.
     pub fn run(&mut self, ticks: Ticks) -> Exit {
-        let deadline = self.cpu.clock + ticks;
+        let deadline = self.cpu.micro.clock + ticks;
         self.cpu.run(&mut self.cache, deadline)
     }
 }
 
 /// Executes one instruction, given as (at least) its bytes. An exception is returned, not delivered.
 pub fn step_bytes(cpu: &mut Cpu, bytes: &[u8]) -> Result<Flow, Raised> {
-    let (start, mode) = (cpu.rip, cpu.decode_mode());
+    let (start, mode) = (cpu.arch.rip, cpu.decode_mode());
     let instruction = Cpu::decode_one(bytes, start, mode).unwrap_or_default();
     let (op, _) = cpu.operation_of(&instruction, mode);
     let result = execute(cpu, &op);
-    cpu.ilen = 0;
+    cpu.engine.ilen = 0;
     result.map_err(|_| {
-        cpu.rip = start;
-        match std::mem::take(&mut cpu.fault) {
+        cpu.arch.rip = start;
+        match std::mem::take(&mut cpu.engine.fault) {
             Cause::Exception(vector, code) => Raised { vector, code },
             other => panic!("{instruction:?} stopped without an exception: {other:?}"),
         }
@@ -316,8 +319,8 @@ pub fn step_bytes(cpu: &mut Cpu, bytes: &[u8]) -> Result<Flow, Raised> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::vector;
     use iced_x86::code_asm::*;
+    use x86::vector;
 
     #[test]
     fn code_runs_in_every_mode() {
@@ -335,17 +338,17 @@ mod tests {
                     a.add(ax, 2)
                 })
                 .unwrap();
-            assert_eq!(machine.cpu.gpr[0], 42);
+            assert_eq!(machine.cpu.arch.gpr[0], 42);
         }
     }
 
     #[test]
     fn faults_are_returned_and_rip_stays() {
         let mut machine = Machine::long64(3);
-        let start = machine.cpu.rip;
+        let start = machine.cpu.arch.rip;
         let raised = machine.execute(|a| a.mov(rax, qword_ptr(RAM))).unwrap_err();
         assert_eq!(raised, Raised { vector: vector::PF, code: Some(4) });
-        assert_eq!((machine.cpu.fault_address, machine.cpu.rip), (RAM, start));
+        assert_eq!((machine.cpu.engine.fault_address, machine.cpu.arch.rip), (RAM, start));
     }
 
     #[test]

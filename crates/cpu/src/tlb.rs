@@ -247,7 +247,7 @@ struct OfEpt {
 const MOST_VPIDS: usize = 16;
 const MOST_EPTS: usize = 255;
 /// What identifies the translations of an EPT pointer: the address of its root table.
-const EPT_TABLE: u64 = 0x000f_ffff_ffff_f000;
+const EPT_TABLE: u64 = x86::ept::ADDRESS;
 
 /// What is valid in the context in force with one PCID.
 struct View {

@@ -1,10 +1,12 @@
 //! Page walks: 32-bit, PAE, 4-level and 5-level paging (SDM vol. 3, chapter 4), with EPT under each of them in non-root mode.
 
 use crate::fault::Exec;
-use crate::flags;
-use crate::state::{Cpu, bits::*};
+use crate::state::Cpu;
 use crate::tlb::{Entry, perm};
 use crate::vmx::{GuestView, Placed, Purpose};
+use x86::control::*;
+use x86::flags;
+use x86::page::*;
 
 /// What an access wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,27 +30,6 @@ pub enum Privilege {
     Implicit,
 }
 
-/// Page-fault error code bits.
-pub mod code {
-    #![allow(missing_docs)]
-    pub const PRESENT: u32 = 1;
-    pub const WRITE: u32 = 2;
-    pub const USER: u32 = 4;
-    pub const RESERVED: u32 = 8;
-    pub const FETCH: u32 = 16;
-    pub const KEY: u32 = 32;
-}
-
-const P: u64 = 1;
-const RW: u64 = 2;
-const US: u64 = 4;
-const A: u64 = 1 << 5;
-const D: u64 = 1 << 6;
-const PS: u64 = 1 << 7;
-const G: u64 = 1 << 8;
-const NX: u64 = 1 << 63;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-
 /// What a successful walk found.
 #[derive(Clone, Copy, Debug)]
 pub struct Walked {
@@ -62,13 +43,13 @@ impl Cpu {
     /// The PCID translations are tagged with.
     #[inline]
     pub fn pcid(&self) -> u16 {
-        if self.cr4 & CR4_PCIDE != 0 { (self.cr3 & 0xfff) as u16 } else { 0 }
+        if self.arch.cr4 & CR4_PCIDE != 0 { (self.arch.cr3 & 0xfff) as u16 } else { 0 }
     }
 
     /// The privilege of the current code's explicit accesses.
     #[inline]
     pub fn privilege(&self) -> Privilege {
-        if self.cpl == 3 { Privilege::User } else { Privilege::Supervisor }
+        if self.arch.cpl == 3 { Privilege::User } else { Privilege::Supervisor }
     }
 
     fn fault_code(&self, access: Access, privilege: Privilege, bits: u32) -> u32 {
@@ -79,7 +60,8 @@ impl Cpu {
         if privilege == Privilege::User {
             code |= code::USER;
         }
-        let fetch_shown = self.cr4 & CR4_SMEP != 0 || (self.cr4 & CR4_PAE != 0 && self.msr.efer & EFER_NXE != 0);
+        let fetch_shown =
+            self.arch.cr4 & CR4_SMEP != 0 || (self.arch.cr4 & CR4_PAE != 0 && self.arch.msr.efer & EFER_NXE != 0);
         if access == Access::Fetch && fetch_shown {
             code |= code::FETCH;
         }
@@ -104,8 +86,8 @@ impl Cpu {
     #[inline]
     fn key_is_free(&self, entry: &Entry, privilege: Privilege) -> bool {
         match privilege {
-            Privilege::User => self.cr4 & CR4_PKE == 0 || self.pkru >> (u32::from(entry.key) * 2) & 3 == 0,
-            _ => self.cr4 & CR4_PKS == 0,
+            Privilege::User => self.arch.cr4 & CR4_PKE == 0 || self.arch.pkru >> (u32::from(entry.key) * 2) & 3 == 0,
+            _ => self.arch.cr4 & CR4_PKS == 0,
         }
     }
 
@@ -122,7 +104,7 @@ impl Cpu {
         }
         let user_page = entry.perms & perm::USER != 0;
         let writable = entry.perms & perm::WRITE != 0;
-        let write_protect = self.cr0 & CR0_WP != 0;
+        let write_protect = self.arch.cr0 & CR0_WP != 0;
         let key_denied = access != Access::Fetch && self.key_denies(entry, access, privilege);
         // A protection key that denies shows in the code even where something else denies too.
         let denied = Err(code::PRESENT | if key_denied { code::KEY } else { 0 });
@@ -131,12 +113,14 @@ impl Cpu {
             (Access::Fetch, _) if entry.perms & perm::NO_EXECUTE != 0 => return denied,
             (Access::Fetch, Privilege::User) => return Ok(()),
             (Access::Fetch, _) => {
-                return if user_page && self.cr4 & CR4_SMEP != 0 { denied } else { Ok(()) };
+                return if user_page && self.arch.cr4 & CR4_SMEP != 0 { denied } else { Ok(()) };
             }
-            (_, Privilege::Supervisor) if user_page && self.cr4 & CR4_SMAP != 0 && self.flags & flags::AC == 0 => {
+            (_, Privilege::Supervisor)
+                if user_page && self.arch.cr4 & CR4_SMAP != 0 && self.arch.flags & flags::AC == 0 =>
+            {
                 return denied;
             }
-            (_, Privilege::Implicit) if user_page && self.cr4 & CR4_SMAP != 0 => return denied,
+            (_, Privilege::Implicit) if user_page && self.arch.cr4 & CR4_SMAP != 0 => return denied,
             (Access::Write, Privilege::User) if !writable => return denied,
             (Access::Write, _) if !writable && write_protect => return denied,
             _ => {}
@@ -148,12 +132,12 @@ impl Cpu {
     fn key_denies(&self, entry: &Entry, access: Access, privilege: Privilege) -> bool {
         let user_page = entry.perms & perm::USER != 0;
         let keys = match user_page {
-            true if self.cr4 & CR4_PKE != 0 => self.pkru,
-            false if self.cr4 & CR4_PKS != 0 && privilege != Privilege::User => self.msr.pkrs as u32,
+            true if self.arch.cr4 & CR4_PKE != 0 => self.arch.pkru,
+            false if self.arch.cr4 & CR4_PKS != 0 && privilege != Privilege::User => self.arch.msr.pkrs as u32,
             _ => return false,
         };
         let rights = keys >> (u32::from(entry.key) * 2);
-        let write_protect = self.cr0 & CR0_WP != 0;
+        let write_protect = self.arch.cr0 & CR0_WP != 0;
         let write_denied =
             rights & 2 != 0 && access == Access::Write && (privilege == Privilege::User || write_protect);
         self.long_mode() && (rights & 1 != 0 || write_denied)
@@ -162,7 +146,7 @@ impl Cpu {
     /// Where an entry of the tables is that are being walked: through EPT in non-root mode, by the map of its memory where a
     /// guest is emulated. `None`: nowhere.
     fn entry_place(&mut self, address: u64, linear: u64, purpose: Purpose, references: &mut u32) -> Exec<Option<u64>> {
-        if self.vmx.ept {
+        if self.arch.vmx.ept {
             return self.place(address, linear, purpose, references).map(|placed| Some(placed.address));
         }
         Ok(self.backing(address))
@@ -171,8 +155,8 @@ impl Cpu {
     /// An entry. Outside RAM there is nothing: not present in its low bit would hide the error, all ones does not.
     fn read_table(&self, place: Option<u64>, wide: bool) -> u64 {
         let value = place.and_then(|at| match wide {
-            true => self.ram.read::<u64>(at),
-            false => self.ram.read::<u32>(at).map(u64::from),
+            true => self.wiring.ram.read::<u64>(at),
+            false => self.wiring.ram.read::<u32>(at).map(u64::from),
         });
         value.unwrap_or(if wide { u64::MAX } else { u64::from(u32::MAX) })
     }
@@ -186,14 +170,14 @@ impl Cpu {
     /// Sets flags in an entry.
     fn write_table(&mut self, address: u64, linear: u64, wide: bool, value: u64) -> Exec {
         let Some(at) = self.entry_place(address, linear, Purpose::TableFlags, &mut 0)? else { return Ok(()) };
-        if let Some(emulating) = &mut self.vmx.emulation {
+        if let Some(emulating) = &mut self.engine.emulation {
             emulating.note_entry(address);
         }
         self.code_written(at, if wide { 8 } else { 4 });
         if wide {
-            self.ram.write(at, value);
+            self.wiring.ram.write(at, value);
         } else {
-            self.ram.write(at, value as u32);
+            self.wiring.ram.write(at, value as u32);
         }
         Ok(())
     }
@@ -218,9 +202,9 @@ impl Cpu {
     ///
     /// With paging off it is the identity, in 4 KiB pages.
     pub fn walk(&mut self, linear: u64, access: Access, privilege: Privilege) -> Exec<Walked> {
-        if self.cr0 & CR0_PG == 0 {
+        if self.arch.cr0 & CR0_PG == 0 {
             let perms = perm::WRITE | perm::USER | perm::DIRTY;
-            if self.vmx.ept {
+            if self.arch.vmx.ept {
                 let linear = linear & 0xffff_ffff;
                 let giga = linear & !((1 << 30) - 1);
                 let entry = Entry::new(giga, giga, 30, perms, 0, self.pcid());
@@ -233,9 +217,9 @@ impl Cpu {
             return Ok(Walked { entry, references: 0 });
         }
         let long = self.long_mode();
-        let wide = self.cr4 & CR4_PAE != 0;
-        let nxe = self.msr.efer & EFER_NXE != 0;
-        let physical_bits = u32::from(self.model.physical_bits);
+        let wide = self.arch.cr4 & CR4_PAE != 0;
+        let nxe = self.arch.msr.efer & EFER_NXE != 0;
+        let physical_bits = u32::from(self.wiring.model.physical_bits);
         let mut reserved = if wide { ADDRESS & !((1u64 << physical_bits) - 1) } else { 0 };
         if wide && !nxe {
             reserved |= NX;
@@ -249,18 +233,18 @@ impl Cpu {
         let mut path = [(0u64, 0u64); 5];
         let mut depth = 0;
         let (mut table, mut shift) = if !wide {
-            (self.cr3 & 0xffff_f000, 22u8)
+            (self.arch.cr3 & 0xffff_f000, 22u8)
         } else if !long {
-            let pdpte = self.pdpte[(linear >> 30) as usize & 3];
+            let pdpte = self.arch.pdpte[(linear >> 30) as usize & 3];
             if pdpte & P == 0 {
                 let code = self.fault_code(access, privilege, 0);
                 return Err(self.page_fault(linear, code));
             }
             (pdpte & ADDRESS, 21)
-        } else if self.cr4 & CR4_LA57 != 0 {
-            (self.cr3 & ADDRESS, 48)
+        } else if self.arch.cr4 & CR4_LA57 != 0 {
+            (self.arch.cr3 & ADDRESS, 48)
         } else {
-            (self.cr3 & ADDRESS, 39)
+            (self.arch.cr3 & ADDRESS, 39)
         };
         let (leaf, shift) = loop {
             let index = (linear >> shift) & if wide { 0x1ff } else { 0x3ff };
@@ -274,7 +258,7 @@ impl Cpu {
             }
             let large_allowed = match shift {
                 21 | 30 => true,
-                22 => self.cr4 & CR4_PSE != 0,
+                22 => self.arch.cr4 & CR4_PSE != 0,
                 _ => false,
             };
             let large = value & PS != 0 && large_allowed;
@@ -317,7 +301,7 @@ impl Cpu {
         };
         let page_mask = (1u64 << shift) - 1;
         let physical = page_address(leaf, wide, shift);
-        if leaf & G != 0 && self.cr4 & CR4_PGE != 0 {
+        if leaf & G != 0 && self.arch.cr4 & CR4_PGE != 0 {
             perms |= perm::GLOBAL;
         }
         let key = if long { (leaf >> 59) as u8 & 15 } else { 0 };
@@ -336,7 +320,7 @@ impl Cpu {
                 self.write_table(address, linear, wide, wanted)?;
             }
         }
-        let entry = match self.vmx.ept {
+        let entry = match self.arch.vmx.ept {
             true => self.under_ept(entry, linear, access, &mut references)?,
             false => entry,
         };
@@ -355,7 +339,7 @@ impl Cpu {
 
     /// Like [`Self::look_up`], with these registers.
     pub fn look_up_in(&self, view: &GuestView, linear: u64) -> Option<u64> {
-        self.look_up_tables(view, linear, self.vmx.ept)
+        self.look_up_tables(view, linear, self.arch.vmx.ept)
     }
 
     /// Like [`Self::look_up`], with another value of CR3 (which PAE paging outside long mode doesn't read), where guest-physical addresses are those of the board's memory: also what a hypervisor has not mapped
@@ -366,7 +350,7 @@ impl Cpu {
 
     /// The registers that say how linear addresses are translated, as the guest of a hypervisor sees them where there is one.
     pub fn visible(&self) -> GuestView {
-        self.vmx.visible.unwrap_or_else(|| GuestView::of(self))
+        self.arch.vmx.visible.unwrap_or_else(|| GuestView::of(self))
     }
 
     fn look_up_tables(&self, view: &GuestView, linear: u64, ept: bool) -> Option<u64> {

@@ -289,16 +289,16 @@ fn trace(kind: As, assemble_loop: Assemble) -> String {
         As::Narrow => Machine::compatibility32(3),
     };
     if let As::Unrecorded = kind {
-        machine.cpu.model = Arc::new(Model { recorded: false, ..(*machine.cpu.model).clone() });
+        machine.cpu.wiring.model = Arc::new(Model { recorded: false, ..(*machine.cpu.wiring.model).clone() });
     }
     let bits = if let As::Narrow = kind { 32 } else { 64 };
     machine.cache.tier = Tier::Auto;
     machine.cache.threshold = 4;
     let code = assemble(bits, CODE, assemble_loop);
     machine.poke(CODE, &code);
-    machine.cpu.rip = CODE;
+    machine.cpu.arch.rip = CODE;
     for register in [3, 6, 7] {
-        machine.cpu.gpr[register] = DATA;
+        machine.cpu.arch.gpr[register] = DATA;
     }
     machine.run(1_000_000);
     listing(&machine, bits, &code, CODE)
@@ -307,7 +307,7 @@ fn trace(kind: As, assemble_loop: Assemble) -> String {
 fn golden(cpl: u8, assemble_block: Assemble) -> String {
     let mut machine = Machine::long64(cpl);
     machine.cache.tier = Tier::Translator;
-    machine.cpu.fdp_on_exception = true;
+    machine.cpu.wiring.fdp_on_exception = true;
     // Blocks end with their page, if they do not before.
     let end = CODE + 0x1000;
     let (mut at, mut code) = (CODE, Vec::new());
@@ -316,9 +316,9 @@ fn golden(cpl: u8, assemble_block: Assemble) -> String {
         code = assemble(64, at, assemble_block);
     }
     machine.poke(at, &code);
-    machine.cpu.rip = at;
+    machine.cpu.arch.rip = at;
     for register in [3, 6, 7] {
-        machine.cpu.gpr[register] = DATA;
+        machine.cpu.arch.gpr[register] = DATA;
     }
     machine.run(1);
     listing(&machine, 64, &code, at)

@@ -1,7 +1,7 @@
 //! Time passes whatever a guest does: otherwise nothing could stop it.
 
 use cpu::Exit;
-use cpu::state::TableRegister;
+use cpu::arch::TableRegister;
 use cpu::testing::{DATA, Machine, RAM};
 
 /// Far more than it takes to use up the stack if nothing is charged.
@@ -15,9 +15,9 @@ fn exceptions_take_time_even_where_nothing_is_charged() {
     let gate = handler & 0xffff | selector << 16 | 0x8e << 40 | (handler >> 16 & 0xffff) << 48;
     machine.poke(DATA + 14 * 16, &gate.to_le_bytes());
     machine.poke(DATA + 0x1000 + 8, &0x00af_9b00_0000_ffffu64.to_le_bytes());
-    machine.cpu.idtr = TableRegister { base: DATA, limit: 0xfff };
-    machine.cpu.gdtr = TableRegister { base: DATA + 0x1000, limit: 0xfff };
-    machine.cpu.rip = handler;
+    machine.cpu.arch.idtr = TableRegister { base: DATA, limit: 0xfff };
+    machine.cpu.arch.gdtr = TableRegister { base: DATA + 0x1000, limit: 0xfff };
+    machine.cpu.arch.rip = handler;
     assert_eq!(machine.run(CYCLES * ledger::TICKS_PER_CYCLE), Exit::Deadline);
-    assert_eq!(machine.cpu.clock, CYCLES * ledger::TICKS_PER_CYCLE);
+    assert_eq!(machine.cpu.micro.clock, CYCLES * ledger::TICKS_PER_CYCLE);
 }

@@ -1,7 +1,7 @@
 //! x87 instructions against the host's, whole states at a time: registers, tags, control, status, pointers, memory, flags.
 
 use cpu::Cpu;
-use cpu::state::F80;
+use cpu::arch::F80;
 use cpu::testing::{DATA, Machine, Random, host_is_amd, step_bytes};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use std::collections::BTreeMap;
@@ -177,7 +177,7 @@ fn st(image: &[u8], i: usize) -> F80 {
 
 /// Loads an image into the processor, without any instruction.
 fn load(cpu: &mut Cpu, image: &[u8; 108]) {
-    let x = &mut cpu.x87;
+    let x = &mut cpu.arch.x87;
     x.control = word(image, 0);
     x.status = word(image, 4);
     x.set_tag_word(word(image, 8));
@@ -205,7 +205,7 @@ fn of_image(image: &[u8; 108]) -> Vec<String> {
 }
 
 fn of_cpu(cpu: &Cpu) -> Vec<String> {
-    let x = &cpu.x87;
+    let x = &cpu.arch.x87;
     describe(x.control, x.status, x.tag_word(), std::array::from_fn(|i| x.st(i as u8)))
 }
 
@@ -255,21 +255,21 @@ fn distance(a: F80, b: F80) -> Option<u64> {
 fn tolerate(native: &mut [u8; 108], cpu: &Cpu, initial: &[u8; 108]) {
     const C1: u8 = 2;
     if native[4] & !initial[4] & 0x40 == 0 {
-        native[5] = native[5] & !C1 | (cpu.x87.status >> 8) as u8 & C1;
+        native[5] = native[5] & !C1 | (cpu.arch.x87.status >> 8) as u8 & C1;
     }
     for i in 0..2 {
-        let own = cpu.x87.st(i);
+        let own = cpu.arch.x87.st(i);
         let distance = distance(own, st(native, i.into()));
         if distance == Some(1) && own.exponent().min(st(native, i.into()).exponent()) == 0 {
             // At the edge, one may be tiny and the other not.
-            native[4] = native[4] & !0x10 | cpu.x87.status as u8 & 0x10;
+            native[4] = native[4] & !0x10 | cpu.arch.x87.status as u8 & 0x10;
         }
         if distance.is_some_and(|d| d <= 1) {
             let at = 28 + 10 * usize::from(i);
             native[at..at + 10].copy_from_slice(&own.to_bytes());
             // One of them may be zero.
-            let physical = u32::from(cpu.x87.top().wrapping_add(i) & 7);
-            let tags = word(native, 8) & !(3 << (2 * physical)) | cpu.x87.tag_word() & 3 << (2 * physical);
+            let physical = u32::from(cpu.arch.x87.top().wrapping_add(i) & 7);
+            let tags = word(native, 8) & !(3 << (2 * physical)) | cpu.arch.x87.tag_word() & 3 << (2 * physical);
             native[8..10].copy_from_slice(&tags.to_le_bytes());
         }
     }
@@ -290,9 +290,9 @@ fn check(cases: u64, seed: u64, transcendental: bool) {
     let cpu = &mut machine.cpu;
     // As CPUID of the host says.
     let features = std::arch::x86_64::__cpuid_count(7, 0).ebx;
-    cpu.fdp_on_exception = features >> 6 & 1 != 0;
-    cpu.fcs_deprecated = features >> 13 & 1 != 0;
-    let code = cpu.rip;
+    cpu.wiring.fdp_on_exception = features >> 6 & 1 != 0;
+    cpu.wiring.fcs_deprecated = features >> 13 & 1 != 0;
+    let code = cpu.arch.rip;
     let all: Vec<_> = encodings().into_iter().filter(|(_, m)| TRANSCENDENTAL.contains(m) == transcendental).collect();
     let mut failures: BTreeMap<String, (u64, String)> = BTreeMap::new();
     for case in 0..cases {
@@ -309,14 +309,14 @@ fn check(cases: u64, seed: u64, transcendental: bool) {
         let (native_flags, native_rax, at) = host.run(&bytes, &mut native, &mut native_memory, 0x202 | flags);
 
         load(cpu, &initial);
-        cpu.rip = code;
-        cpu.gpr[0] = 0;
-        cpu.gpr[6] = DATA;
-        cpu.lazy.load(flags);
-        cpu.ram.write_bytes(DATA, &memory);
+        cpu.arch.rip = code;
+        cpu.arch.gpr[0] = 0;
+        cpu.arch.gpr[6] = DATA;
+        cpu.arch.lazy.load(flags);
+        cpu.wiring.ram.write_bytes(DATA, &memory);
         let raised = step_bytes(cpu, &bytes).err();
         let mut own_memory = [0; MEMORY];
-        cpu.ram.read_bytes(DATA, &mut own_memory);
+        cpu.wiring.ram.read_bytes(DATA, &mut own_memory);
 
         if transcendental {
             tolerate(&mut native, cpu, &initial);
@@ -337,19 +337,19 @@ fn check(cases: u64, seed: u64, transcendental: bool) {
         if pointers_compare(&native) {
             let pointer = |value: u32, now: u32| if value == now { "here".into() } else { format!("{value:x}") };
             wanted.push(format!("ip {}", pointer(dword(&native, 12), at)));
-            got.push(format!("ip {}", pointer(cpu.x87.ip as u32, code as u32)));
+            got.push(format!("ip {}", pointer(cpu.arch.x87.ip as u32, code as u32)));
             wanted.push(format!("opcode {:03x}", word(&native, 18)));
-            got.push(format!("opcode {:03x}", cpu.x87.opcode));
+            got.push(format!("opcode {:03x}", cpu.arch.x87.opcode));
             if bytes.last().is_some_and(|b| *b < 0x40) {
                 wanted.push(format!("dp {}", pointer(dword(&native, 20), native_memory.as_ptr() as u32)));
-                got.push(format!("dp {}", pointer(cpu.x87.dp as u32, DATA as u32)));
+                got.push(format!("dp {}", pointer(cpu.arch.x87.dp as u32, DATA as u32)));
             }
         }
         wanted.push(format!("flags {native_flags:x} rax {native_rax:x} memory {:02x?} None", &native_memory[..28]));
         got.push(format!(
             "flags {:x} rax {:x} memory {:02x?} {raised:?}",
             cpu.rflags() & ARITHMETIC_FLAGS,
-            cpu.gpr[0],
+            cpu.arch.gpr[0],
             &own_memory[..28]
         ));
         if wanted != got || !same_memory {

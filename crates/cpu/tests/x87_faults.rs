@@ -1,9 +1,10 @@
 //! x87 exceptions, availability, and the formats of the environment in each mode.
 
-use cpu::fault::vector;
-use cpu::state::{F80, bits::*};
+use cpu::arch::F80;
 use cpu::testing::{DATA, Machine, Raised};
 use iced_x86::code_asm::*;
+use x86::control::*;
+use x86::vector;
 
 const MF: Raised = Raised { vector: vector::MF, code: None };
 const NM: Raised = Raised { vector: vector::NM, code: None };
@@ -29,8 +30,8 @@ fn an_unmasked_exception_waits_for_the_next_waiting_instruction() {
     let mut machine = Machine::long64(3);
     divide_by_zero(&mut machine);
     // Neither written nor popped.
-    assert_eq!(machine.cpu.x87.status, 0xb084);
-    assert_eq!((machine.cpu.x87.st(0), machine.cpu.x87.st(1)), (F80::ZERO, F80::ONE));
+    assert_eq!(machine.cpu.arch.x87.status, 0xb084);
+    assert_eq!((machine.cpu.arch.x87.st(0), machine.cpu.arch.x87.st(1)), (F80::ZERO, F80::ONE));
     for waiting in [
         (|a| a.wait()) as fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
         |a| a.fld1(),
@@ -38,9 +39,9 @@ fn an_unmasked_exception_waits_for_the_next_waiting_instruction() {
         |a| a.fldcw(word_ptr(DATA)),
         |a| a.fstp(st0),
     ] {
-        let start = machine.cpu.rip;
+        let start = machine.cpu.arch.rip;
         assert_eq!(machine.execute(waiting), Err(MF));
-        assert_eq!(machine.cpu.rip, start);
+        assert_eq!(machine.cpu.arch.rip, start);
     }
     machine
         .execute(|a| {
@@ -50,17 +51,17 @@ fn an_unmasked_exception_waits_for_the_next_waiting_instruction() {
             a.wait()
         })
         .unwrap();
-    assert_eq!(machine.cpu.gpr[0], 0xb084);
-    assert_eq!(machine.cpu.x87.status, 0x3000);
+    assert_eq!(machine.cpu.arch.gpr[0], 0xb084);
+    assert_eq!(machine.cpu.arch.x87.status, 0x3000);
 }
 
 #[test]
 fn without_ne_nothing_is_raised() {
     let mut machine = Machine::long64(0);
     divide_by_zero(&mut machine);
-    machine.cpu.cr0 &= !CR0_NE;
+    machine.cpu.arch.cr0 &= !CR0_NE;
     machine.execute(|a| a.fld1()).unwrap();
-    assert_eq!(machine.cpu.x87.status & 0x8080, 0x8080);
+    assert_eq!(machine.cpu.arch.x87.status & 0x8080, 0x8080);
 }
 
 #[test]
@@ -70,9 +71,9 @@ fn masking_and_unmasking_follow_the_flags() {
     // FNSTENV masks everything, so that the exception is no longer pending; unmasking it again makes it so.
     machine.poke(DATA + 64, &0x037bu16.to_le_bytes());
     machine.execute(|a| a.fnstenv(dword_ptr(DATA + 128))).unwrap();
-    assert_eq!((machine.cpu.x87.control, machine.cpu.x87.status), (0x37f, 0x3004));
+    assert_eq!((machine.cpu.arch.x87.control, machine.cpu.arch.x87.status), (0x37f, 0x3004));
     machine.execute(|a| a.fldcw(word_ptr(DATA + 64))).unwrap();
-    assert_eq!(machine.cpu.x87.status, DIVIDED & !0x3800 | 0x3000);
+    assert_eq!(machine.cpu.arch.x87.status, DIVIDED & !0x3800 | 0x3000);
     assert_eq!(machine.execute(|a| a.wait()), Err(MF));
 }
 
@@ -80,15 +81,15 @@ fn masking_and_unmasking_follow_the_flags() {
 fn unavailable_units_raise_nm() {
     let mut machine = Machine::long64(0);
     for bit in [CR0_EM, CR0_TS] {
-        machine.cpu.cr0 = machine.cpu.cr0 & !(CR0_EM | CR0_TS) | bit;
+        machine.cpu.arch.cr0 = machine.cpu.arch.cr0 & !(CR0_EM | CR0_TS) | bit;
         assert_eq!(machine.execute(|a| a.fninit()), Err(NM));
         assert_eq!(machine.execute(|a| a.fld1()), Err(NM));
         assert_eq!(machine.execute(|a| a.fnstsw(ax)), Err(NM));
     }
     // WAIT needs MP and TS.
-    machine.cpu.cr0 = machine.cpu.cr0 & !(CR0_EM | CR0_TS) | CR0_TS | CR0_MP;
+    machine.cpu.arch.cr0 = machine.cpu.arch.cr0 & !(CR0_EM | CR0_TS) | CR0_TS | CR0_MP;
     assert_eq!(machine.execute(|a| a.wait()), Err(NM));
-    machine.cpu.cr0 &= !CR0_MP;
+    machine.cpu.arch.cr0 &= !CR0_MP;
     machine.execute(|a| a.wait()).unwrap();
 }
 
@@ -101,7 +102,7 @@ fn a_faulting_operand_changes_nothing() {
             a.fldpi()
         })
         .unwrap();
-    let before = format!("{:?}", machine.cpu.x87);
+    let before = format!("{:?}", machine.cpu.arch.x87);
     let nowhere = cpu::testing::RAM;
     for faulting in [
         (|a| a.fstp(dword_ptr(cpu::testing::RAM))) as fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
@@ -113,14 +114,14 @@ fn a_faulting_operand_changes_nothing() {
         |a| a.frstor(dword_ptr(cpu::testing::RAM - 4)),
     ] {
         assert_eq!(machine.execute(faulting).unwrap_err().vector, vector::PF);
-        assert_eq!(machine.cpu.fault_address, nowhere);
-        assert_eq!(format!("{:?}", machine.cpu.x87), before);
+        assert_eq!(machine.cpu.engine.fault_address, nowhere);
+        assert_eq!(format!("{:?}", machine.cpu.arch.x87), before);
     }
 }
 
 /// A unit with known pointers.
 fn pointers(machine: &mut Machine) {
-    let x = &mut machine.cpu.x87;
+    let x = &mut machine.cpu.arch.x87;
     (x.ip, x.cs, x.dp, x.ds, x.opcode) = (0x1_2345, 0x28, 0x6_789a, 0x30, 0x5d7);
 }
 
@@ -136,15 +137,15 @@ fn environments_have_the_format_of_the_mode() {
         let fields: [u32; 7] = std::array::from_fn(|i| field(&bytes, i, 4));
         assert_eq!(fields, [0xffff_037f, 0xffff_0000, 0xffff_ffff, 0x1_2345, 0x5d7_0028, 0x6_789a, 0xffff_0030]);
         pointers(&mut machine);
-        let before = format!("{:?}", machine.cpu.x87);
+        let before = format!("{:?}", machine.cpu.arch.x87);
         machine.execute(|a| a.fninit()).unwrap();
         machine.execute(|a| a.fldenv(dword_ptr(DATA as u32))).unwrap();
-        assert_eq!(format!("{:?}", machine.cpu.x87), before);
+        assert_eq!(format!("{:?}", machine.cpu.arch.x87), before);
     }
     let mut machine = Machine::real16();
     pointers(&mut machine);
     // The segments count in the linear addresses: 28h * 16 and 30h * 16 are added.
-    machine.poke(machine.cpu.rip, &[0xd9, 0x36, 0x00, 0x40, 0x66, 0xd9, 0x36, 0x00, 0x50]);
+    machine.poke(machine.cpu.arch.rip, &[0xd9, 0x36, 0x00, 0x40, 0x66, 0xd9, 0x36, 0x00, 0x50]);
     machine.step().unwrap();
     let bytes = machine.peek::<14>(0x4000);
     let fields: [u32; 7] = std::array::from_fn(|i| field(&bytes, i, 2));
@@ -159,8 +160,8 @@ fn environments_have_the_format_of_the_mode() {
 fn the_environment_instruction_without_wait_prefix_is_two_instructions() {
     // 9B D9 /7 is WAIT and FNSTCW.
     let mut machine = Machine::long64(3);
-    machine.cpu.gpr[6] = DATA;
-    machine.poke(machine.cpu.rip, &[0x9b, 0xd9, 0x3e]);
+    machine.cpu.arch.gpr[6] = DATA;
+    machine.poke(machine.cpu.arch.rip, &[0x9b, 0xd9, 0x3e]);
     machine.step().unwrap();
     machine.step().unwrap();
     assert_eq!(machine.peek::<2>(DATA), 0x37fu16.to_le_bytes());
@@ -170,7 +171,7 @@ fn the_environment_instruction_without_wait_prefix_is_two_instructions() {
 fn alignment_is_checked_where_it_is_enabled() {
     const AC: Raised = Raised { vector: vector::AC, code: Some(0) };
     let mut machine = Machine::long64(3);
-    machine.cpu.cr0 |= CR0_AM;
+    machine.cpu.arch.cr0 |= CR0_AM;
     machine.cpu.set_rflags(1 << 18 | 2);
     machine.cpu.access_changed();
     assert_eq!(machine.execute(|a| a.fld(tbyte_ptr(DATA + 4))), Err(AC));
@@ -188,15 +189,15 @@ fn alignment_is_checked_where_it_is_enabled() {
 #[test]
 fn older_processors_keep_all_pointers() {
     let mut machine = Machine::compatibility32(3);
-    let start = machine.cpu.rip;
+    let start = machine.cpu.arch.rip;
     machine.execute(|a| a.fld(dword_ptr(DATA as u32))).unwrap();
-    let x = &machine.cpu.x87;
+    let x = &machine.cpu.arch.x87;
     assert_eq!((x.ip, x.cs, x.dp, x.ds, x.opcode), (start, 0x0b, DATA, 0x13, 0));
 
     let mut machine = Machine::compatibility32(3);
-    machine.cpu.fdp_on_exception = true;
-    machine.cpu.fcs_deprecated = true;
+    machine.cpu.wiring.fdp_on_exception = true;
+    machine.cpu.wiring.fcs_deprecated = true;
     machine.execute(|a| a.fld(dword_ptr(DATA as u32))).unwrap();
-    let x = &machine.cpu.x87;
+    let x = &machine.cpu.arch.x87;
     assert_eq!((x.ip, x.cs, x.dp, x.ds), (start, 0, 0, 0));
 }

@@ -8,6 +8,7 @@ use crate::values;
 use iced_x86::{
     Code, Decoder, DecoderOptions, Encoder, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
+use x86::reg;
 
 /// Bytes written to the arena before the instruction.
 #[derive(Clone, Debug)]
@@ -42,14 +43,14 @@ pub struct Generator {
     buffer: Vec<u8>,
 }
 
-const RAX: usize = 0;
-const RCX: usize = 1;
-const RDX: usize = 2;
-const RBX: usize = 3;
-const RSP: usize = 4;
-const RBP: usize = 5;
-const RSI: usize = 6;
-const RDI: usize = 7;
+const RAX: usize = reg::RAX as usize;
+const RCX: usize = reg::RCX as usize;
+const RDX: usize = reg::RDX as usize;
+const RBX: usize = reg::RBX as usize;
+const RSP: usize = reg::RSP as usize;
+const RBP: usize = reg::RBP as usize;
+const RSI: usize = reg::RSI as usize;
+const RDI: usize = reg::RDI as usize;
 
 /// What the arena starts with before every case.
 pub fn arena() -> Box<[u8; ARENA_LEN]> {

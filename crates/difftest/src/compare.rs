@@ -1,12 +1,13 @@
 //! Compares what happened natively with what happened in the emulated processor.
 
 use crate::case::Case;
-use crate::layout::{ARENA, PAGE};
+use crate::layout::ARENA;
 use crate::native::Host;
 use crate::state::{Difference, Outcome, fields, flag_names, show};
 use crate::vendor;
-use cpu::flags::ARITH;
 use iced_x86::{Instruction, Mnemonic, OpKind};
+use x86::flags::ARITH;
+use x86::page::PAGE;
 
 /// FSW.ES.
 const SUMMARY: u16 = 1 << 7;

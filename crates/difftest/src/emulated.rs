@@ -4,13 +4,15 @@
 
 use crate::layout::*;
 use crate::state::{Exception, Outcome, State};
-use cpu::fault::vector;
+use cpu::arch::F80;
 use cpu::model::{CpuidEntry, CpuidRegs};
 use cpu::ram::Region;
-use cpu::state::{F80, rights::UNUSABLE, seg};
 use cpu::testing::{self, Raised};
-use cpu::{Cpu, Ram, flags};
+use cpu::{Cpu, Ram};
 use std::rc::Rc;
+use x86::page::{A, D, NX, P, PAGE, RW, US};
+use x86::{flags, vector};
+use x86::{rights::UNUSABLE, seg};
 
 const TABLES: u64 = 0x1000;
 const TABLES_LEN: u64 = 0x8000;
@@ -58,7 +60,7 @@ impl Emulated {
         // SAFETY: the boxes are the owners, are never touched through references again, and their heap blocks do not move.
         let ram = unsafe { Ram::new(regions, Rc::new(owners)) };
         // Four levels; every table present, writable, user, accessed.
-        const TABLE: u64 = 0x27;
+        const TABLE: u64 = P | RW | US | A;
         let tables = [(39, TABLES), (30, TABLES + 0x1000), (21, TABLES + 0x2000), (12, TABLES + 0x3000)];
         for pair in tables.windows(2) {
             let ((shift, table), (_, next)) = (pair[0], pair[1]);
@@ -68,42 +70,41 @@ impl Emulated {
             let address = ARENA + i as u64 * PAGE;
             let entry = match rights {
                 Rights::None => continue,
-                Rights::Read => address | 0x25,
-                Rights::Write => address | 0x67,
+                Rights::Read => address | P | US | A,
+                Rights::Write => address | P | RW | US | A | D,
             };
-            // Not executable.
-            ram.write(TABLES + 0x3000 + (address >> 12 & 0x1ff) * 8, entry | 1 << 63);
+            ram.write(TABLES + 0x3000 + (address >> 12 & 0x1ff) * 8, entry | NX);
         }
         ram.write_bytes(ARENA, arena);
         let mut cpu = testing::cpu(ram);
         testing::set_long_mode(&mut cpu, TABLES, 3, code64);
         // The selectors that Linux gives a program, so that reading them compares.
         let selectors = if code64 { [0, 0x33, 0x2b, 0, 0, 0] } else { [0x2b, 0x23, 0x2b, 0x2b, 0, 0] };
-        for (segment, selector) in cpu.seg.iter_mut().zip(selectors) {
+        for (segment, selector) in cpu.arch.seg.iter_mut().zip(selectors) {
             segment.selector = selector;
         }
         if !code64 {
             // Null selectors: FS and GS cannot be used.
-            cpu.seg[usize::from(seg::FS)].rights |= UNUSABLE;
-            cpu.seg[usize::from(seg::GS)].rights |= UNUSABLE;
+            cpu.arch.seg[usize::from(seg::FS)].rights |= UNUSABLE;
+            cpu.arch.seg[usize::from(seg::GS)].rights |= UNUSABLE;
         }
         // Tables as short as Linux's: selectors beyond them are refused, and there is no local one.
-        cpu.gdtr.limit = 0x7f;
+        cpu.arch.gdtr.limit = 0x7f;
         // Gates that programs may not use are refused like gates that are not there.
-        cpu.idtr.limit = 0;
-        cpu.ldtr.rights |= UNUSABLE;
+        cpu.arch.idtr.limit = 0;
+        cpu.arch.ldtr.rights |= UNUSABLE;
         // The processor is the host's sort.
-        cpu.capabilities.amd = testing::host_is_amd();
-        cpu.features = cpu::Features::of(&host_cpuid());
+        cpu.wiring.capabilities.amd = testing::host_is_amd();
+        cpu.wiring.features = cpu::Features::of(&host_cpuid());
         cpu.mode_changed();
         // A TSS too short to have an I/O permission bitmap: no port is the program's.
-        cpu.tr.limit = 0x60;
+        cpu.arch.tr.limit = 0x60;
         Self { cpu, arena: host, code64 }
     }
 
     /// Writes to the arena where it is writable.
     pub fn poke(&mut self, address: u64, bytes: &[u8]) {
-        self.cpu.ram.write_bytes(address, bytes);
+        self.cpu.wiring.ram.write_bytes(address, bytes);
     }
 
     /// A range of the arena.
@@ -115,58 +116,58 @@ impl Emulated {
 
     fn load(&mut self, state: &State) {
         let cpu = &mut self.cpu;
-        cpu.gpr[..16].copy_from_slice(&state.gpr);
-        cpu.rip = CODE_START;
-        cpu.lazy.load(state.rflags);
-        cpu.flags = (state.rflags & flags::ALL & !flags::ARITH) | 2;
-        cpu.seg[usize::from(seg::FS)].base = state.fs_base;
-        cpu.seg[usize::from(seg::GS)].base = state.gs_base;
+        cpu.arch.gpr[..16].copy_from_slice(&state.gpr);
+        cpu.arch.rip = CODE_START;
+        cpu.arch.lazy.load(state.rflags);
+        cpu.arch.flags = (state.rflags & flags::ALL & !flags::ARITH) | 2;
+        cpu.arch.seg[usize::from(seg::FS)].base = state.fs_base;
+        cpu.arch.seg[usize::from(seg::GS)].base = state.gs_base;
         let x = &state.x;
-        for (i, ymm) in cpu.vector.ymm.iter_mut().enumerate() {
+        for (i, ymm) in cpu.arch.vector.ymm.iter_mut().enumerate() {
             *ymm = [x.xmm[i][0], x.xmm[i][1], x.ymm_high[i][0], x.ymm_high[i][1]];
         }
-        cpu.vector.mxcsr = x.mxcsr;
+        cpu.arch.vector.mxcsr = x.mxcsr;
         let top = usize::from(x.fsw >> 11);
         for (i, st) in x.st.iter().enumerate() {
-            cpu.x87.regs[(top + i) & 7] = F80 { significand: st[0], sign_exponent: st[1] as u16 };
+            cpu.arch.x87.regs[(top + i) & 7] = F80 { significand: st[0], sign_exponent: st[1] as u16 };
         }
-        cpu.x87.control = x.fcw;
-        cpu.x87.status = x.fsw;
-        cpu.x87.tags = x.ftw;
-        cpu.x87.opcode = x.fop;
-        cpu.x87.ip = x.fip;
-        cpu.x87.dp = x.fdp;
-        cpu.x87.cs = 0;
-        cpu.x87.ds = 0;
-        cpu.fault = Default::default();
-        cpu.attention = 0;
+        cpu.arch.x87.control = x.fcw;
+        cpu.arch.x87.status = x.fsw;
+        cpu.arch.x87.tags = x.ftw;
+        cpu.arch.x87.opcode = x.fop;
+        cpu.arch.x87.ip = x.fip;
+        cpu.arch.x87.dp = x.fdp;
+        cpu.arch.x87.cs = 0;
+        cpu.arch.x87.ds = 0;
+        cpu.engine.fault = Default::default();
+        cpu.arch.attention = 0;
     }
 
     fn store(&self) -> State {
         let cpu = &self.cpu;
         let mut state = State::default();
-        state.gpr.copy_from_slice(&cpu.gpr[..16]);
-        state.rip = cpu.rip;
+        state.gpr.copy_from_slice(&cpu.arch.gpr[..16]);
+        state.rip = cpu.arch.rip;
         state.rflags = cpu.rflags();
-        state.fs_base = cpu.seg[usize::from(seg::FS)].base;
-        state.gs_base = cpu.seg[usize::from(seg::GS)].base;
+        state.fs_base = cpu.arch.seg[usize::from(seg::FS)].base;
+        state.gs_base = cpu.arch.seg[usize::from(seg::GS)].base;
         let x = &mut state.x;
-        for (i, ymm) in cpu.vector.ymm.iter().enumerate() {
+        for (i, ymm) in cpu.arch.vector.ymm.iter().enumerate() {
             x.xmm[i] = [ymm[0], ymm[1]];
             x.ymm_high[i] = [ymm[2], ymm[3]];
         }
-        x.mxcsr = cpu.vector.mxcsr;
-        let top = usize::from(cpu.x87.status >> 11);
+        x.mxcsr = cpu.arch.vector.mxcsr;
+        let top = usize::from(cpu.arch.x87.status >> 11);
         for (i, st) in x.st.iter_mut().enumerate() {
-            let register = cpu.x87.regs[(top + i) & 7];
+            let register = cpu.arch.x87.regs[(top + i) & 7];
             *st = [register.significand, register.sign_exponent.into()];
         }
-        x.fcw = cpu.x87.control;
-        x.fsw = cpu.x87.status;
-        x.ftw = cpu.x87.tags;
-        x.fop = cpu.x87.opcode;
-        x.fip = cpu.x87.ip;
-        x.fdp = cpu.x87.dp;
+        x.fcw = cpu.arch.x87.control;
+        x.fsw = cpu.arch.x87.status;
+        x.ftw = cpu.arch.x87.tags;
+        x.fop = cpu.arch.x87.opcode;
+        x.fip = cpu.arch.x87.ip;
+        x.fdp = cpu.arch.x87.dp;
         state
     }
 
@@ -179,23 +180,23 @@ impl Emulated {
         padded[..bytes.len()].copy_from_slice(bytes);
         let exception = loop {
             match testing::step_bytes(&mut self.cpu, &padded) {
-                Ok(_) if self.cpu.rip == CODE_START => {}
+                Ok(_) if self.cpu.arch.rip == CODE_START => {}
                 Ok(_) => break None,
                 Err(raised) => break Some(self.exception(raised)),
             }
         };
-        debug_assert_eq!(self.cpu.long64, self.code64);
+        debug_assert_eq!(self.cpu.engine.long64, self.code64);
         Outcome { state: self.store(), exception }
     }
 
     /// Executes one instruction at an address: where it goes on, or the exception.
     pub fn one(&mut self, bytes: &[u8; 15], at: u64, state: &State) -> Result<u64, Exception> {
         self.load(state);
-        self.cpu.rip = at;
+        self.cpu.arch.rip = at;
         loop {
             match testing::step_bytes(&mut self.cpu, bytes) {
-                Ok(_) if self.cpu.rip == at => {}
-                Ok(_) => return Ok(self.cpu.rip),
+                Ok(_) if self.cpu.arch.rip == at => {}
+                Ok(_) => return Ok(self.cpu.arch.rip),
                 Err(raised) => return Err(self.exception(raised)),
             }
         }
@@ -207,7 +208,7 @@ impl Emulated {
     }
 
     fn exception(&mut self, raised: Raised) -> Exception {
-        let address = if raised.vector == vector::PF { self.cpu.fault_address } else { 0 };
+        let address = if raised.vector == vector::PF { self.cpu.engine.fault_address } else { 0 };
         Exception { vector: raised.vector, code: raised.code.unwrap_or(0), address }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! All of it lies below 2 GiB, so that 32-bit displacements, 32-bit addressing and 32-bit code reach it.
 
-/// Bytes per page.
-pub const PAGE: u64 = 4096;
+use x86::page::PAGE;
+
 /// Everything below is inside this reservation.
 pub const RESERVED: u64 = 0x1000_0000;
 /// Its size: also what a bit offset in a register that holds an address of the arena reaches (BTS and its like).

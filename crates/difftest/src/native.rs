@@ -11,6 +11,7 @@ use crate::state::{Exception, Outcome, STATE_LEN, State, Xsave};
 use std::io::Error as IoError;
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::atomic::{AtomicBool, Ordering};
+use x86::page::PAGE;
 
 /// Why the host cannot be compared with.
 #[derive(Debug, thiserror::Error)]

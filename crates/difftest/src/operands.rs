@@ -4,6 +4,7 @@ use crate::layout::*;
 use crate::rng::Rng;
 use crate::values;
 use iced_x86::{Code, Instruction, OpCodeOperandKind, OpKind, Register};
+use x86::page::PAGE;
 
 /// Index of vector register lanes that hold addresses, for gathers.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,5 +1,7 @@
 //! Processor state as both sides of a comparison see it, and how two states differ.
 
+use x86::{flags, reg};
+
 /// The standard-format XSAVE area of x87, SSE and AVX state (SDM vol. 1, 13.4).
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
@@ -67,10 +69,6 @@ impl Default for State {
     }
 }
 
-/// Names of the general registers.
-pub const GPR: [&str; 16] =
-    ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
-
 /// An exception as the program sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exception {
@@ -106,7 +104,7 @@ pub struct Difference {
 pub fn fields(state: &State) -> Vec<(String, [u64; 4], usize)> {
     let mut all = Vec::with_capacity(64);
     let x = &state.x;
-    for (name, value) in GPR.iter().zip(state.gpr) {
+    for (name, value) in reg::NAMES.iter().zip(state.gpr) {
         all.push(((*name).to_string(), [value, 0, 0, 0], 8));
     }
     let mut word = |name: &str, value: u64, size: usize| all.push((name.to_string(), [value, 0, 0, 0], size));
@@ -142,19 +140,6 @@ pub fn show(value: [u64; 4], size: usize) -> String {
 
 /// Names of the flags that differ.
 pub fn flag_names(bits: u64) -> String {
-    const NAMES: [(u64, &str); 11] = [
-        (1, "CF"),
-        (4, "PF"),
-        (16, "AF"),
-        (64, "ZF"),
-        (128, "SF"),
-        (256, "TF"),
-        (1024, "DF"),
-        (2048, "OF"),
-        (1 << 14, "NT"),
-        (1 << 18, "AC"),
-        (1 << 21, "ID"),
-    ];
-    let names: Vec<_> = NAMES.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect();
+    let names: Vec<_> = flags::NAMES.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect();
     names.join(" ")
 }

@@ -3,8 +3,9 @@
 
 use crate::case::Case;
 use crate::state::Outcome;
-use cpu::flags;
 use iced_x86::{Instruction, Mnemonic, OpKind, RflagsBits};
+use x86::flags;
+use x86::vector::{GP, PF, SS};
 
 /// FSW.ES.
 const SUMMARY: u16 = 1 << 7;
@@ -12,9 +13,6 @@ const SUMMARY: u16 = 1 << 7;
 const UNDERFLOW: u16 = 1 << 4;
 /// MXCSR.MM.
 const MISALIGNED: u32 = 1 << 17;
-const SS: u8 = 12;
-const GP: u8 = 13;
-const PF: u8 = 14;
 
 /// Whether the case says nothing about the processor under test.
 pub fn incomparable(case: &Case, native: &Outcome, emulated: &Outcome) -> bool {

@@ -6,19 +6,20 @@ use crate::paravirt::page;
 use crate::registers::Ownership;
 use cpu::Cpu;
 use cpu::capability::Capability;
-use cpu::vmx::{Controls, IoBitmap, MsrBitmap, pin, primary, secondary};
+use cpu::vmx::{Controls, IoBitmap, MsrBitmap};
 use ledger::profile::Virtualization;
 use std::rc::Rc;
+use x86::msr;
+use x86::vmx::{pin, primary, secondary};
 
 /// The port that I/O delays are made with.
 pub const DELAY_PORT: u16 = 0x80;
 
 /// MSRs that the guest reads and writes without exit: FS and GS base, KERNEL_GS_BASE, and where SYSENTER goes.
-const PASSED_THROUGH: &[u32] = &[0x174, 0x175, 0x176, 0xc000_0100, 0xc000_0101, 0xc000_0102];
-/// IA32_SPEC_CTRL, which a guest has for itself once it has written a value.
-pub const SPEC_CTRL: u32 = 0x48;
+const PASSED_THROUGH: &[u32] =
+    &[msr::SYSENTER_CS, msr::SYSENTER_ESP, msr::SYSENTER_EIP, msr::FS_BASE, msr::GS_BASE, msr::KERNEL_GS_BASE];
 /// MSRs that it only reads without exit: the time-stamp counter.
-const READ_THROUGH: &[u32] = &[0x10];
+const READ_THROUGH: &[u32] = &[msr::TSC];
 
 /// Bitmaps and constants that all virtual CPUs of a machine share.
 #[derive(Clone, Debug)]
@@ -66,16 +67,16 @@ pub fn pass_through(bitmap: &mut MsrBitmap, index: u32) {
 }
 
 fn clear(bitmap: &mut MsrBitmap, index: u32, write: bool) {
-    let half = if index >= 0xc000_0000 { 1024 } else { 0 };
-    let start = half + if write { 2048 } else { 0 };
-    let bit = (index & 0x1fff) as usize;
+    let half = if index >= msr::BITMAP_HIGH { msr::BITMAP_PART } else { 0 };
+    let start = half + if write { 2 * msr::BITMAP_PART } else { 0 };
+    let bit = (index % msr::BITMAP_REGISTERS) as usize;
     bitmap[start + bit / 8] &= !(1 << (bit % 8));
 }
 
 /// The controls that do not change while a virtual CPU lives. Masks and shadows follow at each entry.
 pub fn fixed(config: &Config, shared: &Shared, ownership: &Ownership, cpu: &Cpu) -> Controls {
     let tdp = config.mmu.is_tdp();
-    let has = |capability| cpu.capabilities.has(capability);
+    let has = |capability| cpu.wiring.capabilities.has(capability);
     let mut first = primary::HLT
         | primary::MWAIT
         | primary::MONITOR
@@ -117,7 +118,7 @@ pub fn fixed(config: &Config, shared: &Shared, ownership: &Ownership, cpu: &Cpu)
         io_bitmap: shared.io.clone(),
         msr_bitmap: shared.msr.clone(),
         // Tag 0 is the hypervisor's own.
-        vpid: if config.vpid { (cpu.index % 0xffff) as u16 + 1 } else { 0 },
+        vpid: if config.vpid { (cpu.wiring.index % 0xffff) as u16 + 1 } else { 0 },
         ..Controls::default()
     }
 }

@@ -6,7 +6,7 @@ use crate::registers::Visible;
 use crate::vm::Hypervisor;
 use cpu::Cpu;
 use cpu::model::CpuidRegs;
-use cpu::state::bits::*;
+use x86::control::*;
 
 /// Leaves that belong to hypervisors.
 const HYPERVISOR_LEAVES: std::ops::RangeInclusive<u32> = 0x4000_0000..=0x4fff_ffff;

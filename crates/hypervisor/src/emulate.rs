@@ -8,9 +8,10 @@ use crate::events::{Event, vector};
 use crate::failure::Failure;
 use crate::registers::Visible;
 use crate::vcpu::{Context, Step};
-use cpu::flags;
-use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome, interruptibility};
+use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome};
 use ledger::Operation;
+use x86::flags;
+use x86::vmx::interruptibility;
 
 impl Visible {
     /// With XCR0, as [`Cpu::emulate`](cpu::Cpu::emulate) takes it.
@@ -72,10 +73,10 @@ impl Context<'_> {
     fn in_software(&mut self, event: Option<Event>) -> Emulation {
         let memory = self.vm.memory.clone();
         let cpu = &mut *self.cpu;
-        let view = self.vcpu.visible.view(cpu.xcr0);
+        let view = self.vcpu.visible.view(cpu.arch.xcr0);
         // The guest's time-stamp counter is ahead of the processor's by its offset.
-        let offset = cpu.msr.tsc_offset;
-        cpu.msr.tsc_offset = offset.wrapping_add(self.vcpu.tsc_offset);
+        let offset = cpu.arch.msr.tsc_offset;
+        cpu.arch.msr.tsc_offset = offset.wrapping_add(self.vcpu.tsc_offset);
         let emulation = match event {
             None => cpu.emulate(&view, Some(&memory), self.cache),
             Some(event) => {
@@ -83,8 +84,8 @@ impl Context<'_> {
                 cpu.emulate_event(&view, Some(&memory), self.cache, fields)
             }
         };
-        self.vcpu.tsc_offset = cpu.msr.tsc_offset.wrapping_sub(offset);
-        cpu.msr.tsc_offset = offset;
+        self.vcpu.tsc_offset = cpu.arch.msr.tsc_offset.wrapping_sub(offset);
+        cpu.arch.msr.tsc_offset = offset;
         emulation
     }
 
@@ -100,7 +101,7 @@ impl Context<'_> {
         let completed = !matches!(emulation.outcome, Outcome::Exception { .. } | Outcome::Shutdown);
         if completed {
             self.vcpu.visible = Visible::of_view(&emulation.view);
-            self.cpu.xcr0 = emulation.view.xcr0;
+            self.cpu.arch.xcr0 = emulation.view.xcr0;
             if emulation.trap != 0 {
                 self.raise_debug(emulation.trap);
             }
@@ -152,7 +153,7 @@ impl Context<'_> {
         let blocking = self.cpu.controls().interruptibility;
         let shadow = blocking & (interruptibility::STI | interruptibility::MOV_SS) != 0;
         let nmi_open = !shadow && blocking & interruptibility::NMI == 0;
-        let open = !shadow && self.cpu.flags & flags::IF != 0;
+        let open = !shadow && self.cpu.arch.flags & flags::IF != 0;
         let event = match self.vcpu.events.next.take() {
             None if self.vcpu.events.nmi && nmi_open => {
                 self.vcpu.events.nmi = false;
@@ -165,7 +166,7 @@ impl Context<'_> {
             Some(event) => {
                 self.charge(Operation::Inject, 1);
                 if event.is_fault() {
-                    self.cpu.flags |= flags::RF;
+                    self.cpu.arch.flags |= flags::RF;
                 }
                 self.emulate_event(event)
             }

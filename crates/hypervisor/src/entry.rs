@@ -3,11 +3,13 @@
 use crate::events::{Event, vector};
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
-use cpu::flags;
-use cpu::state::attention;
-use cpu::state::bits::CR0_PE;
-use cpu::vmx::{EntryFailure, entry, interruptibility, interruption, primary};
+use cpu::arch::attention;
+use cpu::vmx::EntryFailure;
 use ledger::Operation;
+use x86::control::CR0_PE;
+use x86::debug::{DR6_BREAKPOINTS, DR7_GD};
+use x86::flags;
+use x86::vmx::{entry, interruptibility, interruption, primary};
 
 impl Context<'_> {
     /// Puts the guest's root, events and registers in place and enters. Where the processor cannot run what comes next, it is
@@ -43,7 +45,7 @@ impl Context<'_> {
         let blocking = self.cpu.controls().interruptibility;
         let shadow = blocking & (interruptibility::STI | interruptibility::MOV_SS) != 0;
         let nmi_shut = shadow || blocking & interruptibility::NMI != 0;
-        let open = !shadow && self.cpu.flags & flags::IF != 0;
+        let open = !shadow && self.cpu.arch.flags & flags::IF != 0;
         let event = if let Some(event) = self.vcpu.events.next.take() {
             Some(event)
         } else if self.vcpu.events.nmi && !nmi_shut {
@@ -58,7 +60,7 @@ impl Context<'_> {
             self.charge(Operation::Inject, 1);
             if event.is_fault() {
                 // A fault's handler finds RF in the flags that it returns to; the processor injects them as they are.
-                self.cpu.flags |= flags::RF;
+                self.cpu.arch.flags |= flags::RF;
             }
         }
         // Exceptions have no error codes in real mode.
@@ -78,7 +80,7 @@ impl Context<'_> {
     pub fn acknowledge(&mut self) -> Option<Event> {
         self.vcpu.events.waiting = false;
         let who = self.cpu.ident();
-        let vector = self.cpu.bus.clone().borrow_mut().acknowledge(who);
+        let vector = self.cpu.wiring.bus.clone().borrow_mut().acknowledge(who);
         // The board looks at its lines again before it believes that the next one is asserted.
         self.cpu.attend(attention::BUS);
         if vector.is_some() && self.vm.config.irqchip == crate::config::Irqchip::User {
@@ -94,15 +96,14 @@ impl Context<'_> {
 
     /// #PF.
     pub fn raise_page_fault(&mut self, address: u64, code: u32) {
-        self.cpu.cr2 = address;
+        self.cpu.arch.cr2 = address;
         self.raise(vector::PF, Some(code));
     }
 
     /// #DB that sets these bits of DR6.
     pub fn raise_debug(&mut self, dr6: u64) {
-        const GENERAL_DETECT_ENABLE: u64 = 1 << 13;
-        self.cpu.dr[6] = self.cpu.dr[6] & !0xf | dr6;
-        self.cpu.dr[7] &= !GENERAL_DETECT_ENABLE;
+        self.cpu.arch.dr[6] = self.cpu.arch.dr[6] & !DR6_BREAKPOINTS | dr6;
+        self.cpu.arch.dr[7] &= !DR7_GD;
         self.raise(vector::DB, None);
     }
 
@@ -119,9 +120,9 @@ impl Context<'_> {
         let visible = self.vcpu.visible;
         let ownership = &self.vm.ownership;
         let cpu = &mut *self.cpu;
-        cpu.cr0 = ownership.real_cr0(&visible);
-        cpu.cr4 = ownership.real_cr4(&visible);
-        cpu.msr.efer = ownership.real_efer(&visible);
+        cpu.arch.cr0 = ownership.real_cr0(&visible);
+        cpu.arch.cr4 = ownership.real_cr4(&visible);
+        cpu.arch.msr.efer = ownership.real_efer(&visible);
         let controls = cpu.controls_mut();
         controls.cr0_shadow = visible.cr0;
         controls.cr4_shadow = visible.cr4;

@@ -1,9 +1,9 @@
 //! Events on their way into the guest: what waits to be injected, and what two of them make of each other.
 
-use cpu::vmx::interruption;
+use x86::vmx::interruption;
 
 /// Vectors that the hypervisor raises or looks for.
-pub use cpu::fault::vector;
+pub use x86::vector;
 
 /// An event in the format of the VM-entry fields (SDM vol. 3, 24.8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,17 +4,15 @@
 use crate::failure::Failure;
 use crate::mmu::{Fault, Flushes, Guest, MmuError, Resolution, Root, VcpuMmu};
 use crate::vcpu::{Context, Step};
-use cpu::ram::PAGE;
-use cpu::state::bits::*;
 use cpu::vmx::{Invept, Invvpid};
 use ledger::Operation;
+use x86::control::*;
+use x86::ept;
+use x86::page::PAGE;
+use x86::vmx::qualification::ept::RIGHTS_SHIFT;
 
-/// Memory type write-back, in an EPT pointer.
-const WRITE_BACK: u64 = 6;
-/// Accessed and dirty flags, in an EPT pointer.
-const EPT_FLAGS: u64 = 1 << 6;
-/// Table entries that the exit qualification of an EPT violation says were there (bits 3 to 5: what they allow).
-const PRESENT: u64 = 7 << 3;
+/// Table entries that the exit qualification of an EPT violation says were there: what they allow.
+const PRESENT: u64 = ept::RIGHTS << RIGHTS_SHIFT;
 
 impl Context<'_> {
     /// The guest's registers as the MMU wants them.
@@ -27,9 +25,9 @@ impl Context<'_> {
             efer: visible.efer,
             pdpte: visible.pdpte,
             rflags: cpu.rflags(),
-            cpl: cpu.cpl,
-            pkru: cpu.pkru,
-            pkrs: cpu.msr.pkrs as u32,
+            cpl: cpu.arch.cpl,
+            pkru: cpu.arch.pkru,
+            pkrs: cpu.arch.msr.pkrs as u32,
         }
     }
 
@@ -69,7 +67,7 @@ impl Context<'_> {
 
     /// Host-physical address of a guest-physical one.
     pub fn host_address(&self, address: u64) -> Option<u64> {
-        self.vm.mmu.slots().translate(address).filter(|host| self.cpu.ram.visible_page(*host).is_some())
+        self.vm.mmu.slots().translate(address).filter(|host| self.cpu.wiring.ram.visible_page(*host).is_some())
     }
 
     /// Finds or makes the guest's root, and flushes what must not be used any more.
@@ -88,18 +86,18 @@ impl Context<'_> {
 
     /// Flushes the guest's translations, each kind with its own instruction as [`Flushes`] has them.
     fn flush_processor(&mut self, due: Flushes, root: Root) {
-        let ept = self.vm.config.mmu.is_tdp().then(|| self.ept_pointer(root));
+        let pointer = self.vm.config.mmu.is_tdp().then(|| self.ept_pointer(root));
         let vpid = self.cpu.controls().vpid;
         if due.all {
             self.charge(Operation::TlbFlush, 1);
-            match ept {
+            match pointer {
                 Some(_) => self.invept(Invept::Global),
                 None => self.invvpid(Invvpid::All),
             }
         }
         if due.of_current() {
             self.charge(Operation::TlbFlush, 1);
-            match ept {
+            match pointer {
                 Some(pointer) => self.invept(Invept::Single(pointer)),
                 None => self.invvpid(Invvpid::Single(vpid)),
             }
@@ -124,8 +122,8 @@ impl Context<'_> {
     }
 
     fn ept_pointer(&self, root: Root) -> u64 {
-        let flags = if self.vm.shared.ept_flags { EPT_FLAGS } else { 0 };
-        root.hpa | u64::from(root.levels - 1) << 3 | WRITE_BACK | flags
+        let flags = if self.vm.shared.ept_flags { ept::EPTP_ACCESSED_DIRTY } else { 0 };
+        root.hpa | u64::from(root.levels - 1) << ept::EPTP_LENGTH_SHIFT | ept::WRITE_BACK | flags
     }
 
     /// Puts the root where the processor looks for it.
@@ -133,18 +131,18 @@ impl Context<'_> {
         let visible = self.vcpu.visible;
         if self.vm.config.mmu.is_tdp() {
             let pointer = self.ept_pointer(root);
-            self.cpu.cr3 = visible.cr3;
-            self.cpu.pdpte = visible.pdpte;
+            self.cpu.arch.cr3 = visible.cr3;
+            self.cpu.arch.pdpte = visible.pdpte;
             self.cpu.controls_mut().eptp = pointer;
             return;
         }
         let pcid = if visible.cr4 & CR4_PCIDE != 0 && visible.long() { visible.cr3 & (PAGE - 1) } else { 0 };
-        self.cpu.cr3 = root.hpa | pcid;
+        self.cpu.arch.cr3 = root.hpa | pcid;
         if root.levels == 3 {
-            let ram = self.cpu.ram.clone();
-            self.cpu.pdpte = std::array::from_fn(|i| ram.read(root.hpa + 8 * i as u64).unwrap_or(0));
+            let ram = self.cpu.wiring.ram.clone();
+            self.cpu.arch.pdpte = std::array::from_fn(|i| ram.read(root.hpa + 8 * i as u64).unwrap_or(0));
         }
-        self.cpu.charged_space = Some(visible.space());
+        self.cpu.micro.charged_space = Some(visible.space());
         self.program_targets();
     }
 
@@ -155,7 +153,7 @@ impl Context<'_> {
 
     /// Follows an EPT violation.
     pub fn ept_fault(&mut self, gpa: u64, qualification: u64) -> Result<Step, Failure> {
-        let (write, present) = (qualification & 2 != 0, qualification & PRESENT != 0);
+        let (write, present) = (qualification & ept::WRITE != 0, qualification & PRESENT != 0);
         self.fault(Fault::Violation { gpa, write, present })
     }
 

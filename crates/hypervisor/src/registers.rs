@@ -2,7 +2,8 @@
 
 use crate::config::{Config, Cr0Wp};
 use cpu::Cpu;
-use cpu::state::bits::*;
+use x86::control::*;
+use x86::page::ADDRESS;
 
 /// The guest's view of the registers that decide on paging.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,13 +23,14 @@ pub struct Visible {
 impl Visible {
     /// What a processor that no hypervisor has touched holds.
     pub fn of(cpu: &Cpu) -> Self {
-        Self { cr0: cpu.cr0, cr3: cpu.cr3, cr4: cpu.cr4, efer: cpu.msr.efer, pdpte: cpu.pdpte }
+        Self { cr0: cpu.arch.cr0, cr3: cpu.arch.cr3, cr4: cpu.arch.cr4, efer: cpu.arch.msr.efer, pdpte: cpu.arch.pdpte }
     }
 
     /// Puts them into the processor, and returns what was there. Nothing follows the change: no mode, no translations.
     pub fn swap(&self, cpu: &mut Cpu) -> Self {
         let old = Self::of(cpu);
-        (cpu.cr0, cpu.cr3, cpu.cr4, cpu.msr.efer, cpu.pdpte) = (self.cr0, self.cr3, self.cr4, self.efer, self.pdpte);
+        (cpu.arch.cr0, cpu.arch.cr3, cpu.arch.cr4, cpu.arch.msr.efer, cpu.arch.pdpte) =
+            (self.cr0, self.cr3, self.cr4, self.efer, self.pdpte);
         old
     }
 
@@ -49,7 +51,7 @@ impl Visible {
 
     /// The address space as ledgers name it.
     pub fn space(&self) -> u64 {
-        if self.paging() { self.cr3 & 0x000f_ffff_ffff_f000 } else { 0 }
+        if self.paging() { self.cr3 & ADDRESS } else { 0 }
     }
 }
 
@@ -116,11 +118,11 @@ impl Ownership {
 
     /// Takes over what the guest has changed in its own bits.
     pub fn follow(&self, visible: &mut Visible, cpu: &Cpu) {
-        visible.cr0 = visible.cr0 & !self.cr0 | cpu.cr0 & self.cr0;
-        visible.cr4 = visible.cr4 & !self.cr4 | cpu.cr4 & self.cr4;
+        visible.cr0 = visible.cr0 & !self.cr0 | cpu.arch.cr0 & self.cr0;
+        visible.cr4 = visible.cr4 & !self.cr4 | cpu.arch.cr4 & self.cr4;
         if !self.shadow {
-            visible.cr3 = cpu.cr3;
-            visible.pdpte = cpu.pdpte;
+            visible.cr3 = cpu.arch.cr3;
+            visible.pdpte = cpu.arch.pdpte;
         }
     }
 }

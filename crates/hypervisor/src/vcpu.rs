@@ -1,6 +1,6 @@
 //! A virtual CPU, and the loop around entering the guest and handling its exits.
 
-use crate::controls::{self, SPEC_CTRL};
+use crate::controls;
 use crate::events::Events;
 use crate::exits;
 use crate::failure::{Failure, Place};
@@ -8,10 +8,13 @@ use crate::mmu::Flushes;
 use crate::paravirt::Paravirt;
 use crate::registers::Visible;
 use crate::vm::Hypervisor;
-use cpu::state::attention;
-use cpu::vmx::{VmExit, interruptibility};
-use cpu::{BlockCache, Cpu, Exit, flags};
+use cpu::arch::attention;
+use cpu::vmx::VmExit;
+use cpu::{BlockCache, Cpu, Exit};
 use ledger::{Family, Kind, Operation, Ticks};
+use x86::flags;
+use x86::msr::SPEC_CTRL;
+use x86::vmx::interruptibility;
 
 /// A virtual CPU: what the hypervisor keeps for one besides the processor's own state.
 #[derive(Default)]
@@ -106,27 +109,27 @@ impl Context<'_> {
         self.follow_others()?;
         let events = &mut self.vcpu.events;
         let root = !self.cpu.non_root();
-        let asserted = self.cpu.attention & attention::INTR != 0;
+        let asserted = self.cpu.arch.attention & attention::INTR != 0;
         // The hypervisor knows already, or is about to look: no exit is needed for it to notice.
         if !asserted || root || events.waiting {
             events.waiting = asserted;
-            self.cpu.attention &= !attention::INTR;
+            self.cpu.arch.attention &= !attention::INTR;
         }
         if self.vcpu.kicked {
             events.waiting |= asserted;
             self.cpu.attend(attention::INTR);
         }
-        if self.cpu.attention & attention::NMI == 0 {
+        if self.cpu.arch.attention & attention::NMI == 0 {
             return Ok(0);
         }
         if events.nmi {
             // One waits already; while the guest is in its handler no more are kept.
-            self.cpu.attention &= !attention::NMI;
-            return Ok(if self.cpu.nmi_blocked { 0 } else { attention::NMI });
+            self.cpu.arch.attention &= !attention::NMI;
+            return Ok(if self.cpu.arch.nmi_blocked { 0 } else { attention::NMI });
         }
         if root {
             events.nmi = true;
-            self.cpu.attention &= !attention::NMI;
+            self.cpu.arch.attention &= !attention::NMI;
         }
         Ok(0)
     }
@@ -159,7 +162,7 @@ impl Context<'_> {
         if self.cpu.non_root() {
             self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
         }
-        self.cpu.vmx.visible = Some(self.vcpu.visible.view(self.cpu.xcr0));
+        self.cpu.arch.vmx.visible = Some(self.vcpu.visible.view(self.cpu.arch.xcr0));
     }
 
     fn run(&mut self, deadline: Ticks) -> Result<Exit, Failure> {
@@ -187,7 +190,7 @@ impl Context<'_> {
             }
             match self.cpu.run(self.cache, deadline) {
                 Exit::Vm => {
-                    self.exit = self.cpu.vm_exit;
+                    self.exit = self.cpu.arch.vm_exit;
                     self.left()?;
                     if let Step::Board(exit) = exits::handle(self)? {
                         return Ok(exit);
@@ -204,14 +207,14 @@ impl Context<'_> {
             self.vcpu.events.next = None;
             return Some(Exit::Shutdown);
         }
-        if self.cpu.attention & attention::BUS != 0 {
-            self.cpu.attention &= !attention::BUS;
+        if self.cpu.arch.attention & attention::BUS != 0 {
+            self.cpu.arch.attention &= !attention::BUS;
             return Some(Exit::Bus);
         }
-        if self.cpu.attention & attention::CODE != 0 {
+        if self.cpu.arch.attention & attention::CODE != 0 {
             self.cpu.drop_written_code(self.cache);
         }
-        (self.cpu.clock >= deadline).then_some(Exit::Deadline)
+        (self.cpu.micro.clock >= deadline).then_some(Exit::Deadline)
     }
 
     /// After an exit: what the guest has done to its own bits, and events whose delivery was interrupted.
@@ -228,9 +231,9 @@ impl Context<'_> {
             self.vcpu.events.next = Some(event);
             if !event.is_fault() {
                 // The exit's fault has set RF; the guest never sees it, and the event's handler must not find its RF.
-                self.cpu.flags &= !flags::RF;
+                self.cpu.arch.flags &= !flags::RF;
             }
-            if event.kind() == cpu::vmx::interruption::NMI {
+            if event.kind() == x86::vmx::interruption::NMI {
                 // It will be injected again: it blocks then.
                 self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
             }
@@ -247,7 +250,7 @@ impl Context<'_> {
 
     /// Where the guest is, for a failure.
     pub fn place(&mut self) -> Place {
-        let mut place = Place { rip: self.cpu.rip, bytes: [0; 15], length: 0 };
+        let mut place = Place { rip: self.cpu.arch.rip, bytes: [0; 15], length: 0 };
         let linear = self.cpu.code_linear();
         for (i, byte) in place.bytes.iter_mut().enumerate() {
             let Some(read) = self.peek(linear.wrapping_add(i as u64)) else { break };
@@ -259,8 +262,8 @@ impl Context<'_> {
 
     /// A byte of the guest at a linear address, whatever its permissions.
     fn peek(&mut self, linear: u64) -> Option<u8> {
-        let address = self.cpu.look_up_in(&self.vcpu.visible.view(self.cpu.xcr0), linear);
+        let address = self.cpu.look_up_in(&self.vcpu.visible.view(self.cpu.arch.xcr0), linear);
         let mut byte = [0];
-        (self.cpu.ram.read_bytes(self.host_address(address?)?, &mut byte)).then_some(byte[0])
+        (self.cpu.wiring.ram.read_bytes(self.host_address(address?)?, &mut byte)).then_some(byte[0])
     }
 }

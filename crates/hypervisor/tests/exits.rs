@@ -1,11 +1,11 @@
 //! Which exits there are, what is charged, and that runs repeat.
 
 use crate::common::*;
-use cpu::vmx::reason;
 use hypervisor::config::{Config, Cr0Wp, Irqchip, MmuMode};
 use hypervisor::mmu::SlotConfig;
 use iced_x86::code_asm::*;
 use ledger::Operation;
+use x86::vmx::reason;
 
 fn config(mmu: MmuMode) -> Config {
     Config { mmu, unrestricted_guest: mmu.is_tdp(), ..Config::default() }
@@ -157,7 +157,7 @@ fn a_guest_that_uses_spec_ctrl_has_it_after_the_first_value() {
         a.hlt()
     });
     guest.finish();
-    assert_eq!(guest.cpu.gpr[3], 1);
+    assert_eq!(guest.cpu.arch.gpr[3], 1);
     assert_eq!((guest.exits(reason::WRMSR), guest.exits(reason::RDMSR)), (3, 0));
 }
 
@@ -205,7 +205,7 @@ fn an_interrupt_that_is_shut_out_asks_for_a_window() {
     }
     guest.bus.borrow_mut().interrupts.push_back(0x40);
     guest.finish();
-    assert_eq!(guest.cpu.gpr[15], 1);
+    assert_eq!(guest.cpu.arch.gpr[15], 1);
     assert_eq!((guest.exits(reason::EXTERNAL_INTERRUPT), guest.exits(reason::INTERRUPT_WINDOW)), (1, 1));
     // Once more for each table of the guest that its delivery was the first to touch.
     assert!((1..=3).contains(&guest.operations(Operation::Inject)));
@@ -226,7 +226,7 @@ fn nmis_are_injected_and_block_each_other() {
             a.hlt()
         });
         guest.run(100_000).unwrap();
-        guest.cpu.attend(cpu::state::attention::NMI);
+        guest.cpu.attend(cpu::arch::attention::NMI);
         guest.finish();
         assert_eq!((guest.word(LOG), guest.word(LOG + 32)), (1, 2), "{mmu}");
     }
@@ -239,7 +239,7 @@ fn runs_repeat_to_the_tick() {
             let guest = toggles(config.clone());
             let recorder = guest.recorder.borrow();
             let events: Vec<_> = recorder.events().map(|e| (e.1, e.2, e.3.count, e.3.ticks)).collect();
-            (guest.cpu.clock, events)
+            (guest.cpu.micro.clock, events)
         };
         assert_eq!(run(), run(), "under {config:?}");
     }
@@ -250,7 +250,7 @@ fn memory_comes_goes_and_is_logged_while_the_guest_runs() {
     const FRAME: u64 = 0x10_0000;
     for config in configurations() {
         let mut guest = Guest::new("icx", Some(config.clone()), Mode::Long);
-        let ram = guest.cpu.ram.clone();
+        let ram = guest.cpu.wiring.ram.clone();
         ram.write(0x2000 + 8, TABLES | 7);
         ram.write(TABLES, FRAME << 12 | 0x87);
         ram.write(0x40_0000, 0x1234_5678u64);

@@ -103,11 +103,11 @@ fn page_tables_that_change() {
     everywhere(Mode::Long, |guest| {
         // A table at 1 GiB: 4 KiB pages, which the guest edits.
         let (directory, table) = (TABLES, TABLES + 0x1000);
-        guest.cpu.ram.write(0x2000 + 8, directory | 7);
-        guest.cpu.ram.write(directory, table | 7);
+        guest.cpu.wiring.ram.write(0x2000 + 8, directory | 7);
+        guest.cpu.wiring.ram.write(directory, table | 7);
         for i in 0..8u64 {
-            guest.cpu.ram.write(table + 8 * i, (0x40_0000 + (i << 12)) | 7);
-            guest.cpu.ram.write(0x40_0000 + (i << 12), 0x1000 + i);
+            guest.cpu.wiring.ram.write(table + 8 * i, (0x40_0000 + (i << 12)) | 7);
+            guest.cpu.wiring.ram.write(0x40_0000 + (i << 12), 0x1000 + i);
         }
         let linear = 1u64 << 30;
         guest.code(64, |a| {
@@ -205,7 +205,7 @@ fn page_tables_that_change() {
 #[test]
 fn two_address_spaces() {
     everywhere(Mode::Long, |guest| {
-        let ram = guest.cpu.ram.clone();
+        let ram = guest.cpu.wiring.ram.clone();
         // Two roots that share the low memory and differ at 1 GiB.
         for space in 0..2u64 {
             let (pml4, pdpt, directory, table) = (
@@ -312,7 +312,7 @@ fn software_interrupts_push_the_flags_there_were() {
 #[test]
 fn protected_mode_without_and_with_paging() {
     everywhere(Mode::Protected, |guest| {
-        let ram = guest.cpu.ram.clone();
+        let ram = guest.cpu.wiring.ram.clone();
         // A directory of 4 MiB pages, and one table.
         for i in 0..4u32 {
             ram.write(TABLES + 4 * u64::from(i), i << 22 | 0x87);
@@ -396,7 +396,7 @@ fn protected_mode_without_and_with_paging() {
 #[test]
 fn from_real_mode_to_protected_mode() {
     everywhere(Mode::Real, |guest| {
-        let ram = guest.cpu.ram.clone();
+        let ram = guest.cpu.wiring.ram.clone();
         for (i, descriptor) in [0u64, 0x00cf_9b00_0000_ffff, 0x00cf_9300_0000_ffff].iter().enumerate() {
             ram.write(0x6000 + 8 * i as u64, *descriptor);
         }

@@ -87,7 +87,7 @@ const VALUES: &[u64] = &[
 
 fn attack(guest: &mut Guest, seed: u64, mode: Mode) {
     let mut random = Random::new(seed);
-    let ram = guest.cpu.ram.clone();
+    let ram = guest.cpu.wiring.ram.clone();
     // Tables, data and the stack hold entries that are almost right.
     for page in [TABLES, TABLES + 0x1000, DATA, STACK - 0x1000, LOG] {
         for i in 0..512 {
@@ -95,7 +95,7 @@ fn attack(guest: &mut Guest, seed: u64, mode: Mode) {
             ram.write(page + 8 * i, if random.one_in(8) { random.next() } else { entry });
         }
     }
-    let mut at = guest.cpu.rip;
+    let mut at = guest.cpu.arch.rip;
     for _ in 0..300 {
         // Often a value for a register first: RAX, RCX, RDX, RSI, RDI.
         if random.one_in(2) {
@@ -120,14 +120,14 @@ fn attack(guest: &mut Guest, seed: u64, mode: Mode) {
         at += piece.len() as u64;
     }
     // After an exception it goes on somewhere else in its code.
-    let further = if mode == Mode::Long { guest.cpu.rip + random.below(800) } else { 1 + random.below(8) };
-    guest.cpu.gpr[usize::from(cpu::state::reg::RBP)] = further;
+    let further = if mode == Mode::Long { guest.cpu.arch.rip + random.below(800) } else { 1 + random.below(8) };
+    guest.cpu.arch.gpr[usize::from(x86::reg::RBP)] = further;
     for round in 0..60 {
         if round % 7 == 3 {
             guest.bus.borrow_mut().interrupts.push_back((random.next() as u8) | 0x20);
         }
         if round % 11 == 5 {
-            guest.cpu.attend(cpu::state::attention::NMI);
+            guest.cpu.attend(cpu::arch::attention::NMI);
         }
         match guest.run(20_000) {
             Ok(Exit::Shutdown) => return,
@@ -147,7 +147,7 @@ fn a_hostile_guest_ends_itself_only() {
                 let ends = [(), ()].map(|()| {
                     let mut guest = Guest::new("icx", Some(config.clone()), mode);
                     attack(&mut guest, seed, mode);
-                    (guest.cpu.clock, guest.cpu.rip, guest.cpu.gpr)
+                    (guest.cpu.micro.clock, guest.cpu.arch.rip, guest.cpu.arch.gpr)
                 });
                 assert!(ends[0] == ends[1], "seed {seed} differs from itself under {config:?}");
                 seed += 1;

@@ -1,11 +1,11 @@
 //! The paravirtual interface: its protocol, what it saves, and guests that lie.
 
 use crate::common::*;
-use cpu::vmx::reason;
 use hypervisor::config::{Config, MmuMode};
 use hypervisor::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE, SIGNATURE, hypercall_code};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
+use x86::vmx::reason;
 
 /// Where guests keep their state page.
 const STATE: u64 = 0x60_0000;
@@ -64,7 +64,7 @@ fn cached_load(a: &mut CodeAssembler) -> Result<(), IcedError> {
 
 /// So many address spaces that differ at 1 GiB, where each has its number.
 fn spaces(guest: &mut Guest, count: u64) -> Vec<u64> {
-    let ram = guest.cpu.ram.clone();
+    let ram = guest.cpu.wiring.ram.clone();
     (0..count)
         .map(|space| {
             let tables = TABLES + (space << 14);
@@ -105,7 +105,7 @@ fn discovery() {
             a.hlt()
         });
         guest.finish();
-        let word = |i: u64| guest.cpu.ram.read::<u32>(DATA + 4 * i).unwrap();
+        let word = |i: u64| guest.cpu.wiring.ram.read::<u32>(DATA + 4 * i).unwrap();
         assert_eq!([word(0), word(1), word(2), word(3)], [0x4000_0001, SIGNATURE[0], SIGNATURE[1], SIGNATURE[2]]);
         let features = match (paravirt, mmu.is_tdp()) {
             (false, _) => 0,
@@ -146,7 +146,7 @@ fn hypercalls_go_through_the_page() {
         let results: Vec<i64> = (1..6).map(|i| guest.word(DATA + 8 * i) as i64).collect();
         assert_eq!(results, [0, 0, -22, -1000, -1000]);
         let mut page = [0; 4096];
-        assert!(guest.cpu.ram.read_bytes(HYPERCALLS, &mut page));
+        assert!(guest.cpu.wiring.ram.read_bytes(HYPERCALLS, &mut page));
         assert_eq!(page[..4], hypercall_code(false));
         assert!(page[4..].iter().all(|byte| *byte == 0xcc));
     }
@@ -183,14 +183,14 @@ fn cached_loads_do_not_exit() {
             a.hlt()
         });
         guest.finish();
-        assert_eq!(guest.cpu.gpr[10], roots[2]);
+        assert_eq!(guest.cpu.arch.gpr[10], roots[2]);
         if paravirt {
-            assert_eq!(guest.cpu.gpr[3], STATE | 1);
+            assert_eq!(guest.cpu.arch.gpr[3], STATE | 1);
         }
         for space in 0..3 {
             assert_eq!(guest.word(0x40_0008 + (space << 12)), 100);
         }
-        (guest.cpu.gpr[9], guest.exits(reason::CONTROL_REGISTER))
+        (guest.cpu.arch.gpr[9], guest.exits(reason::CONTROL_REGISTER))
     };
     let (with, without) = (loads(true), loads(false));
     assert_eq!(with.0, without.0);
@@ -266,7 +266,7 @@ fn changes_of_a_cached_directory_are_seen() {
         a.hlt()
     });
     guest.finish();
-    assert_eq!((guest.cpu.gpr[12], guest.cpu.gpr[13]), (0, 1));
+    assert_eq!((guest.cpu.arch.gpr[12], guest.cpu.arch.gpr[13]), (0, 1));
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn pages_that_are_not_memory_are_refused() {
             a.hlt()
         });
         guest.finish();
-        assert_eq!((guest.word(LOG), guest.cpu.gpr[0], guest.cpu.gpr[2]), (bad.len() as u64, 0, 0));
+        assert_eq!((guest.word(LOG), guest.cpu.arch.gpr[0], guest.cpu.arch.gpr[2]), (bad.len() as u64, 0, 0));
         assert!((0..bad.len() as u64).all(|i| guest.word(LOG + 32 + 32 * i) == 13));
     }
 }
@@ -306,9 +306,9 @@ fn another_version_is_refused_without_a_fault() {
             a.hlt()
         });
         guest.finish();
-        assert_eq!((guest.cpu.gpr[0], guest.word(LOG)), (0, 0));
-        assert_eq!(guest.cpu.ram.read::<u32>(STATE + 4), Some(1));
-        assert_eq!(guest.cpu.ram.read::<u32>(STATE + 0x50), Some(0));
+        assert_eq!((guest.cpu.arch.gpr[0], guest.word(LOG)), (0, 0));
+        assert_eq!(guest.cpu.wiring.ram.read::<u32>(STATE + 4), Some(1));
+        assert_eq!(guest.cpu.wiring.ram.read::<u32>(STATE + 0x50), Some(0));
     }
 }
 

@@ -6,11 +6,11 @@
 //! privilege levels; the interpreter notes what each step met.
 
 use crate::common::*;
-use cpu::state::TableRegister;
-use cpu::state::bits::*;
+use cpu::arch::TableRegister;
 use cpu::testing::Random;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
+use x86::control::*;
 
 /// Scripts: steps of 32 bytes (kind, two operands).
 const SCRIPT: u64 = 0x20_0000;
@@ -522,7 +522,7 @@ impl Author {
     /// Puts everything into a guest.
     fn install(&self, guest: &mut Guest) {
         let bits = if self.shape == Shape::Long { 64 } else { 32 };
-        let ram = guest.cpu.ram.clone();
+        let ram = guest.cpu.wiring.ram.clone();
         for frame in 0..32 {
             ram.write(DATA_FRAMES + frame * 4096 + RETURN, 0xc3u8);
         }
@@ -546,7 +546,7 @@ impl Author {
         for (number, descriptor) in user.iter().enumerate() {
             ram.write(GDT + 32 + number as u64 * 8, *descriptor);
         }
-        guest.cpu.gdtr = TableRegister { base: GDT, limit: 55 };
+        guest.cpu.arch.gdtr = TableRegister { base: GDT, limit: 55 };
         if bits == 64 {
             ram.write(TSS + 4, STACK);
         } else {
@@ -567,9 +567,9 @@ impl Author {
             ram.write(IDT + vector * width, (stub & 0xffff) | selector << 16 | rights << 32 | (stub >> 16) << 48);
         }
         let cpu = &mut guest.cpu;
-        cpu.gpr[usize::from(cpu::state::reg::RSI)] = SCRIPT;
-        cpu.gpr[usize::from(cpu::state::reg::RDI)] = NOTES;
-        cpu.gpr[9] = 2;
+        cpu.arch.gpr[usize::from(x86::reg::RSI)] = SCRIPT;
+        cpu.arch.gpr[usize::from(x86::reg::RDI)] = NOTES;
+        cpu.arch.gpr[9] = 2;
     }
 }
 

@@ -1,8 +1,10 @@
 //! What classes, families and kinds are called: in profiles (identifiers) and in reports (prose).
 
 use crate::event::{Class, Family, Kind};
-use crate::operation::{Operation, exit_reason_name};
+use crate::operation::Operation;
 use strum::EnumMessage;
+use x86::vmx::reason;
+use x86::{msr, vector};
 
 impl Class {
     /// The identifier used in profiles and in machine-readable output.
@@ -93,7 +95,7 @@ impl Kind {
             },
             Family::Syscall => if p == 0 { "SYSCALL" } else { "SYSENTER" }.to_owned(),
             Family::Sysret => if p == 0 { "SYSRET" } else { "SYSEXIT" }.to_owned(),
-            Family::Exception => match exception_mnemonic(p) {
+            Family::Exception => match u8::try_from(p).ok().and_then(vector::name) {
                 Some(mnemonic) => format!("exception {mnemonic}"),
                 None => format!("exception {p}"),
             },
@@ -122,7 +124,7 @@ impl Kind {
             },
             Family::Rdmsr | Family::Wrmsr => {
                 let op = if self.family == Family::Rdmsr { "RDMSR" } else { "WRMSR" };
-                match name.or_else(|| msr_name(p)) {
+                match name.or_else(|| msr::name(p)) {
                     Some(name) => format!("{op} {name}"),
                     None => format!("{op} {p:#x}"),
                 }
@@ -150,7 +152,7 @@ impl Kind {
     /// What a list of exits, or of a hypervisor's operations, calls the kind: [`Kind::describe`] without what all of them begin with.
     pub fn within_family(self, name: Option<&str>) -> String {
         match self.family {
-            Family::VmExit => exit_reason_name(self.param).map_or_else(|| self.param.to_string(), str::to_owned),
+            Family::VmExit => reason::name(self.param).map_or_else(|| self.param.to_string(), str::to_owned),
             Family::Operation => match Operation::from_index(self.param as usize) {
                 Some(operation) => operation.title().to_owned(),
                 None => format!("operation {}", self.param),
@@ -167,82 +169,6 @@ fn port(op: &str, port: u32, name: Option<&str>) -> String {
     }
 }
 
-/// The mnemonic of an exception vector.
-pub const fn exception_mnemonic(vector: u32) -> Option<&'static str> {
-    Some(match vector {
-        0 => "#DE",
-        1 => "#DB",
-        2 => "NMI",
-        3 => "#BP",
-        4 => "#OF",
-        5 => "#BR",
-        6 => "#UD",
-        7 => "#NM",
-        8 => "#DF",
-        10 => "#TS",
-        11 => "#NP",
-        12 => "#SS",
-        13 => "#GP",
-        14 => "#PF",
-        16 => "#MF",
-        17 => "#AC",
-        18 => "#MC",
-        19 => "#XM",
-        20 => "#VE",
-        21 => "#CP",
-        _ => return None,
-    })
-}
-
-/// Names of the MSRs that systems touch often, by index.
-const MSRS: &[(u32, &str)] = &[
-    (0x10, "IA32_TIME_STAMP_COUNTER"),
-    (0x1b, "IA32_APIC_BASE"),
-    (0x3a, "IA32_FEATURE_CONTROL"),
-    (0x3b, "IA32_TSC_ADJUST"),
-    (0x48, "IA32_SPEC_CTRL"),
-    (0x49, "IA32_PRED_CMD"),
-    (0x8b, "IA32_BIOS_SIGN_ID"),
-    (0x10a, "IA32_ARCH_CAPABILITIES"),
-    (0x10b, "IA32_FLUSH_CMD"),
-    (0x174, "IA32_SYSENTER_CS"),
-    (0x175, "IA32_SYSENTER_ESP"),
-    (0x176, "IA32_SYSENTER_EIP"),
-    (0x1a0, "IA32_MISC_ENABLE"),
-    (0x1d9, "IA32_DEBUGCTL"),
-    (0x277, "IA32_PAT"),
-    (0x2ff, "IA32_MTRR_DEF_TYPE"),
-    (0x6e0, "IA32_TSC_DEADLINE"),
-    (0x6e1, "IA32_PKRS"),
-    (0x802, "IA32_X2APIC_APICID"),
-    (0x808, "IA32_X2APIC_TPR"),
-    (0x80b, "IA32_X2APIC_EOI"),
-    (0x80d, "IA32_X2APIC_LDR"),
-    (0x80f, "IA32_X2APIC_SIVR"),
-    (0x828, "IA32_X2APIC_ESR"),
-    (0x830, "IA32_X2APIC_ICR"),
-    (0x832, "IA32_X2APIC_LVT_TIMER"),
-    (0x838, "IA32_X2APIC_INIT_COUNT"),
-    (0x839, "IA32_X2APIC_CUR_COUNT"),
-    (0x83e, "IA32_X2APIC_DIV_CONF"),
-    (0x83f, "IA32_X2APIC_SELF_IPI"),
-    (0xda0, "IA32_XSS"),
-    (0xc000_0080, "IA32_EFER"),
-    (0xc000_0081, "IA32_STAR"),
-    (0xc000_0082, "IA32_LSTAR"),
-    (0xc000_0083, "IA32_CSTAR"),
-    (0xc000_0084, "IA32_FMASK"),
-    (0xc000_0100, "IA32_FS_BASE"),
-    (0xc000_0101, "IA32_GS_BASE"),
-    (0xc000_0102, "IA32_KERNEL_GS_BASE"),
-    (0xc000_0103, "IA32_TSC_AUX"),
-];
-
-/// The name of an MSR, where it is a common one.
-pub fn msr_name(index: u32) -> Option<&'static str> {
-    MSRS.binary_search_by_key(&index, |entry| entry.0).ok().map(|at| MSRS[at].1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,13 +183,6 @@ mod tests {
     fn identifiers_are_unique_and_found_again() {
         assert!(Class::ALL.into_iter().all(|class| Class::from_name(class.name()) == Some(class)));
         assert!(Family::ALL.into_iter().all(|family| Family::from_name(family.name()) == Some(family)));
-    }
-
-    #[test]
-    fn msr_names_are_sorted_for_the_search() {
-        assert!(MSRS.is_sorted_by_key(|entry| entry.0));
-        assert_eq!(msr_name(0x6e0), Some("IA32_TSC_DEADLINE"));
-        assert_eq!(msr_name(0x6e2), None);
     }
 
     #[test]

@@ -159,87 +159,6 @@ impl Operation {
     }
 }
 
-/// Basic exit reasons (SDM vol. 3, appendix C), called what KVM calls them.
-const EXIT_REASONS: &[(u32, &str)] = &[
-    (0, "EXCEPTION_NMI"),
-    (1, "EXTERNAL_INTERRUPT"),
-    (2, "TRIPLE_FAULT"),
-    (3, "INIT_SIGNAL"),
-    (4, "SIPI_SIGNAL"),
-    (5, "IO_SMI"),
-    (6, "OTHER_SMI"),
-    (7, "INTERRUPT_WINDOW"),
-    (8, "NMI_WINDOW"),
-    (9, "TASK_SWITCH"),
-    (10, "CPUID"),
-    (11, "GETSEC"),
-    (12, "HLT"),
-    (13, "INVD"),
-    (14, "INVLPG"),
-    (15, "RDPMC"),
-    (16, "RDTSC"),
-    (17, "RSM"),
-    (18, "VMCALL"),
-    (19, "VMCLEAR"),
-    (20, "VMLAUNCH"),
-    (21, "VMPTRLD"),
-    (22, "VMPTRST"),
-    (23, "VMREAD"),
-    (24, "VMRESUME"),
-    (25, "VMWRITE"),
-    (26, "VMOFF"),
-    (27, "VMON"),
-    (28, "CR_ACCESS"),
-    (29, "DR_ACCESS"),
-    (30, "IO_INSTRUCTION"),
-    (31, "MSR_READ"),
-    (32, "MSR_WRITE"),
-    (33, "INVALID_STATE"),
-    (34, "MSR_LOAD_FAIL"),
-    (36, "MWAIT_INSTRUCTION"),
-    (37, "MONITOR_TRAP_FLAG"),
-    (39, "MONITOR_INSTRUCTION"),
-    (40, "PAUSE_INSTRUCTION"),
-    (41, "MCE_DURING_VMENTRY"),
-    (43, "TPR_BELOW_THRESHOLD"),
-    (44, "APIC_ACCESS"),
-    (45, "EOI_INDUCED"),
-    (46, "GDTR_IDTR"),
-    (47, "LDTR_TR"),
-    (48, "EPT_VIOLATION"),
-    (49, "EPT_MISCONFIG"),
-    (50, "INVEPT"),
-    (51, "RDTSCP"),
-    (52, "PREEMPTION_TIMER"),
-    (53, "INVVPID"),
-    (54, "WBINVD"),
-    (55, "XSETBV"),
-    (56, "APIC_WRITE"),
-    (57, "RDRAND"),
-    (58, "INVPCID"),
-    (59, "VMFUNC"),
-    (60, "ENCLS"),
-    (61, "RDSEED"),
-    (62, "PML_FULL"),
-    (63, "XSAVES"),
-    (64, "XRSTORS"),
-    (66, "SPP"),
-    (67, "UMWAIT"),
-    (68, "TPAUSE"),
-    (74, "BUS_LOCK"),
-    (75, "NOTIFY"),
-];
-
-/// The name of a basic exit reason.
-pub fn exit_reason_name(reason: u32) -> Option<&'static str> {
-    EXIT_REASONS.binary_search_by_key(&reason, |entry| entry.0).ok().map(|at| EXIT_REASONS[at].1)
-}
-
-/// The basic exit reason of that name.
-pub fn exit_reason(name: &str) -> Option<u32> {
-    EXIT_REASONS.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,12 +170,5 @@ mod tests {
         let mut titles = Operation::ALL.map(Operation::title);
         titles.sort_unstable();
         assert!(titles.windows(2).all(|pair| pair[0] != pair[1]));
-    }
-
-    #[test]
-    fn exit_reasons_are_sorted_for_the_search() {
-        assert!(EXIT_REASONS.is_sorted_by(|a, b| a.0 < b.0));
-        assert_eq!((exit_reason_name(48), exit_reason_name(35)), (Some("EPT_VIOLATION"), None));
-        assert!(EXIT_REASONS.iter().all(|(reason, name)| exit_reason(name) == Some(*reason)));
     }
 }

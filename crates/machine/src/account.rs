@@ -1,6 +1,6 @@
 //! The ledger of a machine's run: its charges with names and symbols.
 
-use crate::board::{MMIO_DEVICES, PORT_DEVICES};
+use crate::board::Board;
 use crate::linux;
 use crate::machine::Machine;
 use crate::platform::Platform;
@@ -45,7 +45,7 @@ impl Machine {
     /// The ledger, after [`Machine::run`].
     pub fn ledger(&self, symbols: &Symbols) -> Ledger {
         let recorder = self.recorder.borrow();
-        let clocks = self.vcpus.all.iter().map(|v| v.cpu.clock).collect();
+        let clocks = self.vcpus.all.iter().map(|v| v.cpu.micro.clock).collect();
         let mut header = match self.platform {
             Platform::Emulated => Header::priced(&self.profile, &self.profile.emulated_costs(), clocks),
             Platform::Bare | Platform::Hvm(_) => Header::new(&self.profile, clocks),
@@ -57,22 +57,20 @@ impl Machine {
         }
         header.metadata = facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         let mut ledger = Ledger::new(header, &recorder, symbols);
-        ledger.name_kinds(|kind| name(kind, &self.profile));
+        let board = self.board.borrow();
+        ledger.name_kinds(|kind| name(kind, &self.profile, &board));
         ledger
     }
 }
 
 /// Name of a kind whose parameter is a number of the board's or the decoder's.
-fn name(kind: Kind, profile: &Profile) -> Option<String> {
+fn name(kind: Kind, profile: &Profile, board: &Board) -> Option<String> {
     match kind.family {
         Family::PortIn | Family::PortOut => {
             let port = u16::try_from(kind.param).ok()?;
-            let (_, device) = PORT_DEVICES.iter().find(|(ports, _)| ports.contains(&port))?;
-            Some((*device).to_owned())
+            board.port_name(port).map(str::to_owned)
         }
-        Family::MmioRead | Family::MmioWrite => {
-            MMIO_DEVICES.get(kind.param as usize).map(|device| (*device).to_owned())
-        }
+        Family::MmioRead | Family::MmioWrite => board.memory_name(kind.param).map(str::to_owned),
         Family::Undefined => {
             let name = cpu::table::code_name(kind.param)?;
             let real = cpu::features::of_real_processor(kind.param, profile);

@@ -15,9 +15,9 @@ pub enum MachineError {
     /// Firmware's tables.
     #[error(transparent)]
     Firmware(#[from] crate::firmware::FirmwareError),
-    /// Too many devices.
+    /// The devices.
     #[error(transparent)]
-    Pci(#[from] crate::pci::PciError),
+    Board(#[from] crate::board::BoardError),
     /// More pages of tables than there can be.
     #[error("--mmu-pages {0} is too much: there are {max} pages, some of which are for other things", max = crate::tables::Tables::MOST_PAGES)]
     TablePages(u32),

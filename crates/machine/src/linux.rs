@@ -4,8 +4,8 @@ use crate::memory::{GuestRam, layout};
 use crate::vcpus::Vcpus;
 use cpu::state::Cpu;
 use ledger::symbols::{self, Kallsyms, Symbol};
+use x86::page::PAGE;
 
-const PAGE: u64 = 4096;
 /// Linear addresses of the kernel's image, wherever KASLR puts it: at a multiple of [`ALIGNMENT`].
 const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
 const ALIGNMENT: u64 = 2 << 20;
@@ -80,7 +80,7 @@ impl<'a> View<'a> {
         while !out.is_empty() {
             let n = out.len().min((PAGE - linear % PAGE) as usize);
             let (now, later) = out.split_at_mut(n);
-            if !self.look_up(linear).is_some_and(|physical| self.cpu.ram.read_bytes(physical, now)) {
+            if !self.look_up(linear).is_some_and(|physical| self.cpu.wiring.ram.read_bytes(physical, now)) {
                 return false;
             }
             (linear, out) = (linear.wrapping_add(n as u64), later);

@@ -7,12 +7,12 @@
 use crate::machine::{Host, Machine, Outcome, Poll};
 use crate::vcpus::Pause;
 use cpu::Cpu;
-use cpu::state::seg;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
 use ledger::Ticks;
 use ledger::symbols::Symbols;
 use std::fmt::Write;
 use std::time::Duration;
+use x86::{reg, seg};
 
 /// A stretch, in cycles.
 const STRETCH: u64 = 20_011;
@@ -184,11 +184,11 @@ struct Place {
 
 fn places(machine: &Machine) -> Vec<Place> {
     let place = |cpu: &Cpu| Place {
-        cpu: cpu.index,
-        rip: cpu.rip,
-        physical: cpu.fetch.physical | (cpu.code_linear() & 0xfff),
-        clock: cpu.clock,
-        width: if cpu.long64 { 64 } else { 32 },
+        cpu: cpu.wiring.index,
+        rip: cpu.arch.rip,
+        physical: cpu.engine.fetch.physical | (cpu.code_linear() & 0xfff),
+        clock: cpu.micro.clock,
+        width: if cpu.engine.long64 { 64 } else { 32 },
     };
     machine.vcpus.all.iter().map(|vcpu| place(&vcpu.cpu)).collect()
 }
@@ -198,7 +198,7 @@ impl Place {
     fn describe(&self, machine: &Machine) -> String {
         let mut text = format!("cpu {} before, at {:#x}, time {}:\n", self.cpu, self.rip, self.clock);
         let mut bytes = [0; 64];
-        if machine.vcpus.all[self.cpu].cpu.ram.read_bytes(self.physical, &mut bytes) {
+        if machine.vcpus.all[self.cpu].cpu.wiring.ram.read_bytes(self.physical, &mut bytes) {
             let mut formatter = GasFormatter::new();
             let decoder = Decoder::with_ip(self.width, &bytes, self.rip, DecoderOptions::NONE);
             for instruction in decoder.into_iter().take(12) {
@@ -215,48 +215,46 @@ impl Place {
 }
 
 fn differences(a: &Cpu, b: &Cpu, text: &mut String) {
-    const NAMES: [&str; 16] =
-        ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
     let mut differ = |name: &str, a: u64, b: u64| {
         if a != b {
             let _ = writeln!(text, "{name}: {a:#x}, translated {b:#x}");
         }
     };
-    for (number, name) in NAMES.iter().enumerate() {
-        differ(name, a.gpr[number], b.gpr[number]);
+    for (number, name) in reg::NAMES.iter().enumerate() {
+        differ(name, a.arch.gpr[number], b.arch.gpr[number]);
     }
-    differ("rip", a.rip, b.rip);
+    differ("rip", a.arch.rip, b.arch.rip);
     differ("rflags", a.rflags(), b.rflags());
-    differ("clock", a.clock, b.clock);
-    differ("attention", u64::from(a.attention), u64::from(b.attention));
-    differ("cpl", u64::from(a.cpl), u64::from(b.cpl));
-    differ("cr0", a.cr0, b.cr0);
-    differ("cr2", a.cr2, b.cr2);
-    differ("cr3", a.cr3, b.cr3);
-    differ("cr4", a.cr4, b.cr4);
-    differ("mxcsr", u64::from(a.vector.mxcsr), u64::from(b.vector.mxcsr));
+    differ("clock", a.micro.clock, b.micro.clock);
+    differ("attention", u64::from(a.arch.attention), u64::from(b.arch.attention));
+    differ("cpl", u64::from(a.arch.cpl), u64::from(b.arch.cpl));
+    differ("cr0", a.arch.cr0, b.arch.cr0);
+    differ("cr2", a.arch.cr2, b.arch.cr2);
+    differ("cr3", a.arch.cr3, b.arch.cr3);
+    differ("cr4", a.arch.cr4, b.arch.cr4);
+    differ("mxcsr", u64::from(a.arch.vector.mxcsr), u64::from(b.arch.vector.mxcsr));
     for number in 0..16 {
         for word in 0..4 {
-            differ(&format!("ymm{number}[{word}]"), a.vector.ymm[number][word], b.vector.ymm[number][word]);
+            differ(&format!("ymm{number}[{word}]"), a.arch.vector.ymm[number][word], b.arch.vector.ymm[number][word]);
         }
     }
     for number in 0..8 {
-        differ(&format!("x87 r{number}"), a.x87.regs[number].significand, b.x87.regs[number].significand);
-        let signs = (a.x87.regs[number].sign_exponent, b.x87.regs[number].sign_exponent);
+        differ(&format!("x87 r{number}"), a.arch.x87.regs[number].significand, b.arch.x87.regs[number].significand);
+        let signs = (a.arch.x87.regs[number].sign_exponent, b.arch.x87.regs[number].sign_exponent);
         differ(&format!("x87 r{number} exponent"), u64::from(signs.0), u64::from(signs.1));
     }
-    differ("x87 control", u64::from(a.x87.control), u64::from(b.x87.control));
-    differ("x87 opcode", u64::from(a.x87.opcode), u64::from(b.x87.opcode));
-    differ("x87 instruction", a.x87.ip, b.x87.ip);
-    differ("x87 data", a.x87.dp, b.x87.dp);
-    differ("x87 code segment", u64::from(a.x87.cs), u64::from(b.x87.cs));
-    differ("x87 data segment", u64::from(a.x87.ds), u64::from(b.x87.ds));
-    differ("x87 status", u64::from(a.x87.status), u64::from(b.x87.status));
-    differ("x87 tags", u64::from(a.x87.tags), u64::from(b.x87.tags));
+    differ("x87 control", u64::from(a.arch.x87.control), u64::from(b.arch.x87.control));
+    differ("x87 opcode", u64::from(a.arch.x87.opcode), u64::from(b.arch.x87.opcode));
+    differ("x87 instruction", a.arch.x87.ip, b.arch.x87.ip);
+    differ("x87 data", a.arch.x87.dp, b.arch.x87.dp);
+    differ("x87 code segment", u64::from(a.arch.x87.cs), u64::from(b.arch.x87.cs));
+    differ("x87 data segment", u64::from(a.arch.x87.ds), u64::from(b.arch.x87.ds));
+    differ("x87 status", u64::from(a.arch.x87.status), u64::from(b.arch.x87.status));
+    differ("x87 tags", u64::from(a.arch.x87.tags), u64::from(b.arch.x87.tags));
     for number in [seg::ES, seg::CS, seg::SS, seg::DS, seg::FS, seg::GS] {
         let number = usize::from(number);
-        differ(&format!("segment {number} base"), a.seg[number].base, b.seg[number].base);
-        let selectors = (a.seg[number].selector, b.seg[number].selector);
+        differ(&format!("segment {number} base"), a.arch.seg[number].base, b.arch.seg[number].base);
+        let selectors = (a.arch.seg[number].selector, b.arch.seg[number].selector);
         differ(&format!("segment {number}"), u64::from(selectors.0), u64::from(selectors.1));
     }
 }

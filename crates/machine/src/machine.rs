@@ -223,7 +223,7 @@ impl Machine {
         let processor_ram = processor_ram(&ram, tables.as_ref());
         let cpus = (0..config.cpus).map(|index| {
             let mut cpu = Cpu::new(index, model.clone(), processor_ram.clone(), board.clone(), recorder.clone());
-            cpu.processors = config.cpus as u32;
+            cpu.wiring.processors = config.cpus as u32;
             cpu
         });
         let hypervisor = match &config.platform {
@@ -320,7 +320,7 @@ impl Machine {
         if let Some(first) = self.vcpus.all.first() {
             self.taken = self.vcpus.cache.taken();
             // What is left to do needs memory of its own.
-            self.vcpus.cache.release(&first.cpu.ram, &mut self.recorder.borrow_mut());
+            self.vcpus.cache.release(&first.cpu.wiring.ram, &mut self.recorder.borrow_mut());
             self.recorder.borrow_mut().settle();
         }
     }
@@ -419,7 +419,7 @@ impl Machine {
     fn follow_host(&mut self, started: Instant) {
         let now = self.host_ticks(started);
         for vcpu in &mut self.vcpus.all {
-            vcpu.cpu.clock = vcpu.cpu.clock.max(now);
+            vcpu.cpu.micro.clock = vcpu.cpu.micro.clock.max(now);
         }
         self.board.borrow_mut().advance(now);
     }
@@ -429,7 +429,7 @@ impl Machine {
         let mut facts = self.names.clone();
         facts.extend(self.description.iter().cloned());
         facts.insert(0, ("processors", format!("{} x {}", self.vcpus.all.len(), self.profile.title)));
-        facts.push(("entry", format!("{:#x}", self.vcpus.all[0].cpu.rip)));
+        facts.push(("entry", format!("{:#x}", self.vcpus.all[0].cpu.arch.rip)));
         facts.extend(
             self.ram
                 .e820()

@@ -12,6 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use x86::page::PAGE;
 
 use thiserror::Error;
 use vm_memory::bitmap::{Bitmap, RefSlice, WithBitmapSlice};
@@ -50,7 +51,6 @@ pub mod layout {
     pub const LOCAL_APIC: u64 = 0xfee0_0000;
 }
 
-const PAGE: u64 = 4096;
 /// Ranges held by the log before it is made compact for the first time.
 const LOG_RANGES: usize = 1024;
 

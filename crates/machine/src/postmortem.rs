@@ -5,6 +5,7 @@ use crate::vcpus::Activity;
 use cpu::Cpu;
 use ledger::symbols::Symbols;
 use std::fmt;
+use x86::reg;
 
 /// One processor's state.
 #[derive(Clone, Debug)]
@@ -31,9 +32,6 @@ pub struct Place {
     pub control: [u64; 4],
 }
 
-const NAMES: [&str; 16] =
-    ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
-
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let doing = match self.activity {
@@ -53,7 +51,7 @@ impl fmt::Display for Place {
         for byte in &self.code {
             write!(f, " {byte:02x}")?;
         }
-        for (i, (name, value)) in NAMES.iter().zip(self.registers).enumerate() {
+        for (i, (name, value)) in reg::NAMES.iter().zip(self.registers).enumerate() {
             write!(f, "{}{name:>4}={value:016x}", if i % 4 == 0 { "\n " } else { "" })?;
         }
         let [cr0, cr2, cr3, cr4] = self.control;
@@ -66,22 +64,22 @@ impl Machine {
     pub fn places(&self, symbols: &Symbols) -> Vec<Place> {
         let place = |(number, vcpu): (usize, &crate::vcpus::Vcpu)| {
             let cpu = &vcpu.cpu;
-            let symbol = symbols.find(cpu.cr3 & !0xfff, cpu.rip);
+            let symbol = symbols.find(cpu.arch.cr3 & !0xfff, cpu.arch.rip);
             Place {
                 cpu: number,
                 activity: vcpu.activity,
-                rip: cpu.rip,
-                symbol: symbol.map(|s| format!("{}+{:#x}", s.name, cpu.rip - s.start)),
+                rip: cpu.arch.rip,
+                symbol: symbol.map(|s| format!("{}+{:#x}", s.name, cpu.arch.rip - s.start)),
                 code: code(cpu),
-                cpl: cpu.cpl,
-                bits: match cpu.mode & 3 {
+                cpl: cpu.arch.cpl,
+                bits: match cpu.engine.mode & 3 {
                     0 => 16,
                     1 => 32,
                     _ => 64,
                 },
-                registers: std::array::from_fn(|i| cpu.gpr[i]),
+                registers: std::array::from_fn(|i| cpu.arch.gpr[i]),
                 rflags: cpu.rflags(),
-                control: [cpu.cr0, cpu.cr2, cpu.cr3, cpu.cr4],
+                control: [cpu.arch.cr0, cpu.arch.cr2, cpu.arch.cr3, cpu.arch.cr4],
             }
         };
         self.vcpus.all.iter().enumerate().map(place).collect()
@@ -93,7 +91,7 @@ fn code(cpu: &Cpu) -> Vec<u8> {
     let start = cpu.code_linear();
     let byte = |i: u64| {
         let address = cpu.look_up(start.wrapping_add(i))?;
-        cpu.ram.read::<u8>(address)
+        cpu.wiring.ram.read::<u8>(address)
     };
     (0..15).map_while(byte).collect()
 }

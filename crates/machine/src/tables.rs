@@ -7,8 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use vm_memory::mmap::{MmapRegion, MmapRegionBuilder};
-
-const PAGE: u64 = 4096;
+use x86::page::PAGE;
 
 /// The pages. Clones share them.
 #[derive(Clone)]

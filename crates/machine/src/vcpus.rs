@@ -9,13 +9,14 @@ use crate::board::{Board, Ending};
 use crate::loader::Entry;
 use crate::memory::GuestRam;
 use crate::tasks::Tasks;
+use cpu::arch::{Segment, TableRegister, attention};
 use cpu::cache::BlockCache;
-use cpu::state::{Segment, TableRegister, attention, reg, seg};
 use cpu::{Cpu, Exit};
 use hypervisor::Hypervisor;
 use ledger::{Family, Kind, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
+use x86::{reg, seg};
 
 /// How far one processor may run ahead of the others, in cycles.
 const QUANTUM_CYCLES: u64 = 20_000;
@@ -54,21 +55,21 @@ impl Vcpu {
     /// Whether an external interrupt would wake it.
     fn heeds_interrupts(&self) -> bool {
         match self.activity {
-            Activity::Halted => self.cpu.flags & cpu::flags::IF != 0,
-            Activity::Mwait { masked } => masked || self.cpu.flags & cpu::flags::IF != 0,
+            Activity::Halted => self.cpu.arch.flags & x86::flags::IF != 0,
+            Activity::Mwait { masked } => masked || self.cpu.arch.flags & x86::flags::IF != 0,
             Activity::Running | Activity::WaitingForStartup => false,
         }
     }
 
     /// Whether it sleeps and its NMI wakes it.
     fn heeds_nmi(&self) -> bool {
-        let pending = self.cpu.attention & attention::NMI != 0 && !self.cpu.nmi_blocked;
+        let pending = self.cpu.arch.attention & attention::NMI != 0 && !self.cpu.arch.nmi_blocked;
         pending && matches!(self.activity, Activity::Halted | Activity::Mwait { .. })
     }
 
     /// Whether it waits in MWAIT for a write that has come.
     fn line_written(&self) -> bool {
-        matches!(self.activity, Activity::Mwait { .. }) && self.cpu.ram.monitor(self.cpu.index).is_none()
+        matches!(self.activity, Activity::Mwait { .. }) && self.cpu.wiring.ram.monitor(self.cpu.wiring.index).is_none()
     }
 
     /// Runs the guest, or the processor itself.
@@ -94,9 +95,9 @@ impl Vcpu {
 
     /// Ends HLT or MWAIT at time `now`; it is charged its sleep.
     fn wake(&mut self, now: Ticks) {
-        let asleep = now.saturating_sub(self.cpu.clock);
+        let asleep = now.saturating_sub(self.cpu.micro.clock);
         self.cpu.charge_ticks(Kind::new(Family::Halt, 0), 1, asleep);
-        self.cpu.ram.disarm_monitor(self.cpu.index);
+        self.cpu.wiring.ram.disarm_monitor(self.cpu.wiring.index);
         self.activity = Activity::Running;
     }
 }
@@ -163,8 +164,8 @@ impl Vcpus {
     /// The run is over: its open regions end, and the guest can be looked at.
     pub fn finish(&mut self) {
         if let Some(first) = self.all.first() {
-            let now = self.all.iter().map(|vcpu| vcpu.cpu.clock).max().unwrap_or_default();
-            self.tasks.finish(&mut first.cpu.recorder.borrow_mut(), now);
+            let now = self.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default();
+            self.tasks.finish(&mut first.cpu.wiring.recorder.borrow_mut(), now);
         }
         self.show_guest();
     }
@@ -192,31 +193,31 @@ impl Vcpus {
             rights: s.rights,
             selector: s.selector,
         };
-        cpu.cr0 = entry.cr0;
-        cpu.cr3 = entry.cr3;
-        cpu.cr4 = entry.cr4;
-        cpu.msr.efer = entry.efer;
-        cpu.gdtr = TableRegister { base: entry.gdt.base, limit: entry.gdt.limit };
-        cpu.idtr = TableRegister { base: entry.idt.base, limit: entry.idt.limit };
+        cpu.arch.cr0 = entry.cr0;
+        cpu.arch.cr3 = entry.cr3;
+        cpu.arch.cr4 = entry.cr4;
+        cpu.arch.msr.efer = entry.efer;
+        cpu.arch.gdtr = TableRegister { base: entry.gdt.base, limit: entry.gdt.limit };
+        cpu.arch.idtr = TableRegister { base: entry.idt.base, limit: entry.idt.limit };
         for number in [seg::ES, seg::SS, seg::DS, seg::FS, seg::GS] {
-            cpu.seg[usize::from(number)] = segment(&entry.data);
+            cpu.arch.seg[usize::from(number)] = segment(&entry.data);
         }
-        cpu.seg[usize::from(seg::CS)] = segment(&entry.cs);
-        cpu.tr = segment(&entry.tr);
-        cpu.gpr = [0; 32];
-        cpu.gpr[usize::from(reg::RAX)] = entry.rax;
-        cpu.gpr[usize::from(reg::RBX)] = entry.rbx;
-        cpu.gpr[usize::from(reg::RSI)] = entry.rsi;
-        cpu.rip = entry.rip;
+        cpu.arch.seg[usize::from(seg::CS)] = segment(&entry.cs);
+        cpu.arch.tr = segment(&entry.tr);
+        cpu.arch.gpr = [0; 32];
+        cpu.arch.gpr[usize::from(reg::RAX)] = entry.rax;
+        cpu.arch.gpr[usize::from(reg::RBX)] = entry.rbx;
+        cpu.arch.gpr[usize::from(reg::RSI)] = entry.rsi;
+        cpu.arch.rip = entry.rip;
         cpu.set_rflags(entry.rflags);
-        cpu.tlb.flush_all();
+        cpu.micro.tlb.flush_all();
         cpu.mode_changed();
         cpu.mapping_changed();
     }
 
     /// The time all processors have reached.
     pub fn now(&self) -> Ticks {
-        let running = self.all.iter().filter(|v| v.activity == Activity::Running).map(|v| v.cpu.clock).min();
+        let running = self.all.iter().filter(|v| v.activity == Activity::Running).map(|v| v.cpu.micro.clock).min();
         running.unwrap_or_else(|| self.board.borrow().now())
     }
 
@@ -240,7 +241,7 @@ impl Vcpus {
                     None => continue,
                 }
             };
-            let now = self.all[index].cpu.clock;
+            let now = self.all[index].cpu.micro.clock;
             if now >= self.slice_end {
                 return Pause::Slice;
             }
@@ -263,7 +264,7 @@ impl Vcpus {
         let mut woken = false;
         for (index, vcpu) in self.all.iter_mut().enumerate() {
             match vcpu.activity {
-                Activity::Running => board.advance_timer(index, vcpu.cpu.clock),
+                Activity::Running => board.advance_timer(index, vcpu.cpu.micro.clock),
                 _ => {
                     let Some(event) = board.timer_event(index).filter(|event| *event <= now) else { continue };
                     board.advance_timer(index, event);
@@ -286,14 +287,14 @@ impl Vcpus {
 
     fn furthest_behind(&self) -> Option<usize> {
         let running = self.all.iter().enumerate().filter(|(_, v)| v.activity == Activity::Running);
-        running.min_by_key(|(i, v)| (v.cpu.clock, *i)).map(|(i, _)| i)
+        running.min_by_key(|(i, v)| (v.cpu.micro.clock, *i)).map(|(i, _)| i)
     }
 
     /// Until when one processor may run: the next event on the board, and not too far ahead of the others.
     fn horizon(&self, index: usize) -> Ticks {
         let others = self.all.iter().enumerate().filter(|(i, v)| *i != index && v.activity == Activity::Running);
         let quantum = QUANTUM_CYCLES * ledger::TICKS_PER_CYCLE;
-        let furthest = others.map(|(_, v)| v.cpu.clock + quantum).min().unwrap_or(Ticks::MAX);
+        let furthest = others.map(|(_, v)| v.cpu.micro.clock + quantum).min().unwrap_or(Ticks::MAX);
         let event = self.next_event(|i, v| i == index || v.activity != Activity::Running).unwrap_or(Ticks::MAX);
         furthest.min(event).min(self.slice_end)
     }
@@ -304,7 +305,7 @@ impl Vcpus {
         if interrupt {
             vcpu.cpu.attend(attention::INTR);
         } else {
-            vcpu.cpu.attention &= !attention::INTR;
+            vcpu.cpu.arch.attention &= !attention::INTR;
         }
         loop {
             match vcpu.run(self.hypervisor.as_mut(), &mut self.cache, deadline) {
@@ -319,7 +320,7 @@ impl Vcpus {
                 Ok(Exit::Halt) => vcpu.activity = Activity::Halted,
                 Ok(Exit::Mwait { masked }) => vcpu.activity = Activity::Mwait { masked },
                 Ok(Exit::Shutdown) => return Some(Pause::TripleFault(index)),
-                Ok(Exit::Vm) => return Some(Pause::UnhandledExit(index, vcpu.cpu.vm_exit.reason)),
+                Ok(Exit::Vm) => return Some(Pause::UnhandledExit(index, vcpu.cpu.arch.vm_exit.reason)),
                 Err(failure) => {
                     self.failure = Some(failure);
                     return Some(Pause::Failed(index));
@@ -328,7 +329,7 @@ impl Vcpus {
             break;
         }
         self.tasks.look(&mut vcpu.cpu, &mut self.cache);
-        let now = vcpu.cpu.clock;
+        let now = vcpu.cpu.micro.clock;
         self.device_writes();
         self.monitors(now);
         self.marks();
@@ -347,7 +348,7 @@ impl Vcpus {
 
     /// Wakes processors whose monitored line was written, by a processor or a device, at time `now`.
     fn monitors(&mut self, now: Ticks) {
-        if self.all[0].cpu.ram.take_triggered() {
+        if self.all[0].cpu.wiring.ram.take_triggered() {
             for vcpu in self.all.iter_mut().filter(|vcpu| vcpu.line_written()) {
                 vcpu.wake(now);
             }
@@ -392,8 +393,8 @@ impl Vcpus {
                     vcpu.activity = Activity::WaitingForStartup;
                 }
                 // One may be served while another is latched; more are lost (SDM vol. 3, 6.7.1).
-                let most = if vcpu.cpu.nmi_blocked { 1u8 } else { 2 };
-                let latched = u8::from(vcpu.cpu.attention & attention::NMI != 0);
+                let most = if vcpu.cpu.arch.nmi_blocked { 1u8 } else { 2 };
+                let latched = u8::from(vcpu.cpu.arch.attention & attention::NMI != 0);
                 vcpu.nmis = vcpu.nmis.saturating_add(lapic.take_nmis()).min(most.saturating_sub(latched));
                 let startup = lapic.take_startup();
                 if let (Some(page), Activity::WaitingForStartup) = (startup, vcpu.activity) {
@@ -402,7 +403,7 @@ impl Vcpus {
                     vcpu.activity = Activity::Running;
                 }
             }
-            if vcpu.nmis != 0 && vcpu.cpu.attention & attention::NMI == 0 {
+            if vcpu.nmis != 0 && vcpu.cpu.arch.attention & attention::NMI == 0 {
                 vcpu.nmis -= 1;
                 vcpu.cpu.attend(attention::NMI);
             }
@@ -429,11 +430,11 @@ impl Vcpus {
             vcpu.nmis = 0;
         }
         let Some(Vcpu { cpu, activity, .. }) = self.all.first_mut() else { return Some(Pause::Stuck) };
-        let vector = cpu.ram.read::<u32>(acpi::WAKING_VECTOR).unwrap_or_default();
-        let asleep = board.now().saturating_sub(cpu.clock);
+        let vector = cpu.wiring.ram.read::<u32>(acpi::WAKING_VECTOR).unwrap_or_default();
+        let asleep = board.now().saturating_sub(cpu.micro.clock);
         cpu.charge_ticks(Kind::new(Family::Halt, 0), 1, asleep);
-        cpu.seg[usize::from(seg::CS)] = Segment::real((vector >> 4) as u16, true);
-        cpu.rip = u64::from(vector & 0xf);
+        cpu.arch.seg[usize::from(seg::CS)] = Segment::real((vector >> 4) as u16, true);
+        cpu.arch.rip = u64::from(vector & 0xf);
         cpu.mode_changed();
         cpu.mapping_changed();
         *activity = Activity::Running;
@@ -461,9 +462,9 @@ impl Vcpus {
 /// A start-up IPI: real mode at the given page (SDM vol. 3, 9.4.3).
 fn start(cpu: &mut Cpu, page: u8, now: Ticks) {
     let selector = u16::from(page) << 8;
-    cpu.seg[usize::from(seg::CS)] = Segment::real(selector, true);
-    cpu.rip = 0;
-    let idle = now.saturating_sub(cpu.clock);
+    cpu.arch.seg[usize::from(seg::CS)] = Segment::real(selector, true);
+    cpu.arch.rip = 0;
+    let idle = now.saturating_sub(cpu.micro.clock);
     cpu.charge_ticks(Kind::new(Family::Halt, 0), 0, idle);
     cpu.mode_changed();
 }

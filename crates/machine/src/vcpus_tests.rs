@@ -50,8 +50,8 @@ fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
         let start = 0x1000 * (index as u64 + 1);
         assert!(ram.write(start, program));
         let mut cpu = Cpu::new(index, model.clone(), view.clone(), board.clone(), recorder.clone());
-        cpu.seg[usize::from(seg::CS)] = Segment::real(0, true);
-        cpu.rip = start;
+        cpu.arch.seg[usize::from(seg::CS)] = Segment::real(0, true);
+        cpu.arch.rip = start;
         cpu.mode_changed();
         cpu
     });
@@ -73,7 +73,7 @@ fn a_write_by_another_processor_ends_mwait_at_the_time_of_the_write() {
         let (mut vcpus, ram, _) = machine(&programs);
         assert_eq!(vcpus.run(), Pause::Stuck);
         assert_eq!(byte(&ram, 0x3100), 1);
-        let clocks = [vcpus.all[waiter].cpu.clock, vcpus.all[1 - waiter].cpu.clock];
+        let clocks = [vcpus.all[waiter].cpu.micro.clock, vcpus.all[1 - waiter].cpu.micro.clock];
         assert!(
             clocks.iter().all(|clock| (DELAY..4 * DELAY).contains(&(clock / ledger::TICKS_PER_CYCLE))),
             "{clocks:?}"
@@ -144,7 +144,7 @@ fn the_alarm_wakes_a_suspended_machine_at_its_waking_vector() {
     };
     assert_eq!(last, Pause::Stuck);
     assert_eq!((byte(&ram, 0x3100), board.borrow().suspended()), (1, false));
-    assert_eq!((vcpus.all[0].cpu.seg[1].selector, vcpus.all[0].cpu.rip), (0x234, 5 + WAKER.len() as u64));
+    assert_eq!((vcpus.all[0].cpu.arch.seg[1].selector, vcpus.all[0].cpu.arch.rip), (0x234, 5 + WAKER.len() as u64));
     let skx = Profile::find("skx").unwrap().tsc_hz.value;
-    assert!(vcpus.all[0].cpu.clock / ledger::TICKS_PER_CYCLE > skx / 2, "the rest of a second");
+    assert!(vcpus.all[0].cpu.micro.clock / ledger::TICKS_PER_CYCLE > skx / 2, "the rest of a second");
 }

@@ -7,8 +7,8 @@
 
 use crate::machine::{Machine, Outcome};
 use cpu::Cpu;
-use cpu::state::reg;
 use ledger::symbols::Symbols;
+use x86::reg;
 
 /// Functions of Linux that are on the stack of a kernel that panics.
 const PANIC: [&str; 3] = ["panic", "vpanic", "nmi_panic"];
@@ -70,7 +70,7 @@ impl Machine {
     }
 
     fn cause_by(&self, name: impl Fn(u64) -> Option<String>) -> Cause {
-        let kernels = || self.vcpus.all.iter().map(|vcpu| &vcpu.cpu).filter(|cpu| cpu.cpl == 0);
+        let kernels = || self.vcpus.all.iter().map(|vcpu| &vcpu.cpu).filter(|cpu| cpu.arch.cpl == 0);
         // Compilers put what is rarely executed into a part of its own: `panic.cold`.
         let on_a_stack = |wanted: &[&str]| {
             // A call may be the last instruction of a function: where it returns to is the next one's then.
@@ -92,14 +92,14 @@ impl Machine {
 
 /// The words of a processor's stack, from its top to the end of what is mapped.
 fn stack(cpu: &Cpu) -> impl Iterator<Item = u64> + '_ {
-    let size = if cpu.long64 { 8 } else { 4 };
-    let top = cpu.gpr[usize::from(reg::RSP)] & !(size - 1);
+    let size = if cpu.engine.long64 { 8 } else { 4 };
+    let top = cpu.arch.gpr[usize::from(reg::RSP)] & !(size - 1);
     (0..LARGEST_STACK / size).map_while(move |word| {
         let linear = top.checked_add(word * size)?;
         let mut bytes = [0; 8];
         let word = bytes.get_mut(..size as usize)?;
         let physical = cpu.look_up(linear)?;
-        cpu.ram.read_bytes(physical, word).then(|| u64::from_le_bytes(bytes))
+        cpu.wiring.ram.read_bytes(physical, word).then(|| u64::from_le_bytes(bytes))
     })
 }
 

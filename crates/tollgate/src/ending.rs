@@ -120,7 +120,7 @@ pub fn conclude(
             "status": ending.status,
             "workload_status": asked,
             "virtual_seconds": machine.seconds(),
-            "clocks": machine.vcpus.all.iter().map(|v| v.cpu.clock).collect::<Vec<_>>(),
+            "clocks": machine.vcpus.all.iter().map(|v| v.cpu.micro.clock).collect::<Vec<_>>(),
             "memory": memory::report(machine.taken),
             "lacking": lacking.iter().map(|what| serde_json::json!({
                 "mnemonic": what.mnemonic, "extensions": what.extensions, "count": what.count,

@@ -1,11 +1,13 @@
 //! The guests' memory before they start: tables in each mode, handlers that go on after the code that they interrupt.
 
 use cpu::Cpu;
-use cpu::state::{Segment, TableRegister, bits::*, reg, rights, seg};
+use cpu::arch::{Segment, TableRegister};
 use cpu::testing::{assemble, set_flat_segments, set_long_mode};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use std::cell::OnceCell;
+use x86::control::*;
+use x86::{reg, rights, seg};
 
 /// Bytes of guest memory.
 pub const RAM: u64 = 4 << 20;
@@ -83,51 +85,51 @@ impl Mode {
 
 /// Puts the processor and its memory into a mode.
 pub fn prepare(cpu: &mut Cpu, mode: Mode, user: bool) {
-    let ram = cpu.ram.clone();
+    let ram = cpu.wiring.ram.clone();
     let cpl = if user { 3 } else { 0 };
     page_tables(cpu, mode);
     match mode {
         Mode::Real => {
-            cpu.cr0 = CR0_ET;
+            cpu.arch.cr0 = CR0_ET;
             for i in 0..6 {
-                cpu.seg[i] = Segment::real(0, i == usize::from(seg::CS));
+                cpu.arch.seg[i] = Segment::real(0, i == usize::from(seg::CS));
             }
-            cpu.seg[usize::from(seg::CS)] = Segment::real((REAL_CODE >> 4) as u16, true);
+            cpu.arch.seg[usize::from(seg::CS)] = Segment::real((REAL_CODE >> 4) as u16, true);
         }
         Mode::Long => {
             set_long_mode(cpu, TABLES, cpl, true);
-            cpu.cr4 &= !CR4_OSXSAVE;
-            cpu.xcr0 = 1;
+            cpu.arch.cr4 &= !CR4_OSXSAVE;
+            cpu.arch.xcr0 = 1;
         }
         _ => {
-            cpu.cr0 = CR0_PE | CR0_ET | CR0_NE;
+            cpu.arch.cr0 = CR0_PE | CR0_ET | CR0_NE;
             set_flat_segments(cpu, cpl, rights::DB);
             if mode != Mode::Protected {
-                cpu.cr0 |= CR0_PG | CR0_WP;
-                cpu.cr3 = TABLES;
-                cpu.cr4 = if mode == Mode::Pae { CR4_PAE } else { CR4_PSE };
+                cpu.arch.cr0 |= CR0_PG | CR0_WP;
+                cpu.arch.cr3 = TABLES;
+                cpu.arch.cr4 = if mode == Mode::Pae { CR4_PAE } else { CR4_PSE };
             }
             for i in 0..4 {
-                cpu.pdpte[i as usize] = if mode == Mode::Pae { ram.read(TABLES + 8 * i).unwrap_or(0) } else { 0 };
+                cpu.arch.pdpte[i as usize] = if mode == Mode::Pae { ram.read(TABLES + 8 * i).unwrap_or(0) } else { 0 };
             }
         }
     }
-    cpu.gpr = [0; 32];
-    cpu.gpr[usize::from(reg::RSP)] = if mode == Mode::Real { 0x7000 } else { STACK };
-    cpu.rip = if mode == Mode::Real { 0 } else { CODE };
+    cpu.arch.gpr = [0; 32];
+    cpu.arch.gpr[usize::from(reg::RSP)] = if mode == Mode::Real { 0x7000 } else { STACK };
+    cpu.arch.rip = if mode == Mode::Real { 0 } else { CODE };
     cpu.set_rflags(2);
     descriptors(cpu, mode, user);
     // Registration of the state page: version, size.
     ram.write(STATE, 1u32);
     ram.write(STATE + 8, 0x58u32);
     ram.write_bytes(HYPERCALLS, &[0x0f, 0x01, 0xc1, 0xc3]);
-    cpu.tlb.flush_all();
+    cpu.micro.tlb.flush_all();
     cpu.mapping_changed();
     cpu.mode_changed();
 }
 
 fn page_tables(cpu: &mut Cpu, mode: Mode) {
-    let ram = cpu.ram.clone();
+    let ram = cpu.wiring.ram.clone();
     let table = |n: u64| TABLES + n * 0x1000;
     match mode {
         Mode::Real | Mode::Protected | Mode::Legacy => {
@@ -164,7 +166,7 @@ fn page_tables(cpu: &mut Cpu, mode: Mode) {
 
 /// Selectors: code and data of both levels as flat segments have them, then a task.
 fn descriptors(cpu: &mut Cpu, mode: Mode, user: bool) {
-    let ram = cpu.ram.clone();
+    let ram = cpu.wiring.ram.clone();
     let long = mode == Mode::Long;
     let code = if long { 0x0020_0000_0000_0000 } else { 0x0040_0000_0000_0000 };
     let task = |base: u64| 0x0000_8900_0000_0067 | base << 16;
@@ -186,15 +188,15 @@ fn descriptors(cpu: &mut Cpu, mode: Mode, user: bool) {
         ram.write(GDT + 8 * i as u64, descriptor);
     }
     let size = if long { 16 } else { 8 };
-    cpu.gdtr = TableRegister { base: GDT, limit: 8 * gdt.len() as u16 - 1 };
-    cpu.idtr = TableRegister { base: IDT, limit: 256 * size - 1 };
-    cpu.ldtr = Segment { rights: rights::UNUSABLE, ..Segment::default() };
-    cpu.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: 0x28 };
+    cpu.arch.gdtr = TableRegister { base: GDT, limit: 8 * gdt.len() as u16 - 1 };
+    cpu.arch.idtr = TableRegister { base: IDT, limit: 256 * size - 1 };
+    cpu.arch.ldtr = Segment { rights: rights::UNUSABLE, ..Segment::default() };
+    cpu.arch.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: 0x28 };
     let rpl = if user { 3 } else { 0 };
     if mode != Mode::Real {
         for i in 0..6 {
             let code = i == usize::from(seg::CS);
-            cpu.seg[i].selector = (if code { 8 } else { 0x10 } + if user { 0x10 } else { 0 }) | rpl;
+            cpu.arch.seg[i].selector = (if code { 8 } else { 0x10 } + if user { 0x10 } else { 0 }) | rpl;
         }
     }
     // Both tasks: a stack of level 0, and a state to switch to.
@@ -224,9 +226,9 @@ fn handlers(cpu: &mut Cpu, mode: Mode) {
     thread_local! {
         static ASSEMBLED: [OnceCell<Vec<u8>>; 3] = const { [const { OnceCell::new() }; 3] };
     }
-    let ram = cpu.ram.clone();
+    let ram = cpu.wiring.ram.clone();
     if mode == Mode::Real {
-        cpu.idtr = TableRegister { base: 0, limit: 0x3ff };
+        cpu.arch.idtr = TableRegister { base: 0, limit: 0x3ff };
         for vector in 0..256u64 {
             ram.write(4 * vector, HANDLERS as u32);
         }

@@ -2,38 +2,43 @@
 
 use super::guest::RAM;
 use super::{CYCLES, End, Run, Scenario};
-use cpu::state::{TableRegister, attention, bits::*, reg};
-use cpu::{Cpu, Exit, flags};
+use cpu::arch::{TableRegister, attention};
+use cpu::{Cpu, Exit};
 use iced_x86::{Code, Instruction, Mnemonic, Register};
 use ledger::TICKS_PER_CYCLE;
+use x86::control::*;
+use x86::{flags, reg};
 
 /// Everything that a guest can see of its processor.
 fn registers(run: &Run) -> Vec<(&'static str, String)> {
     let cpu = &run.cpu;
     let visible = run.vcpu.visible(cpu);
     let hex = |value: &dyn std::fmt::Debug| format!("{value:x?}");
-    let mut msr = cpu.msr;
+    let mut msr = cpu.arch.msr;
     // It is among the visible ones; the offset is the hypervisor's.
     (msr.efer, msr.tsc_offset) = (0, 0);
     let table = |table: &TableRegister| format!("{:#x} {:#x}", table.base, table.limit);
     vec![
-        ("general registers", hex(&&cpu.gpr[..16])),
-        ("rip", hex(&cpu.rip)),
+        ("general registers", hex(&&cpu.arch.gpr[..16])),
+        ("rip", hex(&cpu.arch.rip)),
         ("flags", hex(&(cpu.rflags() & !flags::RF))),
-        ("segments", hex(&&cpu.seg[..6])),
-        ("level", hex(&cpu.cpl)),
+        ("segments", hex(&&cpu.arch.seg[..6])),
+        ("level", hex(&cpu.arch.cpl)),
         ("cr0", hex(&visible.cr0)),
-        ("cr2", hex(&cpu.cr2)),
+        ("cr2", hex(&cpu.arch.cr2)),
         ("cr3", hex(&visible.cr3)),
         ("cr4", hex(&visible.cr4)),
         ("efer", hex(&visible.efer)),
         ("pdptes", if visible.pae() { hex(&visible.pdpte) } else { String::new() }),
-        ("debug registers", hex(&cpu.dr)),
-        ("tables", format!("{} {} {:x?} {:x?}", table(&cpu.gdtr), table(&cpu.idtr), cpu.ldtr, cpu.tr)),
-        ("xcr0", hex(&cpu.xcr0)),
+        ("debug registers", hex(&cpu.arch.dr)),
+        (
+            "tables",
+            format!("{} {} {:x?} {:x?}", table(&cpu.arch.gdtr), table(&cpu.arch.idtr), cpu.arch.ldtr, cpu.arch.tr),
+        ),
+        ("xcr0", hex(&cpu.arch.xcr0)),
         ("msrs", hex(&msr)),
-        ("x87", hex(&cpu.x87)),
-        ("vectors", hex(&(cpu.vector.ymm, cpu.vector.mxcsr))),
+        ("x87", hex(&cpu.arch.x87)),
+        ("vectors", hex(&(cpu.arch.vector.ymm, cpu.arch.vector.mxcsr))),
         ("cr8", hex(&run.board.borrow().cr8)),
         ("devices", hex(&run.board.borrow().accesses)),
     ]
@@ -48,7 +53,7 @@ fn difference(one: &Run, other: &Run) -> Option<String> {
     }
     let page = |run: &Run, at: u64| {
         let mut bytes = [0u8; 4096];
-        assert!(run.cpu.ram.read_bytes(at, &mut bytes));
+        assert!(run.cpu.wiring.ram.read_bytes(at, &mut bytes));
         bytes
     };
     let at = (0..RAM).step_by(4096).find(|&at| page(one, at) != page(other, at))?;
@@ -67,7 +72,7 @@ pub fn repeated(first: &Run, second: &Run) {
     if let Some(difference) = difference(first, second) {
         panic!("a repeated run differs in {difference}");
     }
-    let (a, b) = (first.cpu.recorder.borrow(), second.cpu.recorder.borrow());
+    let (a, b) = (first.cpu.wiring.recorder.borrow(), second.cpu.wiring.recorder.borrow());
     assert!(a.events().eq(b.events()), "events differ when the run is repeated");
     assert!(a.blocks().eq(b.blocks()), "blocks differ when the run is repeated");
 }
@@ -102,16 +107,16 @@ fn comparable(scenario: &Scenario, bare: &Run) -> bool {
     let mut run = Run::new(scenario, false);
     let mut trace = Vec::new();
     let deadline = CYCLES * TICKS_PER_CYCLE;
-    while run.cpu.clock < deadline {
+    while run.cpu.micro.clock < deadline {
         let instruction = next(&run.cpu);
         if instruction.is_some_and(|instruction| !architectural(&run.cpu, &instruction)) {
             return false;
         }
-        trace.push((run.cpu.rip, instruction));
-        run.cpu.tlb.flush_all();
+        trace.push((run.cpu.arch.rip, instruction));
+        run.cpu.micro.tlb.flush_all();
         run.cpu.mapping_changed();
         run.cpu.attend(attention::STEP);
-        let next = run.cpu.clock + 1;
+        let next = run.cpu.micro.clock + 1;
         match run.step(next) {
             End::Exit(Exit::Deadline | Exit::Bus) => {}
             _ => break,
@@ -133,12 +138,12 @@ fn next(cpu: &Cpu) -> Option<Instruction> {
     for (i, byte) in bytes.iter_mut().enumerate() {
         let Some(address) = cpu.look_up(linear.wrapping_add(i as u64)) else { break };
         let mut read = [0];
-        if !cpu.ram.read_bytes(address, &mut read) {
+        if !cpu.wiring.ram.read_bytes(address, &mut read) {
             break;
         }
         *byte = read[0];
     }
-    Cpu::decode_one(&bytes, cpu.rip, cpu.decode_mode()).ok()
+    Cpu::decode_one(&bytes, cpu.arch.rip, cpu.decode_mode()).ok()
 }
 
 /// Whether an instruction does the same everywhere.
@@ -157,7 +162,7 @@ fn architectural(cpu: &Cpu, instruction: &Instruction) -> bool {
         ),
         // Features that are not passed on.
         Mov if instruction.code() == Code::Mov_cr_r64 || instruction.code() == Code::Mov_cr_r32 => {
-            let value = cpu.gpr[instruction.op1_register().number()];
+            let value = cpu.arch.gpr[instruction.op1_register().number()];
             instruction.op0_register() != Register::CR4 || value & (CR4_VMXE | CR4_PKE | CR4_PKS) == 0
         }
         _ => true,

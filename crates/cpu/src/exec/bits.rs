@@ -4,10 +4,11 @@ use crate::exec::{get1, set0, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
+use x86::reg;
 
 /// Rows of bit manipulation.
 pub static ROWS: &[Row] = &[
@@ -124,7 +125,7 @@ fn bit_sized<const KIND: u8, const MEMORY: bool, const INDEXED: bool, T: Int>(cp
         if KIND != 0 {
             cpu.set(op.r0, T::from_u64(change_bit::<KIND>(value, mask)));
         }
-        cpu.lazy.set_cf(value & mask != 0);
+        cpu.arch.lazy.set_cf(value & mask != 0);
         return Ok(Flow::Next);
     }
     // A register index reaches beyond the operand, in units of the operand size.
@@ -143,7 +144,7 @@ fn bit_sized<const KIND: u8, const MEMORY: bool, const INDEXED: bool, T: Int>(cp
         })?;
         old
     };
-    cpu.lazy.set_cf(value & mask != 0);
+    cpu.arch.lazy.set_cf(value & mask != 0);
     Ok(Flow::Next)
 }
 
@@ -167,24 +168,24 @@ fn scan<S: Scan, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let source = source1::<T>(cpu, op)?.to_u64();
     // A zero source leaves the destination alone; the other flags, undefined, are cleared but for PF as of the result.
     if source == 0 {
-        cpu.lazy.load(crate::flags::ZF | crate::flags::PF);
+        cpu.arch.lazy.load(x86::flags::ZF | x86::flags::PF);
         return Ok(Flow::Next);
     }
     let index = S::index::<T>(source);
     cpu.set(op.r0, T::from_u64(u64::from(index)));
-    cpu.lazy.set_product(index, false);
+    cpu.arch.lazy.set_product(index, false);
     Ok(Flow::Next)
 }
 
 fn popcnt<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let source = source1::<T>(cpu, op)?.to_u64();
     cpu.set(op.r0, T::from_u64(u64::from(source.count_ones())));
-    cpu.lazy.load(if source == 0 { crate::flags::ZF } else { 0 });
+    cpu.arch.lazy.load(if source == 0 { x86::flags::ZF } else { 0 });
     Ok(Flow::Next)
 }
 
 fn count_flags(cpu: &mut Cpu, count: u32, bits: u32) {
-    cpu.lazy.load(if count == bits { crate::flags::CF } else { 0 } | if count == 0 { crate::flags::ZF } else { 0 });
+    cpu.arch.lazy.load(if count == bits { x86::flags::CF } else { 0 } | if count == 0 { x86::flags::ZF } else { 0 });
 }
 
 fn tzcnt<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
@@ -205,12 +206,12 @@ fn lzcnt<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 fn set_if<const CC: u8>(_: &Instruction, op: &mut Op) -> Option<Handler> {
     fn memory<const CC: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-        let value = u8::from(cpu.lazy.condition(CC));
+        let value = u8::from(cpu.arch.lazy.condition(CC));
         cpu.store(op, value)?;
         Ok(Flow::Next)
     }
     fn register<const CC: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-        let value = u8::from(cpu.lazy.condition(CC));
+        let value = u8::from(cpu.arch.lazy.condition(CC));
         set0(cpu, op, value);
         Ok(Flow::Next)
     }
@@ -221,7 +222,7 @@ fn move_if<const CC: u8>(_: &Instruction, op: &mut Op) -> Option<Handler> {
     fn run<const CC: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         // Memory is read, and a 32-bit destination zero-extended, whether the condition holds or not.
         let source = source1::<T>(cpu, op)?;
-        let value = if cpu.lazy.condition(CC) { source } else { cpu.get(op.r0) };
+        let value = if cpu.arch.lazy.condition(CC) { source } else { cpu.get(op.r0) };
         cpu.set(op.r0, value);
         Ok(Flow::Next)
     }
@@ -274,8 +275,8 @@ fn spread<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 fn andn<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let b = source2::<T>(cpu, op)?.to_u64();
     let r = T::from_u64(!cpu.get::<T>(op.r1).to_u64() & b);
-    cpu.lazy.set_logic(r);
-    cpu.lazy.clear_pf();
+    cpu.arch.lazy.set_logic(r);
+    cpu.arch.lazy.clear_pf();
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }
@@ -286,7 +287,7 @@ fn bextr<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let (start, len) = (control as u32 & 0xff, (control >> 8) as u32 & 0xff);
     let shifted = source.checked_shr(start).unwrap_or(0);
     let r = T::from_u64(if len >= 64 { shifted } else { shifted & ((1 << len) - 1) });
-    cpu.lazy.load(if r.to_u64() == 0 { crate::flags::ZF } else { 0 });
+    cpu.arch.lazy.load(if r.to_u64() == 0 { x86::flags::ZF } else { 0 });
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }
@@ -299,8 +300,8 @@ fn lowest(_: &Instruction, op: &mut Op, small: Handler, large: Handler) -> Optio
 fn blsi<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let s = source1::<T>(cpu, op)?.to_u64();
     let r = T::from_u64(s & s.wrapping_neg());
-    cpu.lazy.set_result(r, s != 0, false, false);
-    cpu.lazy.clear_pf();
+    cpu.arch.lazy.set_result(r, s != 0, false, false);
+    cpu.arch.lazy.clear_pf();
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }
@@ -308,8 +309,8 @@ fn blsi<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn blsmsk<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let s = source1::<T>(cpu, op)?.to_u64();
     let r = T::from_u64(s ^ s.wrapping_sub(1));
-    cpu.lazy.set_result(r, s == 0, false, false);
-    cpu.lazy.clear_pf();
+    cpu.arch.lazy.set_result(r, s == 0, false, false);
+    cpu.arch.lazy.clear_pf();
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }
@@ -317,8 +318,8 @@ fn blsmsk<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn blsr<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let s = source1::<T>(cpu, op)?.to_u64();
     let r = T::from_u64(s & s.wrapping_sub(1));
-    cpu.lazy.set_result(r, s == 0, false, false);
-    cpu.lazy.clear_pf();
+    cpu.arch.lazy.set_result(r, s == 0, false, false);
+    cpu.arch.lazy.clear_pf();
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }
@@ -328,8 +329,8 @@ fn bzhi<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let index = cpu.get::<T>(op.r2).to_u64() as u32 & 0xff;
     let r = if index >= T::BITS { source } else { source & ((1 << index) - 1) };
     let r = T::from_u64(r);
-    cpu.lazy.set_result(r, index >= T::BITS, false, false);
-    cpu.lazy.clear_pf();
+    cpu.arch.lazy.set_result(r, index >= T::BITS, false, false);
+    cpu.arch.lazy.clear_pf();
     cpu.set(op.r0, r);
     Ok(Flow::Next)
 }
@@ -409,18 +410,18 @@ fn shrx<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 fn adcx<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let b = source1::<T>(cpu, op)?.to_u64();
-    let wide = u128::from(cpu.get::<T>(op.r0).to_u64()) + u128::from(b) + u128::from(cpu.lazy.cf());
+    let wide = u128::from(cpu.get::<T>(op.r0).to_u64()) + u128::from(b) + u128::from(cpu.arch.lazy.cf());
     cpu.set(op.r0, T::from_u64(wide as u64));
-    cpu.lazy.set_cf(wide >> T::BITS != 0);
+    cpu.arch.lazy.set_cf(wide >> T::BITS != 0);
     Ok(Flow::Next)
 }
 
 fn adox<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let b = source1::<T>(cpu, op)?.to_u64();
-    let wide = u128::from(cpu.get::<T>(op.r0).to_u64()) + u128::from(b) + u128::from(cpu.lazy.of());
+    let wide = u128::from(cpu.get::<T>(op.r0).to_u64()) + u128::from(b) + u128::from(cpu.arch.lazy.of());
     cpu.set(op.r0, T::from_u64(wide as u64));
-    let cf = cpu.lazy.cf();
-    cpu.lazy.set_cf_of(cf, wide >> T::BITS != 0);
+    let cf = cpu.arch.lazy.cf();
+    cpu.arch.lazy.set_cf_of(cf, wide >> T::BITS != 0);
     Ok(Flow::Next)
 }
 

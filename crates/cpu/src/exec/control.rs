@@ -4,10 +4,11 @@ use crate::exec::{far, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT};
-use crate::state::{Cpu, reg, rights, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
+use x86::{reg, rights, seg};
 
 /// Rows of near branches.
 pub static ROWS: &[Row] = &[
@@ -41,20 +42,20 @@ pub static ROWS: &[Row] = &[
 /// Goes to `target`, which must be canonical in 64-bit mode and within the CS limit elsewhere.
 #[inline(always)]
 pub(crate) fn go(cpu: &mut Cpu, target: u64) -> Exec<Flow> {
-    if cpu.long64 {
+    if cpu.engine.long64 {
         if !cpu.canonical(target) {
             return Err(cpu.gp(0));
         }
-    } else if target > u64::from(cpu.seg[seg::CS as usize].limit) {
+    } else if target > u64::from(cpu.arch.seg[seg::CS as usize].limit) {
         return Err(cpu.gp(0));
     }
-    cpu.rip = target;
+    cpu.arch.rip = target;
     Ok(Flow::End)
 }
 
 fn jcc<const CC: u8>(_: &Instruction, _: &mut Op) -> Option<Handler> {
     fn run<const CC: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-        if cpu.lazy.condition(CC) {
+        if cpu.arch.lazy.condition(CC) {
             return go(cpu, op.imm);
         }
         Ok(Flow::End)
@@ -66,11 +67,11 @@ fn looping<const KIND: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     // The counter's width is the address size, which no operand shows: the decoder's code does.
     let width = counter_width(op);
     let mask = crate::op::address_mask(width);
-    let count = cpu.gpr[usize::from(reg::RCX)].wrapping_sub(1) & mask;
+    let count = cpu.arch.gpr[usize::from(reg::RCX)].wrapping_sub(1) & mask;
     let condition = match KIND {
         0 => true,
-        1 => cpu.lazy.zf(),
-        _ => !cpu.lazy.zf(),
+        1 => cpu.arch.lazy.zf(),
+        _ => !cpu.arch.lazy.zf(),
     };
     let flow = if count != 0 && condition { go(cpu, op.imm)? } else { Flow::End };
     cpu.set_sized(reg::RCX, width, count);
@@ -108,7 +109,7 @@ fn counter_width(op: &Op) -> u8 {
 fn address_sized(op: &mut Op, width: u8) -> Option<Handler> {
     op.asize = width;
     Some(|cpu, op| {
-        if cpu.gpr[usize::from(reg::RCX)] & crate::op::address_mask(op.asize) == 0 {
+        if cpu.arch.gpr[usize::from(reg::RCX)] & crate::op::address_mask(op.asize) == 0 {
             return go(cpu, op.imm);
         }
         Ok(Flow::End)
@@ -131,7 +132,7 @@ fn jmp(i: &Instruction, op: &mut Op) -> Option<Handler> {
 
 #[inline(always)]
 fn indirect(cpu: &mut Cpu, op: &Op, target: u64) {
-    if !cpu.predictor.indirect(op.rip(), target) {
+    if !cpu.micro.predictor.indirect(op.rip(), target) {
         cpu.charge(Kind::new(Family::IndirectMiss, 0), 1);
     }
 }
@@ -186,7 +187,7 @@ fn call_to<T: Int>(cpu: &mut Cpu, target: u64, next: u64) -> Exec<Flow> {
     // The target is checked before anything is pushed.
     let flow = go(cpu, target)?;
     push(cpu, T::from_u64(next))?;
-    cpu.predictor.call(next);
+    cpu.micro.predictor.call(next);
     Ok(flow)
 }
 
@@ -202,21 +203,21 @@ fn ret(i: &Instruction, op: &mut Op) -> Option<Handler> {
 }
 
 fn ret_near<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let old = cpu.gpr[usize::from(reg::RSP)];
+    let old = cpu.arch.gpr[usize::from(reg::RSP)];
     let target = pop::<T>(cpu)?.to_u64();
-    if !cpu.predictor.ret(target) {
+    if !cpu.micro.predictor.ret(target) {
         cpu.charge(Kind::new(Family::ReturnMiss, 0), 1);
     }
     match go(cpu, target) {
         Ok(flow) => {
             if op.imm != 0 {
-                let sp = cpu.gpr[usize::from(reg::RSP)].wrapping_add(op.imm);
+                let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_add(op.imm);
                 set_stack_pointer(cpu, sp);
             }
             Ok(flow)
         }
         Err(fault) => {
-            cpu.gpr[usize::from(reg::RSP)] = old;
+            cpu.arch.gpr[usize::from(reg::RSP)] = old;
             Err(fault)
         }
     }
@@ -225,9 +226,9 @@ fn ret_near<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 /// Width of the stack pointer in bytes: 8 in 64-bit mode, else by SS.B.
 #[inline(always)]
 pub(crate) fn stack_width(cpu: &Cpu) -> u8 {
-    if cpu.long64 {
+    if cpu.engine.long64 {
         8
-    } else if cpu.seg[seg::SS as usize].rights & rights::DB != 0 {
+    } else if cpu.arch.seg[seg::SS as usize].rights & rights::DB != 0 {
         4
     } else {
         2
@@ -237,8 +238,8 @@ pub(crate) fn stack_width(cpu: &Cpu) -> u8 {
 /// Writes the stack pointer at its width; narrower ones leave the rest of RSP.
 #[inline(always)]
 pub(crate) fn set_stack_pointer(cpu: &mut Cpu, value: u64) {
-    if cpu.long64 {
-        cpu.gpr[usize::from(reg::RSP)] = value;
+    if cpu.engine.long64 {
+        cpu.arch.gpr[usize::from(reg::RSP)] = value;
     } else {
         cpu.set_sized(reg::RSP, stack_width(cpu), value);
     }
@@ -247,16 +248,16 @@ pub(crate) fn set_stack_pointer(cpu: &mut Cpu, value: u64) {
 /// Segment number of stack accesses.
 #[inline(always)]
 fn stack_segment(cpu: &Cpu) -> u8 {
-    if cpu.long64 { SEG_FLAT + 1 } else { seg::SS }
+    if cpu.engine.long64 { SEG_FLAT + 1 } else { seg::SS }
 }
 
 /// Pushes; RSP changes only if the write succeeds.
 #[inline(always)]
 pub(crate) fn push<T: Int>(cpu: &mut Cpu, value: T) -> Exec {
-    let sp = cpu.gpr[usize::from(reg::RSP)].wrapping_sub(u64::from(T::SIZE));
-    if cpu.long64 {
+    let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_sub(u64::from(T::SIZE));
+    if cpu.engine.long64 {
         cpu.write_linear(sp, SEG_FLAT + 1, value)?;
-        cpu.gpr[usize::from(reg::RSP)] = sp;
+        cpu.arch.gpr[usize::from(reg::RSP)] = sp;
         return Ok(());
     }
     let sp = sp & crate::op::address_mask(stack_width(cpu));
@@ -268,7 +269,7 @@ pub(crate) fn push<T: Int>(cpu: &mut Cpu, value: T) -> Exec {
 /// Reads the top of the stack, `offset` bytes up, without moving RSP.
 #[inline(always)]
 pub(crate) fn peek<T: Int>(cpu: &mut Cpu, offset: u64) -> Exec<T> {
-    let sp = cpu.gpr[usize::from(reg::RSP)].wrapping_add(offset) & crate::op::address_mask(stack_width(cpu));
+    let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_add(offset) & crate::op::address_mask(stack_width(cpu));
     let segment = stack_segment(cpu);
     cpu.read_seg(segment, sp)
 }
@@ -277,7 +278,7 @@ pub(crate) fn peek<T: Int>(cpu: &mut Cpu, offset: u64) -> Exec<T> {
 #[inline(always)]
 pub(crate) fn pop<T: Int>(cpu: &mut Cpu) -> Exec<T> {
     let value = peek::<T>(cpu, 0)?;
-    let sp = cpu.gpr[usize::from(reg::RSP)].wrapping_add(u64::from(T::SIZE));
+    let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_add(u64::from(T::SIZE));
     set_stack_pointer(cpu, sp);
     Ok(value)
 }

@@ -1,14 +1,17 @@
 //! Control registers: what may be written to them, and what follows.
 
+use crate::arch::attention;
 use crate::capability::Capability;
 use crate::exec::get1;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, attention, bits::*, rights, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use crate::vmx::{DeviceAccess, Flush};
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
+use x86::control::*;
+use x86::{page, rights, seg};
 
 /// Rows of instructions on CR0; MOV is bound through `bind_mov`.
 pub static ROWS: &[Row] = &[
@@ -21,8 +24,6 @@ pub static ROWS: &[Row] = &[
     Row::end(Clts, Class::System, |_, _| Some(clts)),
 ];
 
-/// No flush: bit 63 of what is moved to CR3 while CR4.PCIDE is set.
-const CR3_NO_FLUSH: u64 = 1 << 63;
 /// Parameter of the charge for a CR3 write without flush.
 const CHARGE_CR3_NO_FLUSH: u32 = 0x13;
 
@@ -49,13 +50,13 @@ fn read(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.control_read_exit(op)?;
     let value = match op.r1 {
         0 => cpu.cr0_read(),
-        2 => cpu.cr2,
-        3 => cpu.cr3,
+        2 => cpu.arch.cr2,
+        3 => cpu.arch.cr3,
         4 => cpu.cr4_read(),
         _ => {
             cpu.note_device(DeviceAccess::TaskPriority { write: false });
             let who = cpu.ident();
-            let value = cpu.bus.borrow_mut().cr8(who);
+            let value = cpu.wiring.bus.borrow_mut().cr8(who);
             u64::from(value)
         }
     };
@@ -65,7 +66,7 @@ fn read(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.privileged()?;
-    let value = if cpu.long64 { get1::<u64>(cpu, op) } else { u64::from(get1::<u32>(cpu, op)) };
+    let value = if cpu.engine.long64 { get1::<u64>(cpu, op) } else { u64::from(get1::<u32>(cpu, op)) };
     let value = cpu.control_write(op, value)?;
     let mut charged = u32::from(op.r0);
     // Charged first: the new CR3 or CR0 is another address space.
@@ -73,7 +74,7 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         0 => cpu.check_cr0(value)?,
         3 => {
             cpu.check_cr3(value)?;
-            if cpu.cr4 & CR4_PCIDE != 0 && value & CR3_NO_FLUSH != 0 {
+            if cpu.arch.cr4 & CR4_PCIDE != 0 && value & CR3_NO_FLUSH != 0 {
                 charged = CHARGE_CR3_NO_FLUSH;
             }
         }
@@ -86,7 +87,7 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         0 => cpu.write_cr0(value, kind)?,
         2 => {
             cpu.charge(kind, 1);
-            cpu.cr2 = value;
+            cpu.arch.cr2 = value;
         }
         3 => {
             cpu.check_pdptes(value)?;
@@ -99,7 +100,7 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             cpu.charge(kind, 1);
             cpu.note_device(DeviceAccess::TaskPriority { write: true });
             let who = cpu.ident();
-            cpu.bus.borrow_mut().set_cr8(who, value as u8);
+            cpu.wiring.bus.borrow_mut().set_cr8(who, value as u8);
             cpu.attend(attention::BUS);
         }
     }
@@ -109,7 +110,7 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 impl Cpu {
     /// Bits of an address that the model's physical addresses do not have.
     pub(crate) fn beyond_physical(&self) -> u64 {
-        let bits = u32::from(self.model.physical_bits).min(52);
+        let bits = u32::from(self.wiring.model.physical_bits).min(52);
         !((1u64 << bits) - 1)
     }
 
@@ -117,19 +118,19 @@ impl Cpu {
         let bad = value >> 32 != 0
             || (value & CR0_PG != 0 && value & CR0_PE == 0)
             || (value & CR0_NW != 0 && value & CR0_CD == 0);
-        let fixed = if self.vmx.active { self.vmx.controls.cr0_fixed() } else { 0 };
+        let fixed = if self.arch.vmx.active { self.arch.vmx.controls.cr0_fixed() } else { 0 };
         if bad || value & fixed != fixed {
             return Err(self.gp(0));
         }
-        let turned = (self.cr0 ^ value) & CR0_PG != 0;
-        if turned && value & CR0_PG != 0 && self.msr.efer & EFER_LME != 0 {
-            let cs_long = self.seg[usize::from(seg::CS)].rights & rights::L != 0;
-            let narrow_task = self.tr.rights & 0xf <= 3;
-            if self.cr4 & CR4_PAE == 0 || cs_long || narrow_task {
+        let turned = (self.arch.cr0 ^ value) & CR0_PG != 0;
+        if turned && value & CR0_PG != 0 && self.arch.msr.efer & EFER_LME != 0 {
+            let cs_long = self.arch.seg[usize::from(seg::CS)].rights & rights::L != 0;
+            let narrow_task = self.arch.tr.rights & 0xf <= 3;
+            if self.arch.cr4 & CR4_PAE == 0 || cs_long || narrow_task {
                 return Err(self.gp(0));
             }
         }
-        if turned && value & CR0_PG == 0 && (self.long64 || self.cr4 & CR4_PCIDE != 0) {
+        if turned && value & CR0_PG == 0 && (self.engine.long64 || self.arch.cr4 & CR4_PCIDE != 0) {
             return Err(self.gp(0));
         }
         Ok(())
@@ -139,22 +140,22 @@ impl Cpu {
     fn write_cr0(&mut self, value: u64, kind: Kind) -> Exec {
         const KEPT: u64 = CR0_PE | CR0_MP | CR0_EM | CR0_TS | CR0_NE | CR0_WP | CR0_AM | CR0_NW | CR0_CD | CR0_PG;
         let value = (value & KEPT) | CR0_ET;
-        let changed = self.cr0 ^ value;
-        let pae = value & CR0_PG != 0 && self.cr4 & CR4_PAE != 0 && self.msr.efer & EFER_LME == 0;
+        let changed = self.arch.cr0 ^ value;
+        let pae = value & CR0_PG != 0 && self.arch.cr4 & CR4_PAE != 0 && self.arch.msr.efer & EFER_LME == 0;
         if pae && changed & (CR0_PG | CR0_CD | CR0_NW) != 0 {
-            self.load_pdptes(self.cr3)?;
+            self.load_pdptes(self.arch.cr3)?;
         }
         self.charge(kind, 1);
-        self.cr0 = value;
+        self.arch.cr0 = value;
         if changed & CR0_PG != 0 {
             if value & CR0_PG == 0 {
-                self.msr.efer &= !EFER_LMA;
-            } else if self.msr.efer & EFER_LME != 0 {
-                self.msr.efer |= EFER_LMA;
+                self.arch.msr.efer &= !EFER_LMA;
+            } else if self.arch.msr.efer & EFER_LME != 0 {
+                self.arch.msr.efer |= EFER_LMA;
             }
         }
         if changed & CR0_PE != 0 {
-            self.cpl = 0;
+            self.arch.cpl = 0;
         }
         if changed & (CR0_PG | CR0_PE) != 0 {
             self.flush_everything();
@@ -174,13 +175,13 @@ impl Cpu {
         if !self.long_mode() {
             return Ok(());
         }
-        let allowed = if self.cr4 & CR4_PCIDE != 0 { CR3_NO_FLUSH } else { 0 };
+        let allowed = if self.arch.cr4 & CR4_PCIDE != 0 { CR3_NO_FLUSH } else { 0 };
         if value & self.beyond_physical() & !allowed != 0 { Err(self.gp(0)) } else { Ok(()) }
     }
 
     /// With PAE paging outside long mode, a MOV to CR3 loads the PDPTEs, which may fault.
     fn check_pdptes(&mut self, value: u64) -> Exec {
-        if self.cr0 & CR0_PG != 0 && self.cr4 & CR4_PAE != 0 && !self.long_mode() {
+        if self.arch.cr0 & CR0_PG != 0 && self.arch.cr4 & CR4_PAE != 0 && !self.long_mode() {
             self.load_pdptes(value)?;
         }
         Ok(())
@@ -188,13 +189,12 @@ impl Cpu {
 
     /// Whether a PDPTE has no reserved bit set, or is not present.
     pub(crate) fn good_pdpte(&self, entry: u64) -> bool {
-        const RESERVED: u64 = 0x1e6;
-        entry & 1 == 0 || entry & (RESERVED | self.beyond_physical()) == 0
+        entry & page::P == 0 || entry & (page::RESERVED_PDPTE | self.beyond_physical()) == 0
     }
 
     /// Reads the four PDPTEs; reserved bits in a present one are #GP, and nothing has changed then.
     pub(crate) fn load_pdptes(&mut self, cr3: u64) -> Exec {
-        let base = cr3 & 0xffff_ffe0;
+        let base = cr3 & CR3_ADDRESS_PAE;
         let mut entries = [0u64; 4];
         for (i, entry) in entries.iter_mut().enumerate() {
             *entry = self.read_pdpte(base + 8 * i as u64)?;
@@ -202,24 +202,24 @@ impl Cpu {
                 return Err(self.gp(0));
             }
         }
-        self.pdpte = entries;
+        self.arch.pdpte = entries;
         Ok(())
     }
 
     /// Loads CR3 and drops the translations that this drops. PDPTEs are loaded where the paging mode has them.
     pub(crate) fn load_cr3(&mut self, value: u64) -> Exec {
         self.check_pdptes(value)?;
-        let tagged = self.cr4 & CR4_PCIDE != 0;
-        self.cr3 = value & !CR3_NO_FLUSH;
+        let tagged = self.arch.cr4 & CR4_PCIDE != 0;
+        self.arch.cr3 = value & !CR3_NO_FLUSH;
         if !self.long_mode() {
-            self.cr3 &= 0xffff_ffff;
+            self.arch.cr3 &= 0xffff_ffff;
         }
         let flushed = if !tagged {
             self.flush_tlb(Flush::Pcid(0));
             self.charge(Kind::new(Family::TlbFlush, flush::NON_GLOBAL), 1);
             Some(0)
         } else if value & CR3_NO_FLUSH == 0 {
-            let pcid = value as u16 & 0xfff;
+            let pcid = (value & CR3_PCID) as u16;
             self.flush_tlb(Flush::Pcid(pcid));
             self.charge(Kind::new(Family::TlbFlush, flush::ONE_PCID), 1);
             Some(pcid)
@@ -255,34 +255,34 @@ impl Cpu {
             (Pks, CR4_PKS),
         ];
         let always = CR4_TSD | CR4_PCE;
-        BITS.iter().filter(|(f, _)| self.capabilities.has(*f)).fold(always, |all, (_, bits)| all | bits)
+        BITS.iter().filter(|(f, _)| self.wiring.capabilities.has(*f)).fold(always, |all, (_, bits)| all | bits)
     }
 
     fn check_cr4(&mut self, value: u64) -> Exec {
         // VMX operation fixes CR4.VMXE, whether or not the model shows it.
-        let fixed = if self.vmx.active { CR4_VMXE } else { 0 };
+        let fixed = if self.arch.vmx.active { CR4_VMXE } else { 0 };
         if value & fixed != fixed {
             return Err(self.gp(0));
         }
         let long = self.long_mode();
-        let turned = self.cr4 ^ value;
+        let turned = self.arch.cr4 ^ value;
         let bad = value & !(self.cr4_bits() | fixed) != 0
             || (long && value & CR4_PAE == 0)
             || (long && turned & CR4_LA57 != 0)
-            || (turned & value & CR4_PCIDE != 0 && (!long || self.cr3 & 0xfff != 0));
+            || (turned & value & CR4_PCIDE != 0 && (!long || self.arch.cr3 & CR3_PCID != 0));
         if bad { Err(self.gp(0)) } else { Ok(()) }
     }
 
     /// Writes CR4, whose value [`Cpu::check_cr4`] has passed.
     fn write_cr4(&mut self, value: u64, kind: Kind) -> Exec {
-        let changed = self.cr4 ^ value;
-        let pae = self.cr0 & CR0_PG != 0 && value & CR4_PAE != 0 && !self.long_mode();
+        let changed = self.arch.cr4 ^ value;
+        let pae = self.arch.cr0 & CR0_PG != 0 && value & CR4_PAE != 0 && !self.long_mode();
         if pae && changed & (CR4_PAE | CR4_PGE | CR4_PSE | CR4_SMEP) != 0 {
-            self.load_pdptes(self.cr3)?;
+            self.load_pdptes(self.arch.cr3)?;
         }
         self.charge(kind, 1);
         let old_pcid = self.pcid();
-        self.cr4 = value;
+        self.arch.cr4 = value;
         let untagged = changed & !value & CR4_PCIDE != 0;
         if changed & (CR4_PGE | CR4_PAE | CR4_PSE | CR4_LA57) != 0 || untagged {
             self.flush_everything();
@@ -299,9 +299,9 @@ impl Cpu {
 fn lmsw(cpu: &mut Cpu, value: u16, linear: Option<u64>) -> Exec<Flow> {
     // LMSW sets PE but never clears it, and reaches no further than TS.
     let low = CR0_MP | CR0_EM | CR0_TS;
-    let value = match cpu.vmx.active {
+    let value = match cpu.arch.vmx.active {
         true => cpu.guest_lmsw(value, linear)?,
-        false => (cpu.cr0 & !low) | u64::from(value) & (low | CR0_PE),
+        false => (cpu.arch.cr0 & !low) | u64::from(value) & (low | CR0_PE),
     };
     cpu.check_cr0(value)?;
     cpu.write_cr0(value, Kind::new(Family::ControlRegister, 0))?;
@@ -324,7 +324,7 @@ fn lmsw_memory(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 impl Cpu {
     /// CR4.UMIP: the instruction is for CPL 0 only.
     pub(crate) fn umip(&mut self) -> Exec {
-        if self.cr4 & CR4_UMIP != 0 && self.cpl != 0 { Err(self.gp(0)) } else { Ok(()) }
+        if self.arch.cr4 & CR4_UMIP != 0 && self.arch.cpl != 0 { Err(self.gp(0)) } else { Ok(()) }
     }
 }
 
@@ -342,10 +342,10 @@ fn smsw_memory(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 fn clts(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.privileged()?;
-    let clears = !cpu.vmx.active || cpu.guest_clts()?;
+    let clears = !cpu.arch.vmx.active || cpu.guest_clts()?;
     cpu.charge(Kind::new(Family::ControlRegister, 0), 1);
     if clears {
-        cpu.cr0 &= !CR0_TS;
+        cpu.arch.cr0 &= !CR0_TS;
     }
     Ok(Flow::End)
 }

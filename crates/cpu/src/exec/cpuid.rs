@@ -5,11 +5,14 @@ use crate::exec::xsave::xstate_cpuid;
 use crate::fault::{Exec, Flow};
 use crate::model::CpuidRegs;
 use crate::op::Op;
-use crate::state::{Cpu, bits::*, reg};
+use crate::state::Cpu;
 use crate::table::Row;
-use crate::vmx::reason;
 use iced_x86::Mnemonic::*;
 use ledger::{Class, Family, Kind};
+use x86::control::*;
+use x86::msr::{APIC_BASE, APIC_BASE_ENABLE, MISC_ENABLE_MONITOR};
+use x86::reg;
+use x86::vmx::reason;
 
 /// Row of CPUID.
 pub static ROWS: &[Row] = &[Row::end(Cpuid, Class::System, |_, _| Some(cpuid))];
@@ -17,10 +20,6 @@ pub static ROWS: &[Row] = &[Row::end(Cpuid, Class::System, |_, _| Some(cpuid))];
 const EXTENDED: u32 = 0x8000_0000;
 /// Frequency of the crystal that leaf 0x15 reports where the model does not say.
 pub const CRYSTAL_HZ: u32 = 25_000_000;
-/// IA32_MISC_ENABLE: MONITOR and MWAIT are enabled.
-pub(crate) const MISC_ENABLE_MONITOR: u64 = 1 << 18;
-const APIC_BASE: u32 = 0x1b;
-const APIC_BASE_ENABLE: u64 = 1 << 11;
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
@@ -29,35 +28,35 @@ fn gcd(a: u64, b: u64) -> u64 {
 impl Cpu {
     /// What CPUID returns for a leaf and sub-leaf.
     pub fn cpuid(&mut self, leaf: u32, subleaf: u32) -> CpuidRegs {
-        let basic = self.model.leaf(0, 0).map_or(0, |r| r.eax);
-        let extended = self.model.leaf(EXTENDED, 0).map_or(0, |r| r.eax);
+        let basic = self.wiring.model.leaf(0, 0).map_or(0, |r| r.eax);
+        let extended = self.wiring.model.leaf(EXTENDED, 0).map_or(0, |r| r.eax);
         let in_range = leaf <= basic || (leaf >= EXTENDED && leaf <= extended);
         let leaf = match in_range {
             true => leaf,
             // Beyond the last leaf Intel's processors answer with the last basic one, AMD's with zeros.
-            false if self.capabilities.amd => return CpuidRegs::default(),
+            false if self.wiring.capabilities.amd => return CpuidRegs::default(),
             false => basic,
         };
-        let found = self.model.leaf(leaf, subleaf);
+        let found = self.wiring.model.leaf(leaf, subleaf);
         let mut regs = found.unwrap_or_default();
         match leaf {
             1 => self.features_leaf(&mut regs),
             4 | 0x8000_001d => self.cache_leaf(&mut regs, leaf == 4),
-            7 if subleaf == 0 => set(&mut regs.ecx, 1 << 4, self.cr4 & CR4_PKE != 0),
-            0xb | 0x1f if self.capabilities.has(Capability::X2apic) => regs = self.topology(subleaf),
+            7 if subleaf == 0 => set(&mut regs.ecx, 1 << 4, self.arch.cr4 & CR4_PKE != 0),
+            0xb | 0x1f if self.wiring.capabilities.has(Capability::X2apic) => regs = self.topology(subleaf),
             0xd => regs = xstate_cpuid(self, subleaf),
             0x15 if found.is_some() => self.crystal_leaf(&mut regs),
             0x16 if found.is_some() => {
-                let mhz = (self.model.tsc_hz / 1_000_000) as u32;
+                let mhz = (self.wiring.model.tsc_hz / 1_000_000) as u32;
                 regs = CpuidRegs { eax: mhz, ebx: regs.ebx.max(mhz), ecx: 100, edx: 0 };
             }
             // SYSCALL: Intel's processors only show it to 64-bit code.
-            0x8000_0001 if !self.capabilities.amd && !self.long64 => regs.edx &= !(1 << 11),
-            0x8000_0008 if self.capabilities.amd => {
-                regs.ecx = (regs.ecx & !0xf0ff) | (self.processors.max(1) - 1) | self.package_bits() << 12;
+            0x8000_0001 if !self.wiring.capabilities.amd && !self.engine.long64 => regs.edx &= !(1 << 11),
+            0x8000_0008 if self.wiring.capabilities.amd => {
+                regs.ecx = (regs.ecx & !0xf0ff) | (self.wiring.processors.max(1) - 1) | self.package_bits() << 12;
             }
-            0x8000_001e if self.capabilities.amd => {
-                regs = CpuidRegs { eax: self.apic_id, ebx: self.apic_id, ecx: 0, edx: 0 };
+            0x8000_001e if self.wiring.capabilities.amd => {
+                regs = CpuidRegs { eax: self.wiring.apic_id, ebx: self.wiring.apic_id, ecx: 0, edx: 0 };
             }
             _ => {}
         }
@@ -66,20 +65,20 @@ impl Cpu {
 
     /// Bits of the APIC id below the package's.
     fn package_bits(&self) -> u32 {
-        self.processors.max(1).next_power_of_two().trailing_zeros()
+        self.wiring.processors.max(1).next_power_of_two().trailing_zeros()
     }
 
     fn features_leaf(&mut self, regs: &mut CpuidRegs) {
         let addressable = 1u32 << self.package_bits().min(7);
-        regs.ebx = (regs.ebx & 0xffff) | addressable << 16 | self.apic_id << 24;
-        set(&mut regs.edx, 1 << 28, self.processors > 1);
+        regs.ebx = (regs.ebx & 0xffff) | addressable << 16 | self.wiring.apic_id << 24;
+        set(&mut regs.edx, 1 << 28, self.wiring.processors > 1);
         let xsave = regs.ecx & 1 << 26 != 0;
-        set(&mut regs.ecx, 1 << 27, xsave && self.cr4 & CR4_OSXSAVE != 0);
-        if self.msr.misc_enable & MISC_ENABLE_MONITOR == 0 {
+        set(&mut regs.ecx, 1 << 27, xsave && self.arch.cr4 & CR4_OSXSAVE != 0);
+        if self.arch.msr.misc_enable & MISC_ENABLE_MONITOR == 0 {
             regs.ecx &= !(1 << 3);
         }
         let who = self.ident();
-        let apic = self.bus.borrow_mut().msr_read(who, APIC_BASE);
+        let apic = self.wiring.bus.borrow_mut().msr_read(who, APIC_BASE);
         if apic.is_some_and(|base| base & APIC_BASE_ENABLE == 0) {
             regs.edx &= !(1 << 9);
         }
@@ -103,17 +102,17 @@ impl Cpu {
     fn topology(&self, subleaf: u32) -> CpuidRegs {
         let (eax, ebx, level) = match subleaf {
             0 => (0, 1, 1),
-            1 => (self.package_bits(), self.processors.max(1), 2),
+            1 => (self.package_bits(), self.wiring.processors.max(1), 2),
             _ => (0, 0, 0),
         };
-        CpuidRegs { eax, ebx, ecx: level << 8 | subleaf & 0xff, edx: self.apic_id }
+        CpuidRegs { eax, ebx, ecx: level << 8 | subleaf & 0xff, edx: self.wiring.apic_id }
     }
 
     /// TSC over crystal frequency as a fraction.
     fn crystal_leaf(&self, regs: &mut CpuidRegs) {
         let crystal = if regs.ecx != 0 { regs.ecx } else { CRYSTAL_HZ };
-        let common = gcd(u64::from(crystal), self.model.tsc_hz).max(1);
-        let numerator = (self.model.tsc_hz / common) as u32;
+        let common = gcd(u64::from(crystal), self.wiring.model.tsc_hz).max(1);
+        let numerator = (self.wiring.model.tsc_hz / common) as u32;
         *regs = CpuidRegs { eax: (u64::from(crystal) / common) as u32, ebx: numerator, ecx: crystal, edx: 0 };
     }
 }
@@ -124,7 +123,7 @@ fn set(word: &mut u32, bit: u32, on: bool) {
 
 fn cpuid(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     // CPUID faulting (MISC_FEATURES_ENABLES).
-    if cpu.msr.misc_features & 1 != 0 && cpu.cpl != 0 {
+    if cpu.arch.msr.misc_features & 1 != 0 && cpu.arch.cpl != 0 {
         return Err(cpu.gp(0));
     }
     cpu.exit_always(reason::CPUID)?;

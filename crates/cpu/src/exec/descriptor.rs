@@ -1,27 +1,11 @@
 //! Descriptors: reading them from the GDT and LDT, and stacks that are not (yet) the current one.
 
-use crate::fault::{Exec, Fault, vector};
+use crate::arch::Segment;
+use crate::fault::{Exec, Fault};
 use crate::op::SEG_FLAT;
-use crate::state::{Cpu, Segment, reg, rights, seg};
+use crate::state::Cpu;
 use crate::walk::Privilege;
-
-/// Types of system descriptors (SDM vol. 3, table 3-2).
-pub mod system_type {
-    #![allow(missing_docs)]
-    pub const TSS16: u8 = 1;
-    pub const LDT: u8 = 2;
-    pub const CALL_GATE16: u8 = 4;
-    pub const TASK_GATE: u8 = 5;
-    pub const INTERRUPT_GATE16: u8 = 6;
-    pub const TRAP_GATE16: u8 = 7;
-    /// 32-bit TSS; in long mode the 64-bit one.
-    pub const TSS32: u8 = 9;
-    pub const CALL_GATE32: u8 = 12;
-    pub const INTERRUPT_GATE32: u8 = 14;
-    pub const TRAP_GATE32: u8 = 15;
-    /// Set in a TSS type while the task is busy.
-    pub const BUSY: u8 = 2;
-}
+use x86::{descriptor, reg, rights, seg, vector};
 
 /// A descriptor with the selector that names it and the linear address it was read from.
 #[derive(Clone, Copy, Debug)]
@@ -148,12 +132,12 @@ impl Cpu {
     /// Where the descriptor of a selector lies, with the bytes that must be within the table; `None` beyond its limit.
     pub(crate) fn descriptor_address(&self, selector: u16, bytes: u64) -> Option<u64> {
         let (base, limit) = if selector & 4 != 0 {
-            if !self.ldtr.usable() {
+            if !self.arch.ldtr.usable() {
                 return None;
             }
-            (self.ldtr.base, u64::from(self.ldtr.limit))
+            (self.arch.ldtr.base, u64::from(self.arch.ldtr.limit))
         } else {
-            (self.gdtr.base, u64::from(self.gdtr.limit))
+            (self.arch.gdtr.base, u64::from(self.arch.gdtr.limit))
         };
         let offset = u64::from(selector & 0xfff8);
         (offset + bytes - 1 <= limit).then(|| base.wrapping_add(offset))
@@ -194,7 +178,7 @@ impl Cpu {
     /// Sets or clears the busy bit of a TSS descriptor in memory.
     pub(crate) fn set_busy(&mut self, address: u64, busy: bool) -> Exec {
         let kind: u8 = self.read_system(address.wrapping_add(5))?;
-        let bit = system_type::BUSY;
+        let bit = descriptor::BUSY;
         self.write_system(address.wrapping_add(5), if busy { kind | bit } else { kind & !bit })
     }
 
@@ -218,7 +202,7 @@ impl Cpu {
 
     /// Inner stack pointer of a TSS for a privilege level: SS and ESP, or a null SS and RSP in long mode.
     pub(crate) fn inner_stack(&mut self, level: u8) -> Exec<(u16, u64)> {
-        let tr = self.tr;
+        let tr = self.arch.tr;
         let ts = code_of(tr.selector);
         let level = u64::from(level);
         let long = self.long_mode();
@@ -264,9 +248,10 @@ pub(crate) struct Stack {
 impl Stack {
     /// The current one.
     pub fn current(cpu: &Cpu) -> Self {
-        let mut stack = Self::new(cpu.seg[usize::from(seg::SS)], cpu.gpr[usize::from(reg::RSP)], cpu.cpl, 0);
-        if cpu.long64 {
-            stack = Self::long(cpu.gpr[usize::from(reg::RSP)], cpu.cpl);
+        let mut stack =
+            Self::new(cpu.arch.seg[usize::from(seg::SS)], cpu.arch.gpr[usize::from(reg::RSP)], cpu.arch.cpl, 0);
+        if cpu.engine.long64 {
+            stack = Self::long(cpu.arch.gpr[usize::from(reg::RSP)], cpu.arch.cpl);
         }
         stack
     }
@@ -336,9 +321,9 @@ impl Stack {
 
     /// Makes the stack pointer current; the bits outside the mask stay.
     pub fn commit(&self, cpu: &mut Cpu) {
-        let old = cpu.gpr[usize::from(reg::RSP)];
+        let old = cpu.arch.gpr[usize::from(reg::RSP)];
         let kept = if self.mask == 0xffff_ffff { 0 } else { old & !self.mask };
-        cpu.gpr[usize::from(reg::RSP)] = kept | self.sp & self.mask;
+        cpu.arch.gpr[usize::from(reg::RSP)] = kept | self.sp & self.mask;
     }
 }
 

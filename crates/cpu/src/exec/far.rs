@@ -1,14 +1,16 @@
 //! Far jumps, calls and returns: to code segments, through call gates, to tasks.
 
-use crate::exec::descriptor::{Descriptor, Stack, code_of, is_null, null_segment, system_type};
+use crate::arch::Segment;
+use crate::exec::descriptor::{Descriptor, Stack, code_of, is_null, null_segment};
 use crate::exec::segment::v8086_segment;
 use crate::exec::task::Switch;
-use crate::fault::{Exec, Flow, vector};
+use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, Segment, reg, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
+use x86::{descriptor, reg, seg, vector};
 
 /// Row of the far return; far forms of JMP and CALL hang on their rows.
 pub static ROWS: &[Row] = &[Row::end(Retf, Class::Microcode, bind_return)];
@@ -91,9 +93,9 @@ impl Cpu {
     }
 
     fn enter_code(&mut self, cs: Segment, rip: u64, cpl: u8) -> Flow {
-        self.seg[usize::from(seg::CS)] = cs;
-        self.rip = rip;
-        self.cpl = cpl;
+        self.arch.seg[usize::from(seg::CS)] = cs;
+        self.arch.rip = rip;
+        self.arch.cpl = cpl;
         self.mode_changed();
         Flow::End
     }
@@ -117,7 +119,8 @@ impl Cpu {
     fn direct_code(&mut self, mut d: Descriptor) -> Exec<Segment> {
         let selector = d.selector;
         let rpl = selector as u8 & 3;
-        let level_ok = if d.conforming() { d.dpl() <= self.cpl } else { rpl <= self.cpl && d.dpl() == self.cpl };
+        let level_ok =
+            if d.conforming() { d.dpl() <= self.arch.cpl } else { rpl <= self.arch.cpl && d.dpl() == self.arch.cpl };
         if !level_ok || (self.long_mode() && d.long_and_big()) {
             return Err(self.gp_selector(selector));
         }
@@ -125,12 +128,12 @@ impl Cpu {
             return Err(self.raise_code(vector::NP, code_of(selector)));
         }
         self.mark_accessed(&mut d)?;
-        Ok(d.segment(selector & !3 | u16::from(self.cpl)))
+        Ok(d.segment(selector & !3 | u16::from(self.arch.cpl)))
     }
 
     /// Checks a gate or TSS descriptor's privilege.
     fn check_gate_level(&mut self, d: &Descriptor) -> Exec {
-        if d.dpl() < self.cpl || d.dpl() < d.selector as u8 & 3 {
+        if d.dpl() < self.arch.cpl || d.dpl() < d.selector as u8 & 3 {
             return Err(self.gp_selector(d.selector));
         }
         Ok(())
@@ -138,7 +141,7 @@ impl Cpu {
 
     fn far_task(&mut self, d: Descriptor, why: Switch) -> Exec<Flow> {
         self.check_gate_level(&d)?;
-        let tss = if d.kind() == system_type::TASK_GATE {
+        let tss = if d.kind() == descriptor::TASK_GATE {
             if !d.present() {
                 return Err(self.raise_code(vector::NP, code_of(d.selector)));
             }
@@ -168,7 +171,7 @@ impl Cpu {
         }
         let code = self.read_descriptor(selector, vector::GP)?;
         let long_ok = !long || (code.long() && !code.long_and_big());
-        if !code.is_code() || code.dpl() > self.cpl || !long_ok {
+        if !code.is_code() || code.dpl() > self.arch.cpl || !long_ok {
             return Err(self.gp_selector(selector));
         }
         if !code.present() {
@@ -184,16 +187,16 @@ impl Cpu {
             }
             self.charge_far();
             let cs = self.untabled_code(selector);
-            return Ok(self.enter_code(cs, offset, self.cpl));
+            return Ok(self.enter_code(cs, offset, self.arch.cpl));
         }
         let mut d = self.far_target(selector)?;
         if d.is_code() {
             let cs = self.direct_code(d)?;
             self.check_target(&cs, offset)?;
             self.charge_far();
-            return Ok(self.enter_code(cs, offset, self.cpl));
+            return Ok(self.enter_code(cs, offset, self.arch.cpl));
         }
-        use system_type::*;
+        use descriptor::*;
         let long = self.long_mode();
         match d.kind() {
             CALL_GATE32 if d.is_system() => {}
@@ -203,20 +206,20 @@ impl Cpu {
         }
         let wide = d.kind() == CALL_GATE32;
         let mut code = self.gate_code(&mut d)?;
-        if !code.conforming() && code.dpl() != self.cpl {
+        if !code.conforming() && code.dpl() != self.arch.cpl {
             return Err(self.gp_selector(code.selector));
         }
         self.mark_accessed(&mut code)?;
-        let cs = code.segment(code.selector & !3 | u16::from(self.cpl));
+        let cs = code.segment(code.selector & !3 | u16::from(self.arch.cpl));
         let offset = if wide { d.gate_offset() } else { d.gate_offset() & 0xffff };
         self.check_target(&cs, offset)?;
         self.charge_far();
-        Ok(self.enter_code(cs, offset, self.cpl))
+        Ok(self.enter_code(cs, offset, self.arch.cpl))
     }
 
     fn far_call(&mut self, selector: u16, offset: u64, size: u8) -> Exec<Flow> {
-        let old_cs = self.seg[usize::from(seg::CS)].selector;
-        let rip = self.rip;
+        let old_cs = self.arch.seg[usize::from(seg::CS)].selector;
+        let rip = self.arch.rip;
         if self.untabled() {
             let mut stack = Stack::current(self);
             stack.push(self, size, u64::from(old_cs))?;
@@ -227,7 +230,7 @@ impl Cpu {
             self.charge_far();
             stack.commit(self);
             let cs = self.untabled_code(selector);
-            return Ok(self.enter_code(cs, offset, self.cpl));
+            return Ok(self.enter_code(cs, offset, self.arch.cpl));
         }
         let mut d = self.far_target(selector)?;
         if d.is_code() {
@@ -238,9 +241,9 @@ impl Cpu {
             self.check_target(&cs, offset)?;
             self.charge_far();
             stack.commit(self);
-            return Ok(self.enter_code(cs, offset, self.cpl));
+            return Ok(self.enter_code(cs, offset, self.arch.cpl));
         }
-        use system_type::*;
+        use descriptor::*;
         let long = self.long_mode();
         match d.kind() {
             CALL_GATE32 if d.is_system() => {}
@@ -254,7 +257,7 @@ impl Cpu {
 
     fn call_gate(&mut self, gate: &Descriptor, mut code: Descriptor) -> Exec<Flow> {
         let long = self.long_mode();
-        let wide = gate.kind() == system_type::CALL_GATE32;
+        let wide = gate.kind() == descriptor::CALL_GATE32;
         let size = if long {
             8
         } else if wide {
@@ -263,13 +266,13 @@ impl Cpu {
             2
         };
         let offset = if wide { gate.gate_offset() } else { gate.gate_offset() & 0xffff };
-        let inward = !code.conforming() && code.dpl() < self.cpl;
-        let cpl = if inward { code.dpl() } else { self.cpl };
-        let old_cs = self.seg[usize::from(seg::CS)].selector;
-        let old_ss = self.seg[usize::from(seg::SS)].selector;
+        let inward = !code.conforming() && code.dpl() < self.arch.cpl;
+        let cpl = if inward { code.dpl() } else { self.arch.cpl };
+        let old_cs = self.arch.seg[usize::from(seg::CS)].selector;
+        let old_ss = self.arch.seg[usize::from(seg::SS)].selector;
         let old_stack = Stack::current(self);
         let (mut stack, ss) = match (inward, long) {
-            (false, _) => (if long { Stack::long(self.gpr[usize::from(reg::RSP)], cpl) } else { old_stack }, None),
+            (false, _) => (if long { Stack::long(self.arch.gpr[usize::from(reg::RSP)], cpl) } else { old_stack }, None),
             (true, true) => {
                 let (_, sp) = self.inner_stack(cpl)?;
                 (Stack::long(sp, cpl), Some(null_segment(u16::from(cpl), cpl)))
@@ -285,7 +288,7 @@ impl Cpu {
         self.check_target(&cs, offset)?;
         if inward {
             stack.push(self, size, u64::from(old_ss))?;
-            stack.push(self, size, self.gpr[usize::from(reg::RSP)])?;
+            stack.push(self, size, self.arch.gpr[usize::from(reg::RSP)])?;
             let parameters = if long { 0 } else { gate.raw >> 32 & 31 };
             for i in (0..parameters).rev() {
                 let value = old_stack.peek(self, size, i * u64::from(size))?;
@@ -293,11 +296,11 @@ impl Cpu {
             }
         }
         stack.push(self, size, u64::from(old_cs))?;
-        let rip = self.rip;
+        let rip = self.arch.rip;
         stack.push(self, size, rip)?;
         self.charge_far();
         if let Some(ss) = ss {
-            self.seg[usize::from(seg::SS)] = ss;
+            self.arch.seg[usize::from(seg::SS)] = ss;
         }
         stack.commit(self);
         Ok(self.enter_code(cs, offset, cpl))
@@ -317,11 +320,11 @@ fn far_return(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         stack.skip(op.imm);
         stack.commit(cpu);
         let cs = cpu.untabled_code(selector);
-        return Ok(cpu.enter_code(cs, rip, cpu.cpl));
+        return Ok(cpu.enter_code(cs, rip, cpu.arch.cpl));
     }
     let (cs, cpl) = cpu.return_segment(selector)?;
     stack.skip(op.imm);
-    if cpl == cpu.cpl {
+    if cpl == cpu.arch.cpl {
         cpu.check_target(&cs, rip)?;
         cpu.charge_far();
         stack.commit(cpu);
@@ -333,7 +336,7 @@ fn far_return(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let ss = cpu.return_stack(ss, cpl, target_long)?;
     cpu.check_target(&cs, rip)?;
     cpu.charge_far();
-    cpu.seg[usize::from(seg::SS)] = ss;
+    cpu.arch.seg[usize::from(seg::SS)] = ss;
     // The parameters are released from the outer stack too.
     cpu.set_outer_sp(sp.wrapping_add(op.imm), &ss, target_long);
     let flow = cpu.enter_code(cs, rip, cpl);

@@ -1,14 +1,16 @@
 //! Instructions on the flags that concern the system: PUSHF, POPF, CLI, STI, CLAC, STAC.
 
+use crate::arch::attention;
 use crate::capability::Capability;
 use crate::exec::control::{peek, push, set_stack_pointer};
 use crate::fault::{Exec, Flow};
-use crate::flags;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, attention, bits::*, reg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::Class;
+use x86::control::*;
+use x86::{flags, reg};
 
 /// Rows of flag instructions.
 pub static ROWS: &[Row] = &[
@@ -33,7 +35,7 @@ fn pushf(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     // RF and VM are never seen in a pushed image.
     let mut image = cpu.rflags() & !(flags::RF | flags::VM);
     if cpu.v8086() && cpu.iopl() < 3 {
-        if cpu.cr4 & CR4_VME == 0 || op.size != 2 {
+        if cpu.arch.cr4 & CR4_VME == 0 || op.size != 2 {
             return Err(cpu.gp(0));
         }
         image = (image & !flags::IF) | flags::IOPL | if image & flags::VIF != 0 { flags::IF } else { 0 };
@@ -58,7 +60,7 @@ fn popf(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         mask |= flags::AC | flags::ID;
     }
     let new = if cpu.v8086() && cpu.iopl() < 3 {
-        if cpu.cr4 & CR4_VME == 0 || op.size != 2 {
+        if cpu.arch.cr4 & CR4_VME == 0 || op.size != 2 {
             return Err(cpu.gp(0));
         }
         if image & flags::TF != 0 || (image & flags::IF != 0 && old & flags::VIP != 0) {
@@ -67,17 +69,17 @@ fn popf(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         let vif = if image & flags::IF != 0 { flags::VIF } else { 0 };
         (old & !(mask | flags::VIF)) | (image & mask) | vif
     } else {
-        if !cpu.protected() || cpu.cpl <= cpu.iopl() {
+        if !cpu.protected() || cpu.arch.cpl <= cpu.iopl() {
             mask |= flags::IF;
         }
-        if cpu.cpl == 0 {
+        if cpu.arch.cpl == 0 {
             mask |= flags::IOPL;
         }
         (old & !mask) | (image & mask)
     };
     // RF always ends up clear.
     cpu.set_rflags(new & !flags::RF);
-    let sp = cpu.gpr[usize::from(reg::RSP)].wrapping_add(u64::from(op.size));
+    let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_add(u64::from(op.size));
     set_stack_pointer(cpu, sp);
     Ok(Flow::End)
 }
@@ -90,17 +92,17 @@ enum Target {
 
 /// IF if privilege allows, VIF under VME or PVI, else #GP.
 fn target(cpu: &mut Cpu) -> Exec<Target> {
-    if !cpu.protected() || cpu.cpl <= cpu.iopl() {
+    if !cpu.protected() || cpu.arch.cpl <= cpu.iopl() {
         return Ok(Target::Real);
     }
     let by = if cpu.v8086() { CR4_VME } else { CR4_PVI };
-    if cpu.cpl == 3 && cpu.cr4 & by != 0 { Ok(Target::Virtual) } else { Err(cpu.gp(0)) }
+    if cpu.arch.cpl == 3 && cpu.arch.cr4 & by != 0 { Ok(Target::Virtual) } else { Err(cpu.gp(0)) }
 }
 
 fn cli(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     match target(cpu)? {
-        Target::Real => cpu.flags &= !flags::IF,
-        Target::Virtual => cpu.flags &= !flags::VIF,
+        Target::Real => cpu.arch.flags &= !flags::IF,
+        Target::Virtual => cpu.arch.flags &= !flags::VIF,
     }
     Ok(Flow::Next)
 }
@@ -108,26 +110,26 @@ fn cli(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 fn sti(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     match target(cpu)? {
         Target::Real => {
-            if cpu.flags & flags::IF == 0 {
-                cpu.flags |= flags::IF;
+            if cpu.arch.flags & flags::IF == 0 {
+                cpu.arch.flags |= flags::IF;
                 cpu.attend(attention::STI_SHADOW);
             }
         }
         Target::Virtual => {
-            if cpu.flags & flags::VIP != 0 {
+            if cpu.arch.flags & flags::VIP != 0 {
                 return Err(cpu.gp(0));
             }
-            cpu.flags |= flags::VIF;
+            cpu.arch.flags |= flags::VIF;
         }
     }
     Ok(Flow::End)
 }
 
 fn access_control<const SET: bool>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if !cpu.capabilities.has(Capability::Smap) || cpu.cpl != 0 || cpu.v8086() {
+    if !cpu.wiring.capabilities.has(Capability::Smap) || cpu.arch.cpl != 0 || cpu.v8086() {
         return Err(cpu.ud());
     }
-    cpu.flags = (cpu.flags & !flags::AC) | if SET { flags::AC } else { 0 };
+    cpu.arch.flags = (cpu.arch.flags & !flags::AC) | if SET { flags::AC } else { 0 };
     cpu.access_changed();
     Ok(Flow::Next)
 }

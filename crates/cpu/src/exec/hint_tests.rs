@@ -1,12 +1,12 @@
 //! Opcodes that processors without a feature execute as older ones do: no operation, or the instruction without the prefix.
 
-use crate::fault::vector;
 use crate::run::Exit;
 use crate::testing::tiers::{ABSENT, LIVES, LOW, STACK, Start, Tiers, Width};
 use crate::testing::{CODE, Machine, Raised};
 use crate::{Model, Tier};
 use ledger::profile::Profile;
 use std::sync::Arc;
+use x86::vector;
 
 /// Prefixes that may stand before an opcode, of which some make another instruction of it.
 const PREFIXES: [&[u8]; 9] =
@@ -31,22 +31,22 @@ fn forms(bits: u32, mut each: impl FnMut(&[u8])) {
 
 /// With registers that lead nowhere, so that an access would fault.
 fn nowhere(machine: &mut Machine) {
-    machine.cpu.gpr[..8].fill(0x5555_5000);
+    machine.cpu.arch.gpr[..8].fill(0x5555_5000);
 }
 
 #[test]
 fn the_nop_space_does_nothing_whatever_prefixes_it_has() {
     for mut machine in [Machine::long64(3), Machine::compatibility32(3), Machine::protected32(0), Machine::real16()] {
         nowhere(&mut machine);
-        let before = machine.cpu.gpr;
-        let (start, bits) = (machine.cpu.rip, machine.bits());
+        let before = machine.cpu.arch.gpr;
+        let (start, bits) = (machine.cpu.arch.rip, machine.bits());
         let mut tried = 0;
         forms(bits, |bytes| {
-            machine.cpu.rip = start;
+            machine.cpu.arch.rip = start;
             machine.poke(start, &[bytes, &[0; 8]].concat());
             let result = machine.step();
             assert!(result.is_ok(), "{bytes:02x?} in {bits}-bit code: {result:?}");
-            assert_eq!(machine.cpu.gpr, before, "{bytes:02x?}");
+            assert_eq!(machine.cpu.arch.gpr, before, "{bytes:02x?}");
             tried += 1;
         });
         assert_eq!(tried, OPCODES.len() * 256 * if bits == 64 { 9 } else { 6 });
@@ -58,7 +58,7 @@ fn the_nop_space_does_not_take_lock() {
     let mut machine = Machine::long64(3);
     for opcode in OPCODES {
         for modrm in [0x00, 0x38, 0xc8] {
-            let start = machine.cpu.rip;
+            let start = machine.cpu.arch.rip;
             machine.poke(start, &[0xf0, 0x0f, opcode, modrm, 0, 0, 0, 0]);
             assert_eq!(machine.step(), Err(Raised { vector: vector::UD, code: None }), "{opcode:02x} {modrm:02x}");
         }
@@ -80,7 +80,7 @@ fn what_changes_a_shadow_stack_does_not_exist_without_one() {
         &[0xf3, 0x0f, 0x01, 0xe8],
         &[0xf3, 0x0f, 0xae, 0x30],
     ] {
-        let start = machine.cpu.rip;
+        let start = machine.cpu.arch.rip;
         machine.poke(start, &[bytes, &[0; 8]].concat());
         assert_eq!(machine.step(), Err(Raised { vector: vector::UD, code: None }), "{bytes:02x?}");
     }
@@ -92,14 +92,14 @@ fn prefixes_of_what_a_processor_lacks_are_ignored() {
     let profile = Profile::named("core2").expect("a built-in profile");
     let mut machine = Machine::long64(0);
     let model = Model::of(&profile, profile.costs(), profile.geometry(), &profile.cpuid());
-    machine.cpu.features = crate::Features::of(&model.cpuid);
-    machine.cpu.model = Arc::new(model);
-    let start = machine.cpu.rip;
+    machine.cpu.wiring.features = crate::Features::of(&model.cpuid);
+    machine.cpu.wiring.model = Arc::new(model);
+    let start = machine.cpu.arch.rip;
     // tzcnt eax, ecx; lzcnt edx, ecx; wbnoinvd; hlt
     machine.poke(start, &[0xf3, 0x0f, 0xbc, 0xc1, 0xf3, 0x0f, 0xbd, 0xd1, 0xf3, 0x0f, 0x09, 0xf4]);
-    machine.cpu.gpr[1] = 0x10;
+    machine.cpu.arch.gpr[1] = 0x10;
     assert_eq!(machine.run(1 << 40), Exit::Halt);
-    assert_eq!((machine.cpu.rip, machine.cpu.gpr[0], machine.cpu.gpr[2]), (start + 12, 4, 4));
+    assert_eq!((machine.cpu.arch.rip, machine.cpu.arch.gpr[0], machine.cpu.arch.gpr[2]), (start + 12, 4, 4));
 }
 
 /// On both tiers, with equal charges, and without a call of the translator into a handler.

@@ -63,15 +63,15 @@ mod ops {
         #[inline(always)]
         fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
             let r = T::from_u64(a.to_u64().wrapping_add(b.to_u64()));
-            cpu.lazy.set_add(a, b, r);
+            cpu.arch.lazy.set_add(a, b, r);
             r
         }
     }
     impl Binary for Adc {
         #[inline(always)]
         fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
-            let r = T::from_u64(a.to_u64().wrapping_add(b.to_u64()).wrapping_add(u64::from(cpu.lazy.cf())));
-            cpu.lazy.set_add(a, b, r);
+            let r = T::from_u64(a.to_u64().wrapping_add(b.to_u64()).wrapping_add(u64::from(cpu.arch.lazy.cf())));
+            cpu.arch.lazy.set_add(a, b, r);
             r
         }
     }
@@ -79,15 +79,15 @@ mod ops {
         #[inline(always)]
         fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
             let r = T::from_u64(a.to_u64().wrapping_sub(b.to_u64()));
-            cpu.lazy.set_sub(a, b, r);
+            cpu.arch.lazy.set_sub(a, b, r);
             r
         }
     }
     impl Binary for Sbb {
         #[inline(always)]
         fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
-            let r = T::from_u64(a.to_u64().wrapping_sub(b.to_u64()).wrapping_sub(u64::from(cpu.lazy.cf())));
-            cpu.lazy.set_sub(a, b, r);
+            let r = T::from_u64(a.to_u64().wrapping_sub(b.to_u64()).wrapping_sub(u64::from(cpu.arch.lazy.cf())));
+            cpu.arch.lazy.set_sub(a, b, r);
             r
         }
     }
@@ -95,7 +95,7 @@ mod ops {
         #[inline(always)]
         fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
             let r = T::from_u64(a.to_u64() & b.to_u64());
-            cpu.lazy.set_logic(r);
+            cpu.arch.lazy.set_logic(r);
             r
         }
     }
@@ -103,7 +103,7 @@ mod ops {
         #[inline(always)]
         fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
             let r = T::from_u64(a.to_u64() | b.to_u64());
-            cpu.lazy.set_logic(r);
+            cpu.arch.lazy.set_logic(r);
             r
         }
     }
@@ -111,27 +111,27 @@ mod ops {
         #[inline(always)]
         fn apply<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
             let r = T::from_u64(a.to_u64() ^ b.to_u64());
-            cpu.lazy.set_logic(r);
+            cpu.arch.lazy.set_logic(r);
             r
         }
     }
     impl Unary for Inc {
         #[inline(always)]
         fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
-            let carry = cpu.lazy.cf();
+            let carry = cpu.arch.lazy.cf();
             let r = T::from_u64(a.to_u64().wrapping_add(1));
-            cpu.lazy.set_add(a, T::from_u64(1), r);
-            cpu.lazy.set_cf(carry);
+            cpu.arch.lazy.set_add(a, T::from_u64(1), r);
+            cpu.arch.lazy.set_cf(carry);
             r
         }
     }
     impl Unary for Dec {
         #[inline(always)]
         fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
-            let carry = cpu.lazy.cf();
+            let carry = cpu.arch.lazy.cf();
             let r = T::from_u64(a.to_u64().wrapping_sub(1));
-            cpu.lazy.set_sub(a, T::from_u64(1), r);
-            cpu.lazy.set_cf(carry);
+            cpu.arch.lazy.set_sub(a, T::from_u64(1), r);
+            cpu.arch.lazy.set_cf(carry);
             r
         }
     }
@@ -139,7 +139,7 @@ mod ops {
         #[inline(always)]
         fn apply<T: Int>(cpu: &mut Cpu, a: T) -> T {
             let r = T::from_u64(a.to_u64().wrapping_neg());
-            cpu.lazy.set_sub(T::from_u64(0), a, r);
+            cpu.arch.lazy.set_sub(T::from_u64(0), a, r);
             r
         }
     }
@@ -359,7 +359,7 @@ fn movsx_m<S: Int, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 /// MOVSXD of 16 bits, for which there is no use: AMD's processors read 32 (APM vol. 3, MOVSXD: r16, r/m32).
 fn movsxd_word(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let value = if cpu.capabilities.amd { cpu.load::<u32>(op)? as u16 } else { cpu.load::<u16>(op)? };
+    let value = if cpu.wiring.capabilities.amd { cpu.load::<u32>(op)? as u16 } else { cpu.load::<u16>(op)? };
     cpu.set(op.r0, value);
     Ok(Flow::Next)
 }

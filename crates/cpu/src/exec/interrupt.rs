@@ -1,17 +1,15 @@
 //! Delivery of exceptions and interrupts: through the IDT in long mode, through gates in protected mode, through the vector
 //! table in real mode; and what becomes of faults on the way (double fault, shutdown).
 
-use crate::exec::descriptor::{Descriptor, Stack, code_of, is_null, null_segment, system_type};
+use crate::arch::{Segment, attention};
+use crate::exec::descriptor::{Descriptor, Stack, code_of, is_null, null_segment};
 use crate::exec::task::{Arrival, Switch};
-use crate::fault::{Cause, Exec, Fault, vector};
-use crate::flags;
-use crate::state::{Cpu, Segment, attention, bits::CR4_VME, reg, rights, seg};
+use crate::fault::{Cause, Exec, Fault};
+use crate::state::Cpu;
 use ledger::{Family, Kind};
-
-/// DR6.BD: debug-register access while DR7.GD was set.
-pub(crate) const DR6_BD: u64 = 1 << 13;
-/// DR7.GD: accesses to debug registers are trapped.
-pub(crate) const DR7_GD: u64 = 1 << 13;
+use x86::control::CR4_VME;
+use x86::debug::*;
+use x86::{descriptor, flags, reg, rights, seg, vector};
 
 /// Where an event comes from: it decides on privilege checks, the EXT bit and who is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,28 +83,28 @@ impl Cpu {
 
     /// Delivers an NMI. Further ones wait for IRET.
     pub fn deliver_nmi(&mut self) {
-        self.nmi_blocked = true;
+        self.arch.nmi_blocked = true;
         self.deliver(Event::new(vector::NMI, None, Source::Nmi), 0);
     }
 
     /// Delivers an event and whatever exceptions doing so causes, up to shutdown. An injected one may come from an instruction
     /// of `length` bytes, after which its handler returns to.
     pub(crate) fn deliver(&mut self, first: Event, length: u32) {
-        let allowed = std::mem::replace(&mut self.code_write_allowed, true);
+        let allowed = std::mem::replace(&mut self.engine.code_write_allowed, true);
         // A debug trap after HLT finds the processor awake.
-        self.attention &= !attention::HALT;
-        if !self.vmx.active || !self.exception_exits(&first) {
+        self.arch.attention &= !attention::HALT;
+        if !self.arch.vmx.active || !self.exception_exits(&first) {
             self.deliver_through_table(first, length);
         }
-        self.code_write_allowed = allowed;
+        self.engine.code_write_allowed = allowed;
     }
 
     fn deliver_through_table(&mut self, first: Event, length: u32) {
         let mut event = first;
-        let start = self.rip;
+        let start = self.arch.rip;
         self.delivery_begins(length);
         // Blocking by STI or MOV SS ends with an exception, too.
-        self.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW);
+        self.arch.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW);
         self.before_delivery(&event);
         self.handler_begins(event.source.is_interrupt());
         loop {
@@ -115,9 +113,9 @@ impl Cpu {
                 break;
             }
             if event.injected {
-                self.rip = start;
+                self.arch.rip = start;
             }
-            let (second, code) = match std::mem::take(&mut self.fault) {
+            let (second, code) = match std::mem::take(&mut self.engine.fault) {
                 Cause::Exception(second, code) => (second, code),
                 Cause::VmExit => {
                     self.handler_abandoned();
@@ -129,7 +127,7 @@ impl Cpu {
             let external = matches!(second, vector::TS | vector::NP | vector::SS | vector::GP);
             let code = if external && !event.source.software() { code.map(|c| c | 1) } else { code };
             let mut next = Event::new(second, code, Source::Exception);
-            if self.vmx.active && self.nested_exits(&next, &event, length) {
+            if self.arch.vmx.active && self.nested_exits(&next, &event, length) {
                 self.handler_abandoned();
                 return;
             }
@@ -139,7 +137,7 @@ impl Cpu {
                 (1, 1) | (2, 1 | 2) => {
                     self.before_delivery(&next);
                     next = Event::new(vector::DF, Some(0), Source::Exception);
-                    if self.vmx.active && self.exception_exits(&next) {
+                    if self.arch.vmx.active && self.exception_exits(&next) {
                         self.handler_abandoned();
                         return;
                     }
@@ -153,7 +151,7 @@ impl Cpu {
 
     /// Triple fault: shutdown, or a VM exit.
     pub(crate) fn shut_down(&mut self) {
-        if self.vmx.active {
+        if self.arch.vmx.active {
             self.triple_fault_exit();
         } else {
             self.attend(attention::SHUTDOWN);
@@ -166,10 +164,10 @@ impl Cpu {
             return;
         }
         match event.vector {
-            vector::PF => self.cr2 = self.fault_address,
+            vector::PF => self.arch.cr2 = self.engine.fault_address,
             vector::DB => {
-                self.dr[6] = (self.dr[6] & !0xf) | self.fault_dr6;
-                self.dr[7] &= !DR7_GD;
+                self.arch.dr[6] = (self.arch.dr[6] & !DR6_BREAKPOINTS) | self.engine.fault_dr6;
+                self.arch.dr[7] &= !DR7_GD;
             }
             _ => {}
         }
@@ -178,7 +176,7 @@ impl Cpu {
     /// Software interrupts: called by their handlers, with RIP after the instruction.
     pub(crate) fn software_interrupt(&mut self, vector: u8, source: Source) -> Exec {
         let event = Event::new(vector, None, source);
-        match self.vmx.active {
+        match self.arch.vmx.active {
             true => self.guest_software_interrupt(&event)?,
             false => self.enter_handler(&event)?,
         }
@@ -202,7 +200,7 @@ impl Cpu {
     pub(crate) fn pushed_flags(&self, event: &Event) -> u64 {
         let fault = match event.vector {
             _ if event.source != Source::Exception || event.injected => false,
-            vector::DB => self.fault_dr6 & DR6_BD != 0,
+            vector::DB => self.engine.fault_dr6 & DR6_BD != 0,
             vector::BP | vector::OF | vector::DF | vector::MC | vector::NMI => false,
             _ => true,
         };
@@ -215,12 +213,12 @@ impl Cpu {
             return self.enter_real(event);
         }
         if self.v8086() && event.source == Source::Int {
-            let redirected = self.cr4 & CR4_VME != 0 && !self.redirection_bit(event.vector)?;
+            let redirected = self.arch.cr4 & CR4_VME != 0 && !self.redirection_bit(event.vector)?;
             if redirected {
                 return self.enter_virtual8086(event);
             }
             // A hypervisor has looked at IOPL before it injects.
-            let checked = !event.injected || self.cr4 & CR4_VME != 0;
+            let checked = !event.injected || self.arch.cr4 & CR4_VME != 0;
             if checked && self.iopl() < 3 {
                 return Err(self.gp(0));
             }
@@ -229,20 +227,20 @@ impl Cpu {
         let code = u32::from(event.vector) << 3 | 2;
         let size = if long { 16 } else { 8 };
         let offset = u64::from(event.vector) * size;
-        if offset + size - 1 > u64::from(self.idtr.limit) {
+        if offset + size - 1 > u64::from(self.arch.idtr.limit) {
             return Err(self.gp(code));
         }
-        let address = self.idtr.base.wrapping_add(offset);
+        let address = self.arch.idtr.base.wrapping_add(offset);
         let raw = self.read_system::<u64>(address)?;
         let high = if long { self.read_system::<u64>(address.wrapping_add(8))? & 0xffff_ffff } else { 0 };
         let gate = Descriptor { raw, high, address, selector: 0 };
-        use system_type::*;
+        use descriptor::*;
         let known = match gate.kind() {
             INTERRUPT_GATE32 | TRAP_GATE32 => true,
             TASK_GATE | INTERRUPT_GATE16 | TRAP_GATE16 => !long,
             _ => false,
         };
-        if !gate.is_system() || !known || (event.source.software() && gate.dpl() < self.cpl) {
+        if !gate.is_system() || !known || (event.source.software() && gate.dpl() < self.arch.cpl) {
             return Err(self.gp(code));
         }
         if !gate.present() {
@@ -257,11 +255,11 @@ impl Cpu {
     fn enter_task(&mut self, event: &Event, gate: &Descriptor) -> Exec {
         let selector = gate.gate_selector();
         let tss = self.task_of_gate(selector)?;
-        self.flags = self.flags & !flags::RF | self.pushed_flags(event) & flags::RF;
+        self.arch.flags = self.arch.flags & !flags::RF | self.pushed_flags(event) & flags::RF;
         self.task_switch_exit(&tss, Switch::Interrupt)?;
         // Charged before the switch: afterwards RIP is the new task's.
         self.charge_delivery(event);
-        self.single_step = false;
+        self.arch.single_step = false;
         if self.switch_task(tss, Switch::Interrupt)? == Arrival::Faulted {
             if !event.source.software() {
                 return Err(Fault);
@@ -271,7 +269,7 @@ impl Cpu {
         }
         if let Some(code) = event.code {
             let mut stack = Stack::current(self);
-            let size = if self.tr.rights & 8 != 0 { 4 } else { 2 };
+            let size = if self.arch.tr.rights & 8 != 0 { 4 } else { 2 };
             stack.push(self, size, u64::from(code))?;
             stack.commit(self);
         }
@@ -286,7 +284,7 @@ impl Cpu {
         }
         let code = code_of(selector);
         let mut target = self.read_descriptor(selector, vector::GP)?;
-        let bad_code = !target.is_code() || target.dpl() > self.cpl;
+        let bad_code = !target.is_code() || target.dpl() > self.arch.cpl;
         if bad_code || (long && (!target.long() || target.long_and_big())) {
             return Err(self.gp(code));
         }
@@ -294,16 +292,16 @@ impl Cpu {
             return Err(self.raise_code(vector::NP, code));
         }
         let from_v8086 = self.v8086();
-        let cpl = if target.conforming() { self.cpl } else { target.dpl() };
+        let cpl = if target.conforming() { self.arch.cpl } else { target.dpl() };
         if from_v8086 && cpl != 0 {
             return Err(self.gp(code));
         }
         self.mark_accessed(&mut target)?;
         let old_flags = self.pushed_flags(event);
-        let old = (self.seg[usize::from(seg::SS)], self.gpr[usize::from(reg::RSP)]);
+        let old = (self.arch.seg[usize::from(seg::SS)], self.arch.gpr[usize::from(reg::RSP)]);
         let (mut stack, ss) = if long {
             self.long_stack(gate, cpl)?
-        } else if cpl != self.cpl {
+        } else if cpl != self.arch.cpl {
             let (selector, sp) = self.inner_stack(cpl)?;
             let ss = self.stack_segment_for(selector, cpl, vector::TS)?;
             (Stack::new(ss, sp, cpl, code_of(selector)), Some(ss))
@@ -329,18 +327,18 @@ impl Cpu {
         }
         if from_v8086 {
             for which in [seg::GS, seg::FS, seg::DS, seg::ES] {
-                let selector = self.seg[usize::from(which)].selector;
+                let selector = self.arch.seg[usize::from(which)].selector;
                 stack.push(self, size, u64::from(selector))?;
             }
         }
-        if long || cpl != self.cpl {
+        if long || cpl != self.arch.cpl {
             stack.push(self, size, u64::from(old.0.selector))?;
             stack.push(self, size, old.1)?;
         }
         stack.push(self, size, old_flags)?;
-        let cs = self.seg[usize::from(seg::CS)].selector;
+        let cs = self.arch.seg[usize::from(seg::CS)].selector;
         stack.push(self, size, u64::from(cs))?;
-        let rip = self.rip;
+        let rip = self.arch.rip;
         stack.push(self, size, rip)?;
         if let Some(code) = event.code {
             stack.push(self, size, u64::from(code))?;
@@ -348,18 +346,18 @@ impl Cpu {
         self.charge_delivery(event);
         if from_v8086 {
             for which in [seg::GS, seg::FS, seg::DS, seg::ES] {
-                self.seg[usize::from(which)] = null_segment(0, 0);
+                self.arch.seg[usize::from(which)] = null_segment(0, 0);
             }
         }
         if let Some(ss) = ss {
-            self.seg[usize::from(seg::SS)] = ss;
+            self.arch.seg[usize::from(seg::SS)] = ss;
         }
         stack.commit(self);
         let interrupt_gate = gate.kind() & 1 == 0;
         self.handler_flags(interrupt_gate);
-        self.seg[usize::from(seg::CS)] = segment;
-        self.cpl = cpl;
-        self.rip = offset;
+        self.arch.seg[usize::from(seg::CS)] = segment;
+        self.arch.cpl = cpl;
+        self.arch.rip = offset;
         self.mode_changed();
         Ok(())
     }
@@ -367,19 +365,19 @@ impl Cpu {
     /// The stack of a handler in long mode: from the IST, from the TSS on a change of level, or the current one.
     fn long_stack(&mut self, gate: &Descriptor, cpl: u8) -> Exec<(Stack, Option<Segment>)> {
         let ist = gate.raw >> 32 & 7;
-        let changed = cpl != self.cpl;
+        let changed = cpl != self.arch.cpl;
         let sp = if ist != 0 {
             let offset = 0x24 + 8 * (ist - 1);
-            if offset + 7 > u64::from(self.tr.limit) {
-                let code = code_of(self.tr.selector);
+            if offset + 7 > u64::from(self.arch.tr.limit) {
+                let code = code_of(self.arch.tr.selector);
                 return Err(self.raise_code(vector::TS, code));
             }
-            let at = self.tr.base.wrapping_add(offset);
+            let at = self.arch.tr.base.wrapping_add(offset);
             self.read_system::<u64>(at)?
         } else if changed {
             self.inner_stack(cpl)?.1
         } else {
-            self.gpr[usize::from(reg::RSP)]
+            self.arch.gpr[usize::from(reg::RSP)]
         };
         if !self.canonical(sp) {
             return Err(self.raise_code(vector::SS, 0));
@@ -392,32 +390,32 @@ impl Cpu {
         let cleared = flags::TF | flags::NT | flags::RF | flags::VM | if clear_if { flags::IF } else { 0 };
         let value = self.rflags() & !cleared;
         self.set_rflags(value);
-        self.single_step = false;
+        self.arch.single_step = false;
     }
 
     /// Real mode: the vector table at IDTR.
     fn enter_real(&mut self, event: &Event) -> Exec {
         let offset = u64::from(event.vector) * 4;
-        if offset + 3 > u64::from(self.idtr.limit) {
+        if offset + 3 > u64::from(self.arch.idtr.limit) {
             let code = u32::from(event.vector) << 3 | 2;
             return Err(self.gp(code));
         }
-        let entry = self.read_system::<u32>(self.idtr.base.wrapping_add(offset))?;
+        let entry = self.read_system::<u32>(self.arch.idtr.base.wrapping_add(offset))?;
         let mut stack = Stack::current(self);
         self.push_real(&mut stack, self.rflags())?;
         self.charge_delivery(event);
         stack.commit(self);
         let value = self.rflags() & !(flags::IF | flags::TF | flags::AC | flags::RF);
         self.set_rflags(value);
-        self.single_step = false;
-        self.seg[usize::from(seg::CS)] = self.real_segment(seg::CS, (entry >> 16) as u16);
-        self.rip = u64::from(entry & 0xffff);
+        self.arch.single_step = false;
+        self.arch.seg[usize::from(seg::CS)] = self.real_segment(seg::CS, (entry >> 16) as u16);
+        self.arch.rip = u64::from(entry & 0xffff);
         self.mode_changed();
         Ok(())
     }
 
     fn push_real(&mut self, stack: &mut Stack, image: u64) -> Exec {
-        let (cs, rip) = (self.seg[usize::from(seg::CS)].selector, self.rip);
+        let (cs, rip) = (self.arch.seg[usize::from(seg::CS)].selector, self.arch.rip);
         stack.push(self, 2, image & 0xffff)?;
         stack.push(self, 2, u64::from(cs))?;
         stack.push(self, 2, rip & 0xffff)
@@ -425,7 +423,7 @@ impl Cpu {
 
     /// Bit of the interrupt redirection bitmap, the 32 bytes before the I/O permission bitmap.
     fn redirection_bit(&mut self, vector: u8) -> Exec<bool> {
-        let tr = self.tr;
+        let tr = self.arch.tr;
         if tr.rights & 8 == 0 || tr.limit < 0x67 {
             return Err(self.gp(0));
         }
@@ -457,9 +455,9 @@ impl Cpu {
         let cleared = if virtual_if { flags::VIF } else { flags::IF };
         let value = self.rflags() & !(cleared | flags::TF | flags::RF);
         self.set_rflags(value);
-        self.single_step = false;
-        self.seg[usize::from(seg::CS)] = crate::exec::segment::v8086_segment((entry >> 16) as u16);
-        self.rip = u64::from(entry & 0xffff);
+        self.arch.single_step = false;
+        self.arch.seg[usize::from(seg::CS)] = crate::exec::segment::v8086_segment((entry >> 16) as u16);
+        self.arch.rip = u64::from(entry & 0xffff);
         self.mode_changed();
         Ok(())
     }
@@ -467,7 +465,7 @@ impl Cpu {
     /// Checks the CPL against 0.
     #[inline]
     pub(crate) fn privileged(&mut self) -> Exec {
-        if self.cpl != 0 { Err(self.gp(0)) } else { Ok(()) }
+        if self.arch.cpl != 0 { Err(self.gp(0)) } else { Ok(()) }
     }
 
     /// The running instruction is an error of its own: #UD unless in protected mode outside virtual-8086 mode.

@@ -1,14 +1,16 @@
 //! Ports: IN, OUT, INS, OUTS, and who may use them.
 
+use crate::arch::attention;
 use crate::fault::{Exec, Flow};
-use crate::flags;
+use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
-use crate::state::{Cpu, attention, reg, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use crate::vmx::DeviceAccess;
-use crate::vmx::io::qualification;
 use iced_x86::{Instruction, Mnemonic::*, OpKind, Register};
 use ledger::{Class, Family, Kind};
+use x86::vmx::qualification::io as qualification;
+use x86::{flags, reg, seg};
 
 /// Rows of port instructions.
 pub static ROWS: &[Row] = &[
@@ -22,7 +24,7 @@ pub static ROWS: &[Row] = &[
     Row::end(Outsd, Class::System, |_, op| strings::<u32>(op, outs::<u32>)),
 ];
 
-fn strings<T: flags::Int>(op: &mut Op, handler: Handler) -> Option<Handler> {
+fn strings<T: Int>(op: &mut Op, handler: Handler) -> Option<Handler> {
     op.size = T::SIZE;
     Some(handler)
 }
@@ -74,10 +76,10 @@ fn output<const DX: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 impl Cpu {
     /// IOPL and the I/O permission bitmap.
     fn check_port(&mut self, port: u16, size: u8) -> Exec {
-        if !self.protected() || (!self.v8086() && self.cpl <= self.iopl()) {
+        if !self.protected() || (!self.v8086() && self.arch.cpl <= self.iopl()) {
             return Ok(());
         }
-        let tr = self.tr;
+        let tr = self.arch.tr;
         if tr.rights & 8 == 0 || tr.limit < 0x67 {
             return Err(self.gp(0));
         }
@@ -96,7 +98,7 @@ impl Cpu {
         self.note_device(DeviceAccess::Port { port, size, write: false });
         self.charge(Kind::new(Family::PortIn, u32::from(port)), 1);
         let who = self.ident();
-        let value = self.bus.borrow_mut().port_in(who, port, size);
+        let value = self.wiring.bus.borrow_mut().port_in(who, port, size);
         self.attend(attention::BUS);
         self.io_breakpoint(port, size);
         value
@@ -107,7 +109,7 @@ impl Cpu {
         self.charge(Kind::new(Family::PortOut, u32::from(port)), 1);
         let who = self.ident();
         let value = value & (u64::MAX >> (64 - 8 * u32::from(size & 7))) as u32;
-        self.bus.borrow_mut().port_out(who, port, size, value);
+        self.wiring.bus.borrow_mut().port_out(who, port, size, value);
         self.attend(attention::BUS);
         self.io_breakpoint(port, size);
     }
@@ -115,7 +117,7 @@ impl Cpu {
     /// One step of a string instruction's index register.
     fn advance(&mut self, register: u8, op: &Op) {
         let step = u64::from(op.size);
-        let step = if self.flags & flags::DF != 0 { step.wrapping_neg() } else { step };
+        let step = if self.arch.flags & flags::DF != 0 { step.wrapping_neg() } else { step };
         let value = self.reg(register).wrapping_add(step) & address_mask(op.asize);
         self.set_sized(register, op.asize, value);
     }
@@ -144,16 +146,16 @@ fn iterate(cpu: &mut Cpu, op: &Op, direction: u64, body: fn(&mut Cpu, &Op) -> Ex
     body(cpu, op)?;
     cpu.set_sized(reg::RCX, op.asize, (count - 1) & mask);
     if count > 1 {
-        cpu.rip = op.rip();
+        cpu.arch.rip = op.rip();
     }
     Ok(Flow::End)
 }
 
-fn ins<T: flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+fn ins<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     iterate(cpu, op, qualification::IN, |cpu, op| {
         let port = cpu.get::<u16>(reg::RDX);
         let offset = cpu.reg(reg::RDI) & address_mask(op.asize);
-        let segment = if cpu.long64 { SEG_FLAT } else { seg::ES };
+        let segment = if cpu.engine.long64 { SEG_FLAT } else { seg::ES };
         let linear = cpu.linear(segment, offset, u64::from(op.size), true)?;
         // The destination must be writable before the device is read.
         let privilege = cpu.privilege();
@@ -165,7 +167,7 @@ fn ins<T: flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     })
 }
 
-fn outs<T: flags::Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
+fn outs<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     iterate(cpu, op, 0, |cpu, op| {
         let port = cpu.get::<u16>(reg::RDX);
         let offset = cpu.reg(reg::RSI) & address_mask(op.asize);

@@ -1,15 +1,17 @@
 //! IRET, in all modes.
 
+use crate::arch::Segment;
 use crate::exec::descriptor::{Stack, code_of, is_null, null_segment};
 use crate::exec::segment::v8086_segment;
 use crate::exec::task::Switch;
-use crate::fault::{Exec, Flow, vector};
-use crate::flags;
+use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, Segment, bits::CR4_VME, reg, rights, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::{Class, Family, Kind};
+use x86::control::CR4_VME;
+use x86::{flags, reg, rights, seg, vector};
 
 /// Rows of interrupt returns.
 pub static ROWS: &[Row] = &[
@@ -27,7 +29,7 @@ fn iret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     // Even an IRET that faults unblocks NMIs.
     cpu.unblock_nmis();
     let flow = interrupt_return(cpu, op.size)?;
-    cpu.vmx.nmi_unblocked = false;
+    cpu.arch.vmx.nmi_unblocked = false;
     Ok(flow)
 }
 
@@ -37,11 +39,11 @@ fn interrupt_return(cpu: &mut Cpu, size: u8) -> Exec<Flow> {
     } else if cpu.v8086() {
         virtual8086(cpu, size)?;
     } else if cpu.long_mode() {
-        if cpu.flags & flags::NT != 0 {
+        if cpu.arch.flags & flags::NT != 0 {
             return Err(cpu.gp(0));
         }
         protected(cpu, size)?;
-    } else if cpu.flags & flags::NT != 0 {
+    } else if cpu.arch.flags & flags::NT != 0 {
         let tss = cpu.back_link()?;
         cpu.task_switch_exit(&tss, Switch::Iret)?;
         cpu.charge(Kind::new(Family::Iret, 0), 1);
@@ -61,10 +63,10 @@ fn mask(cpu: &Cpu, size: u8) -> u64 {
     if size >= 4 {
         mask |= flags::RF | flags::AC | flags::ID;
     }
-    if cpu.cpl <= cpu.iopl() {
+    if cpu.arch.cpl <= cpu.iopl() {
         mask |= flags::IF;
     }
-    if cpu.cpl == 0 {
+    if cpu.arch.cpl == 0 {
         mask |= flags::IOPL;
         if size >= 4 {
             mask |= flags::VIF | flags::VIP;
@@ -78,13 +80,13 @@ fn real(cpu: &mut Cpu, size: u8) -> Exec {
     let rip = stack.pop(cpu, size)?;
     let cs = stack.pop(cpu, size)? as u16;
     let image = stack.pop(cpu, size)?;
-    if rip > u64::from(cpu.seg[usize::from(seg::CS)].limit) {
+    if rip > u64::from(cpu.arch.seg[usize::from(seg::CS)].limit) {
         return Err(cpu.gp(0));
     }
     cpu.charge(Kind::new(Family::Iret, 0), 1);
     stack.commit(cpu);
-    cpu.seg[usize::from(seg::CS)] = cpu.real_segment(seg::CS, cs);
-    cpu.rip = rip;
+    cpu.arch.seg[usize::from(seg::CS)] = cpu.real_segment(seg::CS, cs);
+    cpu.arch.rip = rip;
     let mut mask = flags::ARITH | flags::TF | flags::DF | flags::NT | flags::IF | flags::IOPL;
     if size >= 4 {
         mask |= flags::RF | flags::AC | flags::ID;
@@ -96,7 +98,7 @@ fn real(cpu: &mut Cpu, size: u8) -> Exec {
 }
 
 fn virtual8086(cpu: &mut Cpu, size: u8) -> Exec {
-    let extended = cpu.cr4 & CR4_VME != 0;
+    let extended = cpu.arch.cr4 & CR4_VME != 0;
     if cpu.iopl() < 3 && (!extended || size != 2) {
         return Err(cpu.gp(0));
     }
@@ -125,8 +127,8 @@ fn virtual8086(cpu: &mut Cpu, size: u8) -> Exec {
     };
     cpu.charge(Kind::new(Family::Iret, 0), 1);
     stack.commit(cpu);
-    cpu.seg[usize::from(seg::CS)] = v8086_segment(cs);
-    cpu.rip = rip;
+    cpu.arch.seg[usize::from(seg::CS)] = v8086_segment(cs);
+    cpu.arch.rip = rip;
     cpu.set_rflags(new);
     cpu.handler_ends();
     cpu.mode_changed();
@@ -138,13 +140,13 @@ fn protected(cpu: &mut Cpu, size: u8) -> Exec {
     let rip = stack.pop(cpu, size)?;
     let selector = stack.pop(cpu, size)? as u16;
     let image = stack.pop(cpu, size)?;
-    if image & flags::VM != 0 && size == 4 && cpu.cpl == 0 && !cpu.long_mode() {
+    if image & flags::VM != 0 && size == 4 && cpu.arch.cpl == 0 && !cpu.long_mode() {
         return to_virtual8086(cpu, stack, rip, selector, image);
     }
     let (cs, cpl) = cpu.return_segment(selector)?;
-    let outward = cpl > cpu.cpl;
+    let outward = cpl > cpu.arch.cpl;
     let target_long = cpu.long_mode() && Cpu::is_long(&cs);
-    let from_long = cpu.long64;
+    let from_long = cpu.engine.long64;
     let mut outer = None;
     if outward || from_long {
         let sp = stack.pop(cpu, size)?;
@@ -159,14 +161,14 @@ fn protected(cpu: &mut Cpu, size: u8) -> Exec {
     let mask = mask(cpu, size);
     match outer {
         Some((sp, ss)) => {
-            cpu.seg[usize::from(seg::SS)] = ss;
+            cpu.arch.seg[usize::from(seg::SS)] = ss;
             cpu.set_outer_sp(sp, &ss, target_long);
         }
         None => stack.commit(cpu),
     }
-    cpu.seg[usize::from(seg::CS)] = cs;
-    cpu.rip = rip;
-    cpu.cpl = cpl;
+    cpu.arch.seg[usize::from(seg::CS)] = cs;
+    cpu.arch.rip = rip;
+    cpu.arch.cpl = cpl;
     if outward {
         cpu.drop_inner_segments();
     }
@@ -185,12 +187,12 @@ fn to_virtual8086(cpu: &mut Cpu, mut stack: Stack, rip: u64, cs: u16, image: u64
     cpu.charge(Kind::new(Family::Iret, 0), 1);
     let order = [seg::SS, seg::ES, seg::DS, seg::FS, seg::GS];
     for (which, selector) in order.into_iter().zip(selectors) {
-        cpu.seg[usize::from(which)] = v8086_segment(selector);
+        cpu.arch.seg[usize::from(which)] = v8086_segment(selector);
     }
-    cpu.seg[usize::from(seg::CS)] = v8086_segment(cs);
-    cpu.rip = rip & 0xffff;
-    cpu.gpr[usize::from(reg::RSP)] = sp;
-    cpu.cpl = 3;
+    cpu.arch.seg[usize::from(seg::CS)] = v8086_segment(cs);
+    cpu.arch.rip = rip & 0xffff;
+    cpu.arch.gpr[usize::from(reg::RSP)] = sp;
+    cpu.arch.cpl = 3;
     cpu.set_rflags(image);
     cpu.handler_ends();
     cpu.mode_changed();
@@ -200,13 +202,13 @@ fn to_virtual8086(cpu: &mut Cpu, mut stack: Stack, rip: u64, cs: u16, image: u64
 impl Cpu {
     /// IRET ends the blocking of NMIs; that of a guest whose NMIs exit is none of its own, unless they are virtual.
     fn unblock_nmis(&mut self) {
-        use crate::vmx::pin;
-        let pin = self.vmx.controls.pin;
-        if self.vmx.active && pin & (pin::NMI | pin::VIRTUAL_NMIS) == pin::NMI {
+        use x86::vmx::pin;
+        let pin = self.arch.vmx.controls.pin;
+        if self.arch.vmx.active && pin & (pin::NMI | pin::VIRTUAL_NMIS) == pin::NMI {
             return;
         }
-        self.vmx.nmi_unblocked |= self.nmi_blocked && self.vmx.active;
-        self.nmi_blocked = false;
+        self.arch.vmx.nmi_unblocked |= self.arch.nmi_blocked && self.arch.vmx.active;
+        self.arch.nmi_blocked = false;
     }
 
     /// The code segment an IRET or far RET goes back to, with the CPL it gives.
@@ -218,7 +220,7 @@ impl Cpu {
         let mut d = self.read_descriptor(selector, vector::GP)?;
         let rpl = selector as u8 & 3;
         let level_ok = if d.conforming() { d.dpl() <= rpl } else { d.dpl() == rpl };
-        if !d.is_code() || rpl < self.cpl || !level_ok || (self.long_mode() && d.long_and_big()) {
+        if !d.is_code() || rpl < self.arch.cpl || !level_ok || (self.long_mode() && d.long_and_big()) {
             return Err(self.gp(code));
         }
         if !d.present() {
@@ -238,7 +240,7 @@ impl Cpu {
 
     /// Sets the stack pointer popped by a return to another level.
     pub(crate) fn set_outer_sp(&mut self, sp: u64, ss: &Segment, target_long: bool) {
-        let rsp = &mut self.gpr[usize::from(reg::RSP)];
+        let rsp = &mut self.arch.gpr[usize::from(reg::RSP)];
         *rsp = if target_long {
             sp
         } else if ss.rights & rights::DB != 0 {
@@ -251,12 +253,12 @@ impl Cpu {
     /// After a return to an outer level: data segments which that level may not use become null.
     pub(crate) fn drop_inner_segments(&mut self) {
         for which in [seg::ES, seg::DS, seg::FS, seg::GS] {
-            let s = self.seg[usize::from(which)];
+            let s = self.arch.seg[usize::from(which)];
             let conforming = s.rights & (rights::CODE | rights::DC) == rights::CODE | rights::DC;
-            if s.usable() && s.dpl() < self.cpl && !conforming {
+            if s.usable() && s.dpl() < self.arch.cpl && !conforming {
                 // In long mode the base stays: FS and GS are used whatever their selectors are.
                 let base = if self.long_mode() { s.base } else { 0 };
-                self.seg[usize::from(which)] = Segment { base, ..null_segment(0, 0) };
+                self.arch.seg[usize::from(which)] = Segment { base, ..null_segment(0, 0) };
             }
         }
     }

@@ -1,13 +1,14 @@
 //! Compare-and-exchange, flag instructions, decimal arithmetic, hints, fences and random numbers.
 
 use crate::exec::{get0, get1, set0, set1, sized};
-use crate::fault::{Exec, Flow, vector};
-use crate::flags::{self, Int};
+use crate::fault::{Exec, Flow};
+use crate::flags::Int;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::Class;
+use x86::{flags, reg, vector};
 
 /// Rows of the rest.
 pub static ROWS: &[Row] = &[
@@ -21,7 +22,7 @@ pub static ROWS: &[Row] = &[
     Row::new(Stc, Class::Alu, |_, _| Some(|cpu, _| carry(cpu, true))),
     Row::new(Cmc, Class::Alu, |_, _| {
         Some(|cpu, _| {
-            let cf = !cpu.lazy.cf();
+            let cf = !cpu.arch.lazy.cf();
             carry(cpu, cf)
         })
     }),
@@ -85,7 +86,7 @@ fn xadd(_: &Instruction, op: &mut Op) -> Option<Handler> {
 #[inline(always)]
 fn add<T: Int>(cpu: &mut Cpu, a: T, b: T) -> T {
     let r = T::from_u64(a.to_u64().wrapping_add(b.to_u64()));
-    cpu.lazy.set_add(a, b, r);
+    cpu.arch.lazy.set_add(a, b, r);
     r
 }
 
@@ -115,7 +116,7 @@ fn cmpxchg(_: &Instruction, op: &mut Op) -> Option<Handler> {
 
 #[inline(always)]
 fn compare<T: Int>(cpu: &mut Cpu, a: T, b: T) -> bool {
-    cpu.lazy.set_sub(a, b, T::from_u64(a.to_u64().wrapping_sub(b.to_u64())));
+    cpu.arch.lazy.set_sub(a, b, T::from_u64(a.to_u64().wrapping_sub(b.to_u64())));
     a == b
 }
 
@@ -158,7 +159,7 @@ fn cmpxchg8b(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         found = value;
         if value == expected { new_high << 32 | new_low } else { value }
     })?;
-    cpu.lazy.set_zf(found == expected);
+    cpu.arch.lazy.set_zf(found == expected);
     if found != expected {
         cpu.set(reg::RAX, found as u32);
         cpu.set(reg::RDX, (found >> 32) as u32);
@@ -179,7 +180,7 @@ fn cmpxchg16b(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let new = if equal { pair::<u64>(cpu, reg::RCX, reg::RBX) } else { found };
     cpu.write_linear(linear, op.seg, new.0)?;
     cpu.write_linear(linear + 8, op.seg, new.1)?;
-    cpu.lazy.set_zf(equal);
+    cpu.arch.lazy.set_zf(equal);
     if !equal {
         cpu.set(reg::RAX, found.0);
         cpu.set(reg::RDX, found.1);
@@ -188,43 +189,43 @@ fn cmpxchg16b(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 fn lahf(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    let image = (cpu.lazy.image() & 0xff) | 2;
-    let rax = cpu.gpr[usize::from(reg::RAX)];
-    cpu.gpr[usize::from(reg::RAX)] = (rax & !0xff00) | image << 8;
+    let image = (cpu.arch.lazy.image() & 0xff) | 2;
+    let rax = cpu.arch.gpr[usize::from(reg::RAX)];
+    cpu.arch.gpr[usize::from(reg::RAX)] = (rax & !0xff00) | image << 8;
     Ok(Flow::Next)
 }
 
 fn sahf(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    let ah = cpu.gpr[usize::from(reg::RAX)] >> 8 & 0xff;
-    let of = cpu.lazy.image() & flags::OF;
-    cpu.lazy.load(ah | of);
+    let ah = cpu.arch.gpr[usize::from(reg::RAX)] >> 8 & 0xff;
+    let of = cpu.arch.lazy.image() & flags::OF;
+    cpu.arch.lazy.load(ah | of);
     Ok(Flow::Next)
 }
 
 fn carry(cpu: &mut Cpu, value: bool) -> Exec<Flow> {
-    cpu.lazy.set_cf(value);
+    cpu.arch.lazy.set_cf(value);
     Ok(Flow::Next)
 }
 
 fn cld(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    cpu.flags &= !flags::DF;
+    cpu.arch.flags &= !flags::DF;
     Ok(Flow::Next)
 }
 
 fn std_flag(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    cpu.flags |= flags::DF;
+    cpu.arch.flags |= flags::DF;
     Ok(Flow::Next)
 }
 
 fn salc(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    let value = if cpu.lazy.cf() { 0xffu8 } else { 0 };
+    let value = if cpu.arch.lazy.cf() { 0xffu8 } else { 0 };
     cpu.set(reg::RAX, value);
     Ok(Flow::Next)
 }
 
 fn xlat(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let mask = crate::op::address_mask(op.asize);
-    let offset = cpu.gpr[usize::from(reg::RBX)].wrapping_add(u64::from(cpu.get::<u8>(reg::RAX))) & mask;
+    let offset = cpu.arch.gpr[usize::from(reg::RBX)].wrapping_add(u64::from(cpu.get::<u8>(reg::RAX))) & mask;
     let value = cpu.read_seg::<u8>(op.seg, offset)?;
     cpu.set(reg::RAX, value);
     Ok(Flow::Next)
@@ -233,14 +234,14 @@ fn xlat(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 /// AAA and AAS. SF, ZF, PF and OF are undefined: as of the resulting AL, OF clear.
 fn aaa<const SUBTRACT: bool>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     let ax = cpu.get::<u16>(reg::RAX);
-    let adjust = ax & 15 > 9 || cpu.lazy.af();
+    let adjust = ax & 15 > 9 || cpu.arch.lazy.af();
     let ax = match (adjust, SUBTRACT) {
         (true, false) => ax.wrapping_add(0x106),
         (true, true) => ax.wrapping_sub(0x106),
         (false, _) => ax,
     } & 0xff0f;
     cpu.set(reg::RAX, ax);
-    cpu.lazy.set_result(ax as u8, adjust, false, adjust);
+    cpu.arch.lazy.set_result(ax as u8, adjust, false, adjust);
     Ok(Flow::Next)
 }
 
@@ -250,7 +251,7 @@ fn aad(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let al = low.wrapping_add(tens);
     cpu.set(reg::RAX, u16::from(al));
     // CF, OF and AF, undefined, are those of the addition, as on Intel processors.
-    cpu.lazy.set_add(low, tens, al);
+    cpu.arch.lazy.set_add(low, tens, al);
     Ok(Flow::Next)
 }
 
@@ -259,18 +260,18 @@ fn aam(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let Some(high) = al.checked_div(op.imm as u8) else { return Err(cpu.raise(vector::DE)) };
     let low = al % op.imm as u8;
     cpu.set(reg::RAX, u16::from(high) << 8 | u16::from(low));
-    cpu.lazy.set_logic(low);
+    cpu.arch.lazy.set_logic(low);
     Ok(Flow::Next)
 }
 
 /// DAA and DAS (SDM vol. 2). OF is undefined: clear.
 fn daa<const SUBTRACT: bool>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     let old = cpu.get::<u8>(reg::RAX);
-    let old_cf = cpu.lazy.cf();
+    let old_cf = cpu.arch.lazy.cf();
     let change = |al: u8, by: u8| if SUBTRACT { al.wrapping_sub(by) } else { al.wrapping_add(by) };
     let mut al = old;
     let mut cf = false;
-    let af = old & 15 > 9 || cpu.lazy.af();
+    let af = old & 15 > 9 || cpu.arch.lazy.af();
     if af {
         cf = old_cf || if SUBTRACT { old < 6 } else { old > 0xf9 };
         al = change(al, 6);
@@ -280,7 +281,7 @@ fn daa<const SUBTRACT: bool>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
         cf = true;
     }
     cpu.set(reg::RAX, al);
-    cpu.lazy.set_result(al, cf, false, af);
+    cpu.arch.lazy.set_result(al, cf, false, af);
     Ok(Flow::Next)
 }
 
@@ -319,11 +320,11 @@ impl Entropy for Seed {
 /// RDRAND and RDSEED: a seeded generator (splitmix64), so that runs repeat. Always succeeds.
 fn random<E: Entropy, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.random_exit(op, E::SEED)?;
-    cpu.random = cpu.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = cpu.random;
+    cpu.micro.random = cpu.micro.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = cpu.micro.random;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     cpu.set(op.r0, T::from_u64(z ^ (z >> 31)));
-    cpu.lazy.load(flags::CF);
+    cpu.arch.lazy.load(flags::CF);
     Ok(Flow::Next)
 }

@@ -53,14 +53,14 @@ pub fn undefined(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 /// Register operand 0, with AH, CH, DH and BH.
 #[inline(always)]
 pub(crate) fn get0<T: Int>(cpu: &Cpu, op: &Op) -> T {
-    let value = cpu.gpr[usize::from(op.r0 & 15)];
+    let value = cpu.arch.gpr[usize::from(op.r0 & 15)];
     T::from_u64(if T::SIZE == 1 && op.has(Op::HIGH0) { value >> 8 } else { value })
 }
 
 /// Register operand 1, with AH, CH, DH and BH.
 #[inline(always)]
 pub(crate) fn get1<T: Int>(cpu: &Cpu, op: &Op) -> T {
-    let value = cpu.gpr[usize::from(op.r1 & 15)];
+    let value = cpu.arch.gpr[usize::from(op.r1 & 15)];
     T::from_u64(if T::SIZE == 1 && op.has(Op::HIGH1) { value >> 8 } else { value })
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn get1<T: Int>(cpu: &Cpu, op: &Op) -> T {
 #[inline(always)]
 pub(crate) fn set0<T: Int>(cpu: &mut Cpu, op: &Op, value: T) {
     if T::SIZE == 1 && op.has(Op::HIGH0) {
-        let slot = &mut cpu.gpr[usize::from(op.r0 & 15)];
+        let slot = &mut cpu.arch.gpr[usize::from(op.r0 & 15)];
         *slot = (*slot & !0xff00) | value.to_u64() << 8;
     } else {
         cpu.set(op.r0, value);
@@ -79,7 +79,7 @@ pub(crate) fn set0<T: Int>(cpu: &mut Cpu, op: &Op, value: T) {
 #[inline(always)]
 pub(crate) fn set1<T: Int>(cpu: &mut Cpu, op: &Op, value: T) {
     if T::SIZE == 1 && op.has(Op::HIGH1) {
-        let slot = &mut cpu.gpr[usize::from(op.r1 & 15)];
+        let slot = &mut cpu.arch.gpr[usize::from(op.r1 & 15)];
         *slot = (*slot & !0xff00) | value.to_u64() << 8;
     } else {
         cpu.set(op.r1, value);

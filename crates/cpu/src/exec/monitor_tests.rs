@@ -1,28 +1,28 @@
 //! MONITOR and MWAIT, and what is marked in RAM for them.
 
 use crate::capability::{Capabilities, Capability};
-use crate::fault::vector;
 use crate::run::Exit;
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use crate::testing::{CODE, DATA, Machine};
 use iced_x86::code_asm::*;
 use std::sync::Arc;
+use x86::{reg, vector};
 
 const FOREVER: u64 = 1 << 40;
 
 /// A machine in 64-bit mode that has MONITOR, with RAX pointing at [`DATA`].
 fn machine() -> Machine {
     let mut m = Machine::long64(0);
-    let mut model = (*m.cpu.model).clone();
+    let mut model = (*m.cpu.wiring.model).clone();
     model.cpuid.push(crate::model::CpuidEntry {
         leaf: 1,
         subleaf: None,
         regs: crate::model::CpuidRegs { eax: 0, ebx: 0, ecx: 1 << 3, edx: 0 },
     });
-    m.cpu.capabilities = Capabilities::of(&model);
-    m.cpu.model = Arc::new(model);
-    assert!(m.cpu.capabilities.has(Capability::Monitor));
-    m.cpu.gpr[usize::from(reg::RAX)] = DATA + 8;
+    m.cpu.wiring.capabilities = Capabilities::of(&model);
+    m.cpu.wiring.model = Arc::new(model);
+    assert!(m.cpu.wiring.capabilities.has(Capability::Monitor));
+    m.cpu.arch.gpr[usize::from(reg::RAX)] = DATA + 8;
     m
 }
 
@@ -39,11 +39,11 @@ fn mwait_sleeps_with_an_armed_monitor_only() {
         a.hlt()
     });
     assert_eq!(m.run(FOREVER), Exit::Mwait { masked: false });
-    assert_eq!(m.cpu.rip, CODE + 9);
-    assert_eq!(m.cpu.ram.monitor(0), Some(DATA));
+    assert_eq!(m.cpu.arch.rip, CODE + 9);
+    assert_eq!(m.cpu.wiring.ram.monitor(0), Some(DATA));
     assert_eq!(m.run(FOREVER), Exit::Mwait { masked: true });
     // MONITOR has no extensions.
-    m.cpu.idtr.limit = 0;
+    m.cpu.arch.idtr.limit = 0;
     assert_eq!(m.run(FOREVER), Exit::Shutdown);
 }
 
@@ -60,18 +60,24 @@ fn a_write_between_monitor_and_mwait_keeps_it_awake() {
     });
     // The write makes the board look for who waits.
     assert_eq!(m.run(FOREVER), Exit::Bus);
-    assert!(m.cpu.ram.take_triggered());
+    assert!(m.cpu.wiring.ram.take_triggered());
     assert_eq!(m.run(FOREVER), Exit::Halt);
 }
 
 #[test]
 fn a_write_by_another_processor_is_seen_although_its_fast_path_knew_the_page() {
     let mut m = machine();
-    let mut other = Cpu::new(1, m.cpu.model.clone(), m.cpu.ram.clone(), m.cpu.bus.clone(), m.cpu.recorder.clone());
-    crate::testing::set_long_mode(&mut other, m.cpu.cr3, 0, true);
-    other.gpr[usize::from(reg::RAX)] = DATA;
-    other.rip = CODE + 0x1000;
-    let code = crate::testing::assemble(64, other.rip, |a| {
+    let mut other = Cpu::new(
+        1,
+        m.cpu.wiring.model.clone(),
+        m.cpu.wiring.ram.clone(),
+        m.cpu.wiring.bus.clone(),
+        m.cpu.wiring.recorder.clone(),
+    );
+    crate::testing::set_long_mode(&mut other, m.cpu.arch.cr3, 0, true);
+    other.arch.gpr[usize::from(reg::RAX)] = DATA;
+    other.arch.rip = CODE + 0x1000;
+    let code = crate::testing::assemble(64, other.arch.rip, |a| {
         a.mov(dword_ptr(rax + 128), ecx)?;
         a.hlt()?;
         a.mov(dword_ptr(rax + 128), ecx)?;
@@ -79,7 +85,7 @@ fn a_write_by_another_processor_is_seen_although_its_fast_path_knew_the_page() {
         a.inc(dword_ptr(rax))?;
         a.hlt()
     });
-    m.poke(other.rip, &code);
+    m.poke(other.arch.rip, &code);
     m.code(|a| {
         a.monitor()?;
         a.mwait()
@@ -88,20 +94,20 @@ fn a_write_by_another_processor_is_seen_although_its_fast_path_knew_the_page() {
     assert_eq!(m.run(FOREVER), Exit::Mwait { masked: false });
     // Another line of the page.
     assert_eq!(other.run(&mut m.cache, FOREVER), Exit::Halt);
-    assert!(!m.cpu.ram.take_triggered());
+    assert!(!m.cpu.wiring.ram.take_triggered());
     assert_eq!(other.run(&mut m.cache, FOREVER), Exit::Bus);
-    assert!(m.cpu.ram.take_triggered());
-    assert_eq!(m.cpu.ram.monitor(0), None);
+    assert!(m.cpu.wiring.ram.take_triggered());
+    assert_eq!(m.cpu.wiring.ram.monitor(0), None);
     assert_eq!(m.peek::<4>(DATA), [1, 0, 0, 0]);
     // Nothing of the page is marked any more.
-    assert_eq!(m.cpu.ram.marked(DATA), 0);
+    assert_eq!(m.cpu.wiring.ram.marked(DATA), 0);
     assert_eq!(other.run(&mut m.cache, FOREVER), Exit::Halt);
 }
 
 #[test]
 fn dropping_code_keeps_the_monitors_of_its_page() {
     let m = machine();
-    let ram = &m.cpu.ram;
+    let ram = &m.cpu.wiring.ram;
     ram.arm_monitor(0, DATA + 70);
     ram.arm_monitor(2, DATA + 4096);
     ram.mark_code(DATA, 1 << 5);
@@ -121,9 +127,9 @@ fn dropping_code_keeps_the_monitors_of_its_page() {
 #[test]
 fn monitor_is_undefined_when_disabled_and_in_user_mode() {
     let mut m = machine();
-    m.cpu.msr.misc_enable = 0;
+    m.cpu.arch.msr.misc_enable = 0;
     assert_eq!(m.execute(|a| a.monitor()).unwrap_err().vector, vector::UD);
-    m.cpu.msr.misc_enable = 1 << 18;
-    m.cpu.cpl = 3;
+    m.cpu.arch.msr.misc_enable = 1 << 18;
+    m.cpu.arch.cpl = 3;
     assert_eq!(m.execute(|a| a.mwait()).unwrap_err().vector, vector::UD);
 }

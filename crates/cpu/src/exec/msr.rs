@@ -1,61 +1,37 @@
 //! Model-specific registers that the processor holds itself. Those of the local APIC are asked of the board.
 
+use crate::arch::{AMD_REGISTERS, Msrs, attention};
 use crate::capability::Capability;
 use crate::exec::xsave::xstate_cpuid;
 use crate::fault::{Exec, Flow};
 use crate::op::Op;
-use crate::state::{AMD_REGISTERS, Cpu, Msrs, attention, bits::*, reg, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use crate::vmx::{DeviceAccess, Flush};
 use iced_x86::Mnemonic::*;
 use ledger::{Class, Family, Kind};
+use x86::control::*;
+use x86::msr::*;
+use x86::{reg, seg};
 
 /// Rows of MSR access.
 pub static ROWS: &[Row] =
     &[Row::end(Rdmsr, Class::System, |_, _| Some(rdmsr)), Row::end(Wrmsr, Class::System, |_, _| Some(wrmsr))];
 
-pub(crate) use index::SPEC_CTRL;
-
-/// Indices of registers that have rules of their own.
-mod index {
-    pub const TSC: u32 = 0x10;
-    pub const PLATFORM_ID: u32 = 0x17;
-    pub const APIC_BASE: u32 = 0x1b;
-    pub const FEATURE_CONTROL: u32 = 0x3a;
-    pub const TSC_ADJUST: u32 = 0x3b;
-    pub const SPEC_CTRL: u32 = 0x48;
-    pub const PRED_CMD: u32 = 0x49;
-    pub const BIOS_SIGN_ID: u32 = 0x8b;
-    pub const PLATFORM_INFO: u32 = 0xce;
-    pub const CORE_CAPABILITIES: u32 = 0xcf;
-    pub const PKG_CST_CONFIG_CONTROL: u32 = 0xe2;
-    pub const MTRR_CAP: u32 = 0xfe;
-    pub const ARCH_CAPABILITIES: u32 = 0x10a;
-    pub const FLUSH_CMD: u32 = 0x10b;
-    pub const MCG_CAP: u32 = 0x179;
-    pub const MISC_ENABLE: u32 = 0x1a0;
-    pub const POWER_CTL: u32 = 0x1fc;
-    pub const MTRR_PHYS_BASE0: u32 = 0x200;
-    pub const MTRR_PHYS_MASK7: u32 = 0x20f;
-    pub const PAT: u32 = 0x277;
-    pub const MTRR_DEF_TYPE: u32 = 0x2ff;
-    pub const TSC_DEADLINE: u32 = 0x6e0;
-    pub const PKRS: u32 = 0x6e1;
-    pub const X2APIC_FIRST: u32 = 0x800;
-    pub const X2APIC_LAST: u32 = 0x8ff;
-    pub const XSS: u32 = 0xda0;
-    pub const EFER: u32 = 0xc000_0080;
-    pub const FS_BASE: u32 = 0xc000_0100;
-    pub const GS_BASE: u32 = 0xc000_0101;
-    /// AMD's four event selectors and four counters.
-    pub const K7_FIRST: u32 = 0xc001_0000;
-    pub const K7_LAST: u32 = 0xc001_0007;
-    pub const TSC_AUX: u32 = 0xc000_0103;
-}
-use index::*;
-
 /// Fixed-range MTRRs in the order of [`Msrs::mtrr_fixed`].
-const MTRR_FIXED: [u32; 11] = [0x250, 0x258, 0x259, 0x268, 0x269, 0x26a, 0x26b, 0x26c, 0x26d, 0x26e, 0x26f];
+const MTRR_FIXED: [u32; 11] = [
+    MTRR_FIX64K_00000,
+    MTRR_FIX16K_80000,
+    MTRR_FIX16K_A0000,
+    MTRR_FIX4K_C0000,
+    MTRR_FIX4K_C8000,
+    MTRR_FIX4K_D0000,
+    MTRR_FIX4K_D8000,
+    MTRR_FIX4K_E0000,
+    MTRR_FIX4K_E8000,
+    MTRR_FIX4K_F0000,
+    MTRR_FIX4K_F8000,
+];
 /// MTRRcap: eight variable ranges, fixed ranges, write-combining.
 const MTRR_CAP_VALUE: u64 = 0x508;
 /// Microcode revision: one that no system's list of bad ones holds.
@@ -63,7 +39,7 @@ const MICROCODE: u64 = 0x7f00_0000;
 /// PKG_CST_CONFIG_CONTROL as firmware leaves it: locked, no package sleep states.
 const PACKAGE_STATES_LOCKED: u64 = 1 << 15;
 /// MISC_ENABLE: branch trace storage and PEBS are unavailable.
-const MISC_ENABLE_FIXED: u64 = 0x1800;
+const MISC_ENABLE_FIXED: u64 = MISC_ENABLE_NO_BTS | MISC_ENABLE_NO_PEBS;
 /// MISC_ENABLE bits that can be written.
 const MISC_ENABLE_WRITABLE: u64 = 1 | 1 << 3 | 1 << 16 | 1 << 18 | 1 << 22 | 1 << 23 | 1 << 34 | 1 << 38;
 
@@ -88,18 +64,28 @@ struct Plain {
 const LOW: Check = Check::Bits(0xffff_ffff);
 
 static PLAIN: &[Plain] = &[
-    Plain { index: 0x140, field: |m| &mut m.misc_features, check: Check::Bits(1), needs: None },
-    Plain { index: 0x174, field: |m| &mut m.sysenter_cs, check: LOW, needs: Some(Capability::Sep) },
-    Plain { index: 0x175, field: |m| &mut m.sysenter_esp, check: Check::Canonical, needs: Some(Capability::Sep) },
-    Plain { index: 0x176, field: |m| &mut m.sysenter_eip, check: Check::Canonical, needs: Some(Capability::Sep) },
-    Plain { index: 0x17a, field: |m| &mut m.mcg_status, check: Check::Bits(0), needs: Some(Capability::Mce) },
-    Plain { index: 0x1d9, field: |m| &mut m.debugctl, check: Check::Bits(0), needs: None },
-    Plain { index: 0xc000_0081, field: |m| &mut m.star, check: Check::Bits(!0), needs: Some(Capability::LongMode) },
-    Plain { index: 0xc000_0082, field: |m| &mut m.lstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
-    Plain { index: 0xc000_0083, field: |m| &mut m.cstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
-    Plain { index: 0xc000_0084, field: |m| &mut m.fmask, check: LOW, needs: Some(Capability::LongMode) },
+    Plain { index: MISC_FEATURES_ENABLES, field: |m| &mut m.misc_features, check: Check::Bits(1), needs: None },
+    Plain { index: SYSENTER_CS, field: |m| &mut m.sysenter_cs, check: LOW, needs: Some(Capability::Sep) },
     Plain {
-        index: 0xc000_0102,
+        index: SYSENTER_ESP,
+        field: |m| &mut m.sysenter_esp,
+        check: Check::Canonical,
+        needs: Some(Capability::Sep),
+    },
+    Plain {
+        index: SYSENTER_EIP,
+        field: |m| &mut m.sysenter_eip,
+        check: Check::Canonical,
+        needs: Some(Capability::Sep),
+    },
+    Plain { index: MCG_STATUS, field: |m| &mut m.mcg_status, check: Check::Bits(0), needs: Some(Capability::Mce) },
+    Plain { index: DEBUGCTL, field: |m| &mut m.debugctl, check: Check::Bits(0), needs: None },
+    Plain { index: STAR, field: |m| &mut m.star, check: Check::Bits(!0), needs: Some(Capability::LongMode) },
+    Plain { index: LSTAR, field: |m| &mut m.lstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
+    Plain { index: CSTAR, field: |m| &mut m.cstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
+    Plain { index: FMASK, field: |m| &mut m.fmask, check: LOW, needs: Some(Capability::LongMode) },
+    Plain {
+        index: KERNEL_GS_BASE,
         field: |m| &mut m.kernel_gs_base,
         check: Check::Canonical,
         needs: Some(Capability::LongMode),
@@ -118,8 +104,8 @@ fn each_byte(value: u64, good: impl Fn(u64) -> bool) -> bool {
 fn on_board(cpu: &Cpu, index: u32) -> bool {
     match index {
         APIC_BASE => true,
-        TSC_DEADLINE => cpu.capabilities.has(Capability::TscDeadline),
-        X2APIC_FIRST..=X2APIC_LAST => cpu.capabilities.has(Capability::X2apic),
+        TSC_DEADLINE => cpu.wiring.capabilities.has(Capability::TscDeadline),
+        X2APIC_FIRST..=X2APIC_LAST => cpu.wiring.capabilities.has(Capability::X2apic),
         _ => false,
     }
 }
@@ -130,44 +116,46 @@ impl Cpu {
         if on_board(self, index) {
             self.note_device(DeviceAccess::Msr { index, write: false });
             let who = self.ident();
-            let value = self.bus.borrow_mut().msr_read(who, index);
+            let value = self.wiring.bus.borrow_mut().msr_read(who, index);
             self.attend(attention::BUS);
             return value;
         }
         if let Some(plain) = self.plain(index) {
-            return Some(*(plain.field)(&mut self.msr));
+            return Some(*(plain.field)(&mut self.arch.msr));
         }
-        let capabilities = self.capabilities;
+        let capabilities = self.wiring.capabilities;
         let when = |needed, value| if capabilities.has(needed) { Some(value) } else { None };
         match index {
             TSC => Some(self.tsc()),
             PLATFORM_ID if !capabilities.amd => Some(0),
-            FEATURE_CONTROL if !capabilities.amd => Some(1),
-            TSC_ADJUST => when(Capability::TscAdjust, self.msr.tsc_adjust),
-            SPEC_CTRL if self.spec_ctrl_bits() != 0 => Some(self.msr.spec_ctrl),
+            FEATURE_CONTROL if !capabilities.amd => Some(FEATURE_CONTROL_LOCKED),
+            TSC_ADJUST => when(Capability::TscAdjust, self.arch.msr.tsc_adjust),
+            SPEC_CTRL if self.spec_ctrl_bits() != 0 => Some(self.arch.msr.spec_ctrl),
             BIOS_SIGN_ID => Some(if capabilities.amd { MICROCODE } else { MICROCODE << 32 }),
-            PLATFORM_INFO if !capabilities.amd => Some((self.model.tsc_hz / 100_000_000) << 8 | 1 << 31),
+            PLATFORM_INFO if !capabilities.amd => Some((self.wiring.model.tsc_hz / 100_000_000) << 8 | 1 << 31),
             PKG_CST_CONFIG_CONTROL if self.intel_idle() => Some(PACKAGE_STATES_LOCKED),
-            POWER_CTL if self.intel_idle() => Some(self.msr.power_ctl),
+            POWER_CTL if self.intel_idle() => Some(self.arch.msr.power_ctl),
             MTRR_CAP => when(Capability::Mtrr, MTRR_CAP_VALUE),
             CORE_CAPABILITIES => when(Capability::CoreCapabilities, 0),
-            ARCH_CAPABILITIES => when(Capability::ArchCapabilities, self.model.arch_capabilities),
+            ARCH_CAPABILITIES => when(Capability::ArchCapabilities, self.wiring.model.arch_capabilities),
             MCG_CAP => when(Capability::Mce, 0),
-            MISC_ENABLE if !capabilities.amd => Some(self.msr.misc_enable | MISC_ENABLE_FIXED),
+            MISC_ENABLE if !capabilities.amd => Some(self.arch.msr.misc_enable | MISC_ENABLE_FIXED),
             MTRR_PHYS_BASE0..=MTRR_PHYS_MASK7 => {
-                when(Capability::Mtrr, self.msr.mtrr_variable[(index - MTRR_PHYS_BASE0) as usize])
+                when(Capability::Mtrr, self.arch.msr.mtrr_variable[(index - MTRR_PHYS_BASE0) as usize])
             }
             // No events are counted.
-            K7_FIRST..=K7_LAST if capabilities.amd => Some(0),
-            PAT => when(Capability::Pat, self.msr.pat),
-            MTRR_DEF_TYPE => when(Capability::Mtrr, self.msr.mtrr_def_type),
-            PKRS => when(Capability::Pks, self.msr.pkrs),
-            XSS => when(Capability::Xsaves, self.msr.xss),
-            EFER if capabilities.has(Capability::LongMode) || capabilities.has(Capability::Nx) => Some(self.msr.efer),
-            FS_BASE => when(Capability::LongMode, self.seg[usize::from(seg::FS)].base),
-            GS_BASE => when(Capability::LongMode, self.seg[usize::from(seg::GS)].base),
+            PERF_EVT_SEL0..=PERF_CTR3 if capabilities.amd => Some(0),
+            PAT => when(Capability::Pat, self.arch.msr.pat),
+            MTRR_DEF_TYPE => when(Capability::Mtrr, self.arch.msr.mtrr_def_type),
+            PKRS => when(Capability::Pks, self.arch.msr.pkrs),
+            XSS => when(Capability::Xsaves, self.arch.msr.xss),
+            EFER if capabilities.has(Capability::LongMode) || capabilities.has(Capability::Nx) => {
+                Some(self.arch.msr.efer)
+            }
+            FS_BASE => when(Capability::LongMode, self.arch.seg[usize::from(seg::FS)].base),
+            GS_BASE => when(Capability::LongMode, self.arch.seg[usize::from(seg::GS)].base),
             TSC_AUX if capabilities.has(Capability::Rdtscp) || capabilities.has(Capability::Rdpid) => {
-                Some(self.msr.tsc_aux)
+                Some(self.arch.msr.tsc_aux)
             }
             _ => self.other(index).map(|slot| *slot),
         }
@@ -176,23 +164,23 @@ impl Cpu {
     /// A stored register by index, if the model has it.
     fn plain(&self, index: u32) -> Option<&'static Plain> {
         let plain = PLAIN.iter().find(|p| p.index == index)?;
-        plain.needs.is_none_or(|f| self.capabilities.has(f)).then_some(plain)
+        plain.needs.is_none_or(|f| self.wiring.capabilities.has(f)).then_some(plain)
     }
 
     /// Fixed MTRRs and AMD's configuration registers.
     fn other(&mut self, index: u32) -> Option<&mut u64> {
-        if self.capabilities.has(Capability::Mtrr)
+        if self.wiring.capabilities.has(Capability::Mtrr)
             && let Some(i) = MTRR_FIXED.iter().position(|m| *m == index)
         {
-            return Some(&mut self.msr.mtrr_fixed[i]);
+            return Some(&mut self.arch.msr.mtrr_fixed[i]);
         }
-        let i = AMD_REGISTERS.iter().position(|m| *m == index).filter(|_| self.capabilities.amd)?;
-        Some(&mut self.msr.amd[i])
+        let i = AMD_REGISTERS.iter().position(|m| *m == index).filter(|_| self.wiring.capabilities.amd)?;
+        Some(&mut self.arch.msr.amd[i])
     }
 
     /// Whether there are the registers of Intel's processor sleep states, which MWAIT enters.
     fn intel_idle(&self) -> bool {
-        !self.capabilities.amd && self.capabilities.has(Capability::Monitor)
+        !self.wiring.capabilities.amd && self.wiring.capabilities.has(Capability::Monitor)
     }
 
     /// Bits of IA32_SPEC_CTRL that exist.
@@ -200,8 +188,8 @@ impl Cpu {
         use Capability::*;
         const BITS: &[(Capability, u64)] =
             &[(SpecCtrl, 1), (AmdIbrs, 1), (Stibp, 2), (AmdStibp, 2), (Ssbd, 4), (AmdSsbd, 4)];
-        let bits = BITS.iter().filter(|(f, _)| self.capabilities.has(*f)).fold(0, |all, (_, bit)| all | bit);
-        let more = self.model.leaf(7, 2).map_or(0, |r| r.edx);
+        let bits = BITS.iter().filter(|(f, _)| self.wiring.capabilities.has(*f)).fold(0, |all, (_, bit)| all | bit);
+        let more = self.wiring.model.leaf(7, 2).map_or(0, |r| r.edx);
         // PSFD, IPRED_CTRL, RRSBA_CTRL, BHI_CTRL.
         const MORE: [(u32, u64); 4] = [(0, 1 << 7), (1, 3 << 3), (2, 3 << 5), (4, 1 << 10)];
         MORE.iter().filter(|(bit, _)| more >> bit & 1 != 0).fold(bits, |all, (_, bits)| all | bits)
@@ -212,7 +200,7 @@ impl Cpu {
         if on_board(self, index) {
             self.note_device(DeviceAccess::Msr { index, write: true });
             let who = self.ident();
-            let good = self.bus.borrow_mut().msr_write(who, index, value);
+            let good = self.wiring.bus.borrow_mut().msr_write(who, index, value);
             self.attend(attention::BUS);
             return good;
         }
@@ -222,41 +210,41 @@ impl Cpu {
                 Check::Canonical => self.canonical_base(value),
             };
             if good {
-                *(plain.field)(&mut self.msr) = value;
+                *(plain.field)(&mut self.arch.msr) = value;
             }
             return good;
         }
-        let capabilities = self.capabilities;
+        let capabilities = self.wiring.capabilities;
         match index {
             TSC => {
                 let delta = value.wrapping_sub(self.machine_tsc());
-                self.msr.tsc_offset = self.msr.tsc_offset.wrapping_add(delta);
-                self.msr.tsc_adjust = self.msr.tsc_adjust.wrapping_add(delta);
+                self.arch.msr.tsc_offset = self.arch.msr.tsc_offset.wrapping_add(delta);
+                self.arch.msr.tsc_adjust = self.arch.msr.tsc_adjust.wrapping_add(delta);
                 true
             }
             TSC_ADJUST if capabilities.has(Capability::TscAdjust) => {
-                let delta = value.wrapping_sub(self.msr.tsc_adjust);
-                self.msr.tsc_offset = self.msr.tsc_offset.wrapping_add(delta);
-                self.msr.tsc_adjust = value;
+                let delta = value.wrapping_sub(self.arch.msr.tsc_adjust);
+                self.arch.msr.tsc_offset = self.arch.msr.tsc_offset.wrapping_add(delta);
+                self.arch.msr.tsc_adjust = value;
                 true
             }
             SPEC_CTRL if self.spec_ctrl_bits() != 0 => {
                 let good = value & !self.spec_ctrl_bits() == 0;
                 if good {
-                    self.msr.spec_ctrl = value;
+                    self.arch.msr.spec_ctrl = value;
                 }
                 good
             }
-            K7_FIRST..=K7_LAST if capabilities.amd => true,
+            PERF_EVT_SEL0..=PERF_CTR3 if capabilities.amd => true,
             PRED_CMD if capabilities.has(Capability::SpecCtrl) || capabilities.has(Capability::AmdIbpb) => {
                 if value & 1 != 0 {
-                    self.predictor.barrier();
+                    self.micro.predictor.barrier();
                 }
                 value & !1 == 0
             }
             FLUSH_CMD if capabilities.has(Capability::FlushL1d) => value & !1 == 0,
             POWER_CTL if self.intel_idle() => {
-                self.msr.power_ctl = value;
+                self.arch.msr.power_ctl = value;
                 true
             }
             // Starts the sequence that reads the revision.
@@ -264,7 +252,7 @@ impl Cpu {
             MISC_ENABLE if !capabilities.amd => {
                 let good = value & !(MISC_ENABLE_WRITABLE | MISC_ENABLE_FIXED) == 0;
                 if good {
-                    self.msr.misc_enable = value & MISC_ENABLE_WRITABLE;
+                    self.arch.msr.misc_enable = value & MISC_ENABLE_WRITABLE;
                 }
                 good
             }
@@ -273,18 +261,18 @@ impl Cpu {
             }
             FS_BASE | GS_BASE if capabilities.has(Capability::LongMode) && self.canonical_base(value) => {
                 let which = if index == FS_BASE { seg::FS } else { seg::GS };
-                self.seg[usize::from(which)].base = value;
+                self.arch.seg[usize::from(which)].base = value;
                 true
             }
             TSC_AUX if capabilities.has(Capability::Rdtscp) || capabilities.has(Capability::Rdpid) => {
                 let good = value >> 32 == 0;
                 if good {
-                    self.msr.tsc_aux = value;
+                    self.arch.msr.tsc_aux = value;
                 }
                 good
             }
             PKRS if capabilities.has(Capability::Pks) && value >> 32 == 0 => {
-                self.msr.pkrs = value;
+                self.arch.msr.pkrs = value;
                 self.mapping_changed();
                 true
             }
@@ -294,13 +282,13 @@ impl Cpu {
                 if value & !known != 0 {
                     return false;
                 }
-                self.msr.xss = value;
+                self.arch.msr.xss = value;
                 true
             }
             PAT if capabilities.has(Capability::Pat) => {
                 let good = each_byte(value, |b| memory_type(b) || b == 7);
                 if good {
-                    self.msr.pat = value;
+                    self.arch.msr.pat = value;
                 }
                 good
             }
@@ -311,20 +299,20 @@ impl Cpu {
     /// MTRRs and AMD's configuration registers.
     fn write_range(&mut self, index: u32, value: u64) -> bool {
         let beyond = self.beyond_physical();
-        let mtrr = self.capabilities.has(Capability::Mtrr);
+        let mtrr = self.wiring.capabilities.has(Capability::Mtrr);
         match index {
             MTRR_PHYS_BASE0..=MTRR_PHYS_MASK7 if mtrr => {
                 let base = index & 1 == 0;
                 let good = if base { memory_type(value & 0xff) && value & 0xf00 == 0 } else { value & 0x7ff == 0 };
                 if good && value & beyond == 0 {
-                    self.msr.mtrr_variable[(index - MTRR_PHYS_BASE0) as usize] = value;
+                    self.arch.msr.mtrr_variable[(index - MTRR_PHYS_BASE0) as usize] = value;
                 }
                 good && value & beyond == 0
             }
             MTRR_DEF_TYPE if mtrr => {
                 let good = value & !0xcff == 0 && memory_type(value & 0xff);
                 if good {
-                    self.msr.mtrr_def_type = value;
+                    self.arch.msr.mtrr_def_type = value;
                 }
                 good
             }
@@ -345,7 +333,7 @@ impl Cpu {
     }
 
     fn write_efer(&mut self, value: u64) -> bool {
-        let capabilities = self.capabilities;
+        let capabilities = self.wiring.capabilities;
         let mut known = EFER_LMA;
         for (feature, bit) in [
             (Capability::Syscall, EFER_SCE),
@@ -355,11 +343,11 @@ impl Cpu {
         ] {
             known |= if capabilities.has(feature) { bit } else { 0 };
         }
-        let changed = self.msr.efer ^ value;
-        if value & !known != 0 || (changed & EFER_LME != 0 && self.cr0 & CR0_PG != 0) {
+        let changed = self.arch.msr.efer ^ value;
+        if value & !known != 0 || (changed & EFER_LME != 0 && self.arch.cr0 & CR0_PG != 0) {
             return false;
         }
-        self.msr.efer = (value & !EFER_LMA) | (self.msr.efer & EFER_LMA);
+        self.arch.msr.efer = (value & !EFER_LMA) | (self.arch.msr.efer & EFER_LMA);
         if changed & EFER_NXE != 0 {
             // Cached translations hold the execute permission as it was computed under the old setting.
             self.flush_tlb(Flush::All);

@@ -1,13 +1,14 @@
 //! Multiplication and division.
 
 use crate::exec::{get0, sized};
-use crate::fault::{Exec, Flow, vector};
+use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
+use x86::{reg, vector};
 
 /// Rows of multiplication and division.
 pub static ROWS: &[Row] = &[
@@ -38,7 +39,7 @@ fn mul<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let wide = u128::from(cpu.get::<T>(reg::RAX).to_u64()) * u128::from(b.to_u64());
     let (low, high) = (T::from_u64(wide as u64), (wide >> T::BITS) as u64);
     set_wide::<T>(cpu, low.to_u64(), high);
-    cpu.lazy.set_product(low, high != 0);
+    cpu.arch.lazy.set_product(low, high != 0);
     Ok(Flow::Next)
 }
 
@@ -56,7 +57,7 @@ fn signed<T: Int>(cpu: &mut Cpu, a: T, b: T) -> (T, u64) {
     let wide = i128::from(a.to_i64()) * i128::from(b.to_i64());
     let low = T::from_u64(wide as u64);
     let overflow = i128::from(low.to_i64()) != wide;
-    cpu.lazy.set_product(low, overflow);
+    cpu.arch.lazy.set_product(low, overflow);
     (low, (wide >> T::BITS) as u64)
 }
 

@@ -1,14 +1,16 @@
 //! Loads and stores of segment registers.
 
+use crate::arch::{Segment, attention};
 use crate::exec::control::{peek, push, set_stack_pointer};
 use crate::exec::descriptor::{code_of, is_null, null_segment};
 use crate::exec::get1;
-use crate::fault::{Exec, Flow, vector};
+use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, Segment, attention, reg, rights, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind, Register};
 use ledger::Class;
+use x86::{reg, rights, seg, vector};
 
 /// Rows of far-pointer loads.
 pub static ROWS: &[Row] = &[
@@ -26,9 +28,9 @@ impl Cpu {
             return Ok(self.real_segment(which, selector));
         }
         if which == seg::SS {
-            let cpl = self.cpl;
+            let cpl = self.arch.cpl;
             // In 64-bit mode a null SS is good below CPL 3, if its RPL is right.
-            if is_null(selector) && self.long64 && cpl != 3 && selector as u8 & 3 == cpl {
+            if is_null(selector) && self.engine.long64 && cpl != 3 && selector as u8 & 3 == cpl {
                 return Ok(null_segment(selector, cpl));
             }
             return self.stack_segment_for(selector, cpl, vector::GP);
@@ -37,7 +39,7 @@ impl Cpu {
             return Ok(null_segment(selector, 0));
         }
         let mut d = self.read_descriptor(selector, vector::GP)?;
-        let outranked = !d.conforming() && (selector as u8 & 3 > d.dpl() || self.cpl > d.dpl());
+        let outranked = !d.conforming() && (selector as u8 & 3 > d.dpl() || self.arch.cpl > d.dpl());
         if !d.readable() || outranked {
             return Err(self.gp(code_of(selector)));
         }
@@ -50,7 +52,7 @@ impl Cpu {
 
     /// A load in real or virtual-8086 mode. Real mode leaves limit and size alone ("unreal mode").
     pub(crate) fn real_segment(&self, which: u8, selector: u16) -> Segment {
-        let old = self.seg[usize::from(which & 7)];
+        let old = self.arch.seg[usize::from(which & 7)];
         if self.v8086() {
             return v8086_segment(selector);
         }
@@ -64,7 +66,7 @@ impl Cpu {
     /// Loads a selector into ES, SS, DS, FS or GS.
     pub(crate) fn load_segment(&mut self, which: u8, selector: u16) -> Exec {
         let segment = self.checked_segment(which, selector)?;
-        self.seg[usize::from(which & 7)] = segment;
+        self.arch.seg[usize::from(which & 7)] = segment;
         Ok(())
     }
 }
@@ -111,13 +113,13 @@ fn load_memory(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 fn store_memory(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let selector = cpu.seg[usize::from(op.r1 & 7)].selector;
+    let selector = cpu.arch.seg[usize::from(op.r1 & 7)].selector;
     cpu.store::<u16>(op, selector)?;
     Ok(Flow::Next)
 }
 
 fn store_register(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let selector = cpu.seg[usize::from(op.r1 & 7)].selector;
+    let selector = cpu.arch.seg[usize::from(op.r1 & 7)].selector;
     cpu.set_sized(op.r0, op.size, u64::from(selector));
     Ok(Flow::Next)
 }
@@ -144,18 +146,18 @@ pub(crate) fn bind_push(i: &Instruction, op: &mut Op) -> Option<Handler> {
 }
 
 fn push_segment<const SIZE: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let selector = cpu.seg[usize::from(op.r0 & 7)].selector;
+    let selector = cpu.arch.seg[usize::from(op.r0 & 7)].selector;
     match SIZE {
         2 => push::<u16>(cpu, selector)?,
         8 => push::<u64>(cpu, u64::from(selector))?,
         // SDM vol. 2, PUSH: the upper half stays on recent Intel processors; APM vol. 3, PUSH: it is zeroed.
-        _ if cpu.capabilities.amd => push::<u32>(cpu, u32::from(selector))?,
+        _ if cpu.wiring.capabilities.amd => push::<u32>(cpu, u32::from(selector))?,
         _ => {
             // A 32-bit push moves the stack by four bytes but writes two.
-            let old = cpu.gpr[usize::from(reg::RSP)];
+            let old = cpu.arch.gpr[usize::from(reg::RSP)];
             set_stack_pointer(cpu, old.wrapping_sub(2));
             if let Err(fault) = push::<u16>(cpu, selector) {
-                cpu.gpr[usize::from(reg::RSP)] = old;
+                cpu.arch.gpr[usize::from(reg::RSP)] = old;
                 return Err(fault);
             }
         }
@@ -181,9 +183,9 @@ fn pop_segment(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     };
     let segment = cpu.checked_segment(op.r0, selector)?;
     // The stack pointer moves at the width of the old stack segment.
-    let sp = cpu.gpr[usize::from(reg::RSP)].wrapping_add(u64::from(op.size));
+    let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_add(u64::from(op.size));
     set_stack_pointer(cpu, sp);
-    cpu.seg[usize::from(op.r0 & 7)] = segment;
+    cpu.arch.seg[usize::from(op.r0 & 7)] = segment;
     Ok(loaded(cpu, op.r0))
 }
 

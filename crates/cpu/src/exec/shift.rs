@@ -7,10 +7,11 @@ use crate::exec::{get0, get1, set0, sized};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind, Register};
 use ledger::Class;
+use x86::reg;
 
 /// Rows of shifts and rotates.
 pub static ROWS: &[Row] = &[
@@ -36,10 +37,10 @@ trait Shift {
     /// As [`Shift::apply`], of a register by an immediate count.
     #[inline(always)]
     fn apply_immediate<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
-        let of = cpu.lazy.of();
+        let of = cpu.arch.lazy.of();
         let r = Self::apply(cpu, value, count);
         if Self::IMMEDIATE_KEEPS_OF && count != 1 {
-            cpu.lazy.set_cf_of(cpu.lazy.cf(), of);
+            cpu.arch.lazy.set_cf_of(cpu.arch.lazy.cf(), of);
         }
         r
     }
@@ -70,7 +71,7 @@ impl Shift for Left {
         let v = u128::from(value.to_u64()) << count;
         let r = T::from_u64(v as u64);
         let cf = v >> T::BITS & 1 != 0;
-        cpu.lazy.set_result(r, cf, top_two_differ::<T>(value.to_u64()), false);
+        cpu.arch.lazy.set_result(r, cf, top_two_differ::<T>(value.to_u64()), false);
         r
     }
 }
@@ -81,7 +82,7 @@ impl Shift for Right {
         let v = value.to_u64();
         let before = v >> (count - 1);
         let r = T::from_u64(before >> 1);
-        cpu.lazy.set_result(r, before & 1 != 0, top::<T>(v), false);
+        cpu.arch.lazy.set_result(r, before & 1 != 0, top::<T>(v), false);
         r
     }
 }
@@ -91,7 +92,7 @@ impl Shift for Arithmetic {
     fn apply<T: Int>(cpu: &mut Cpu, value: T, count: u32) -> T {
         let before = value.to_i64() >> (count - 1);
         let r = T::from_u64((before >> 1) as u64);
-        cpu.lazy.set_result(r, before & 1 != 0, false, false);
+        cpu.arch.lazy.set_result(r, before & 1 != 0, false, false);
         r
     }
 }
@@ -104,7 +105,7 @@ impl Shift for RotateLeft {
         let n = count % T::BITS;
         let v = value.to_u64();
         let r = if n == 0 { v } else { (v << n | v >> (T::BITS - n)) & T::MASK };
-        cpu.lazy.set_cf_of(r & 1 != 0, top_two_differ::<T>(v));
+        cpu.arch.lazy.set_cf_of(r & 1 != 0, top_two_differ::<T>(v));
         T::from_u64(r)
     }
 }
@@ -117,7 +118,7 @@ impl Shift for RotateRight {
         let n = count % T::BITS;
         let v = value.to_u64();
         let r = if n == 0 { v } else { (v >> n | v << (T::BITS - n)) & T::MASK };
-        cpu.lazy.set_cf_of(top::<T>(r), top::<T>(v) ^ (v & 1 != 0));
+        cpu.arch.lazy.set_cf_of(top::<T>(r), top::<T>(v) ^ (v & 1 != 0));
         T::from_u64(r)
     }
 }
@@ -130,9 +131,9 @@ impl Shift for CarryLeft {
         if n == 0 {
             return value;
         }
-        let v = u128::from(cpu.lazy.cf()) << T::BITS | u128::from(value.to_u64());
+        let v = u128::from(cpu.arch.lazy.cf()) << T::BITS | u128::from(value.to_u64());
         let r = v << n | v >> (width - n);
-        cpu.lazy.set_cf_of(r >> T::BITS & 1 != 0, top_two_differ::<T>(value.to_u64()));
+        cpu.arch.lazy.set_cf_of(r >> T::BITS & 1 != 0, top_two_differ::<T>(value.to_u64()));
         T::from_u64(r as u64)
     }
 }
@@ -145,10 +146,10 @@ impl Shift for CarryRight {
         if n == 0 {
             return value;
         }
-        let v = u128::from(cpu.lazy.cf()) << T::BITS | u128::from(value.to_u64());
+        let v = u128::from(cpu.arch.lazy.cf()) << T::BITS | u128::from(value.to_u64());
         let r = v >> n | v << (width - n);
-        let of = top::<T>(value.to_u64()) ^ cpu.lazy.cf();
-        cpu.lazy.set_cf_of(r >> T::BITS & 1 != 0, of);
+        let of = top::<T>(value.to_u64()) ^ cpu.arch.lazy.cf();
+        cpu.arch.lazy.set_cf_of(r >> T::BITS & 1 != 0, of);
         T::from_u64(r as u64)
     }
 }
@@ -183,7 +184,7 @@ fn register_by_immediate<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow>
 }
 
 fn register_by_cl<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let count = cpu.gpr[usize::from(reg::RCX)] as u32 & count_mask::<T>();
+    let count = cpu.arch.gpr[usize::from(reg::RCX)] as u32 & count_mask::<T>();
     register(cpu, op, count, S::apply::<T>)
 }
 
@@ -198,7 +199,7 @@ fn memory_by_immediate<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 fn memory_by_cl<S: Shift, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let count = cpu.gpr[usize::from(reg::RCX)] as u32 & count_mask::<T>();
+    let count = cpu.arch.gpr[usize::from(reg::RCX)] as u32 & count_mask::<T>();
     memory(cpu, op, count, S::apply::<T>)
 }
 
@@ -220,7 +221,7 @@ fn double<const LEFT: bool>(i: &Instruction, op: &mut Op) -> Option<Handler> {
 }
 
 fn double_sized<const LEFT: bool, const CL: bool, const MEMORY: bool, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let count = if CL { cpu.gpr[usize::from(reg::RCX)] as u32 } else { op.imm as u32 } & count_mask::<T>();
+    let count = if CL { cpu.arch.gpr[usize::from(reg::RCX)] as u32 } else { op.imm as u32 } & count_mask::<T>();
     let fill = get1::<T>(cpu, op);
     if MEMORY {
         cpu.modify::<T>(op, |cpu, value| double_shift::<LEFT, T>(cpu, value, fill, count))?;
@@ -256,6 +257,6 @@ fn double_shift<const LEFT: bool, T: Int>(cpu: &mut Cpu, value: T, fill: T, coun
     };
     let result = T::from_u64(r);
     let of = if LEFT { top_two_differ::<T>(v as u64) } else { top::<T>(v as u64) ^ (f & 1 != 0) };
-    cpu.lazy.set_result(result, cf, of, false);
+    cpu.arch.lazy.set_result(result, cf, of, false);
     result
 }

@@ -5,10 +5,11 @@ use crate::exec::sized;
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, address_mask};
-use crate::state::{Cpu, reg, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::Class;
+use x86::{reg, seg};
 
 /// Rows of stack instructions.
 pub static ROWS: &[Row] = &[
@@ -72,10 +73,10 @@ fn pop_register<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 fn pop_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     // An address that uses RSP is computed after the increment; a fault puts RSP back.
-    let old = cpu.gpr[usize::from(reg::RSP)];
+    let old = cpu.arch.gpr[usize::from(reg::RSP)];
     let value = pop::<T>(cpu)?;
     if let Err(fault) = cpu.store(op, value) {
-        cpu.gpr[usize::from(reg::RSP)] = old;
+        cpu.arch.gpr[usize::from(reg::RSP)] = old;
         return Err(fault);
     }
     Ok(Flow::Next)
@@ -89,7 +90,7 @@ fn write_stack<T: Int>(cpu: &mut Cpu, sp: u64, value: T) -> Exec {
 
 fn push_all<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     let size = u64::from(T::SIZE);
-    let sp = cpu.gpr[usize::from(reg::RSP)];
+    let sp = cpu.arch.gpr[usize::from(reg::RSP)];
     // Nothing is written unless everything can be.
     for i in 1..=8 {
         let at = sp.wrapping_sub(i * size) & address_mask(stack_width(cpu));
@@ -111,7 +112,7 @@ fn pop_all<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     for (i, value) in values.iter_mut().enumerate() {
         *value = peek::<T>(cpu, i as u64 * size)?;
     }
-    let sp = cpu.gpr[usize::from(reg::RSP)].wrapping_add(8 * size);
+    let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_add(8 * size);
     for (i, value) in values.into_iter().enumerate() {
         let register = 7 - i as u8;
         if register != reg::RSP {
@@ -132,8 +133,8 @@ fn leave(i: &Instruction, _: &mut Op) -> Option<Handler> {
 }
 
 fn leave_sized<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    let old = cpu.gpr[usize::from(reg::RSP)];
-    let frame = cpu.gpr[usize::from(reg::RBP)];
+    let old = cpu.arch.gpr[usize::from(reg::RSP)];
+    let frame = cpu.arch.gpr[usize::from(reg::RBP)];
     set_stack_pointer(cpu, frame);
     match pop::<T>(cpu) {
         Ok(value) => {
@@ -141,7 +142,7 @@ fn leave_sized<T: Int>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
             Ok(Flow::Next)
         }
         Err(fault) => {
-            cpu.gpr[usize::from(reg::RSP)] = old;
+            cpu.arch.gpr[usize::from(reg::RSP)] = old;
             Err(fault)
         }
     }
@@ -158,10 +159,10 @@ fn enter(i: &Instruction, _: &mut Op) -> Option<Handler> {
 
 /// ENTER: `imm` is the size of the frame, `disp` the nesting level (SDM vol. 2).
 fn enter_sized<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let old = cpu.gpr[usize::from(reg::RSP)];
+    let old = cpu.arch.gpr[usize::from(reg::RSP)];
     let result = enter_frames::<T>(cpu, op);
     if result.is_err() {
-        cpu.gpr[usize::from(reg::RSP)] = old;
+        cpu.arch.gpr[usize::from(reg::RSP)] = old;
     }
     result
 }
@@ -170,10 +171,10 @@ fn enter_frames<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let (bytes, level) = (op.imm & 0xffff, op.disp & 31);
     let size = u64::from(T::SIZE);
     let mask = address_mask(stack_width(cpu));
-    let old_frame = cpu.gpr[usize::from(reg::RBP)];
+    let old_frame = cpu.arch.gpr[usize::from(reg::RBP)];
     push(cpu, T::from_u64(old_frame))?;
-    let frame = cpu.gpr[usize::from(reg::RSP)];
-    let segment = if cpu.long64 { crate::op::SEG_FLAT + 1 } else { seg::SS };
+    let frame = cpu.arch.gpr[usize::from(reg::RSP)];
+    let segment = if cpu.engine.long64 { crate::op::SEG_FLAT + 1 } else { seg::SS };
     for n in 1..level {
         let outer = cpu.read_seg::<T>(segment, old_frame.wrapping_sub(n * size) & mask)?;
         push(cpu, outer)?;
@@ -181,9 +182,9 @@ fn enter_frames<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     if level > 0 {
         push(cpu, T::from_u64(frame))?;
     }
-    let sp = cpu.gpr[usize::from(reg::RSP)].wrapping_sub(bytes);
+    let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_sub(bytes);
     // The new top of the stack must be writable, although nothing is written there.
-    let linear = if cpu.long64 { sp } else { cpu.linear(seg::SS, sp & mask, size, true)? };
+    let linear = if cpu.engine.long64 { sp } else { cpu.linear(seg::SS, sp & mask, size, true)? };
     let privilege = cpu.privilege();
     cpu.prepare_write(linear, size, privilege, segment)?;
     set_stack_pointer(cpu, sp);

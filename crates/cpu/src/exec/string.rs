@@ -7,13 +7,14 @@
 
 use crate::exec::{sized, vector};
 use crate::fault::{Exec, Flow};
-use crate::flags::{self, Int};
+use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
-use crate::ram::PAGE;
-use crate::state::{Cpu, reg, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::Class;
+use x86::page::PAGE;
+use x86::{flags, reg, seg};
 
 /// Rows of string instructions.
 pub static ROWS: &[Row] = &[
@@ -65,7 +66,7 @@ struct Scan;
 /// The segment of the destination: ES, or flat in 64-bit mode.
 #[inline(always)]
 fn destination(cpu: &Cpu) -> u8 {
-    if cpu.long64 { SEG_FLAT } else { seg::ES }
+    if cpu.engine.long64 { SEG_FLAT } else { seg::ES }
 }
 
 /// How many whole elements fit between linear addresses and the ends of their pages.
@@ -78,8 +79,8 @@ fn bulk_linear(cpu: &Cpu, segment: u8, offset: u64) -> Option<u64> {
     if segment >= SEG_FLAT {
         return Some(offset);
     }
-    let s = &cpu.seg[usize::from(segment & 7)];
-    cpu.long64.then(|| s.base.wrapping_add(offset))
+    let s = &cpu.arch.seg[usize::from(segment & 7)];
+    cpu.engine.long64.then(|| s.base.wrapping_add(offset))
 }
 
 impl Step for Move {
@@ -167,7 +168,7 @@ impl Step for Compare {
         let segment = destination(cpu);
         let b = cpu.read_seg::<T>(segment, di)?;
         let a = cpu.read_seg::<T>(op.seg, si)?;
-        cpu.lazy.set_sub(a, b, T::from_u64(a.to_u64().wrapping_sub(b.to_u64())));
+        cpu.arch.lazy.set_sub(a, b, T::from_u64(a.to_u64().wrapping_sub(b.to_u64())));
         Ok(())
     }
 }
@@ -182,7 +183,7 @@ impl Step for Scan {
         let a = cpu.get::<T>(reg::RAX);
         let segment = destination(cpu);
         let b = cpu.read_seg::<T>(segment, di)?;
-        cpu.lazy.set_sub(a, b, T::from_u64(a.to_u64().wrapping_sub(b.to_u64())));
+        cpu.arch.lazy.set_sub(a, b, T::from_u64(a.to_u64().wrapping_sub(b.to_u64())));
         Ok(())
     }
 }
@@ -221,15 +222,15 @@ fn cmpsd(i: &Instruction, op: &mut Op) -> Option<Handler> {
 #[inline(always)]
 fn advance(cpu: &mut Cpu, op: &Op, register: u8, elements: u64) {
     let bytes = elements.wrapping_mul(u64::from(op.size));
-    let delta = if cpu.flags & flags::DF != 0 { bytes.wrapping_neg() } else { bytes };
-    let value = cpu.gpr[usize::from(register)].wrapping_add(delta);
+    let delta = if cpu.arch.flags & flags::DF != 0 { bytes.wrapping_neg() } else { bytes };
+    let value = cpu.arch.gpr[usize::from(register)].wrapping_add(delta);
     cpu.set_sized(register, op.asize, value);
 }
 
 #[inline(always)]
 fn pointers(cpu: &Cpu, op: &Op) -> (u64, u64) {
     let mask = address_mask(op.asize);
-    (cpu.gpr[usize::from(reg::RSI)] & mask, cpu.gpr[usize::from(reg::RDI)] & mask)
+    (cpu.arch.gpr[usize::from(reg::RSI)] & mask, cpu.arch.gpr[usize::from(reg::RDI)] & mask)
 }
 
 #[inline(always)]
@@ -258,12 +259,12 @@ fn single<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 /// A repeated instruction with 32-bit addresses clears the upper halves of its counter, and of the pointers of MOVS and STOS,
 /// whether or not it gets to an iteration (where the manual is silent; as Intel processors do).
 fn zero_extend<S: Step>(cpu: &mut Cpu) {
-    cpu.gpr[usize::from(reg::RCX)] &= 0xffff_ffff;
+    cpu.arch.gpr[usize::from(reg::RCX)] &= 0xffff_ffff;
     if S::WRITES {
         if S::USES_SI {
-            cpu.gpr[usize::from(reg::RSI)] &= 0xffff_ffff;
+            cpu.arch.gpr[usize::from(reg::RSI)] &= 0xffff_ffff;
         }
-        cpu.gpr[usize::from(reg::RDI)] &= 0xffff_ffff;
+        cpu.arch.gpr[usize::from(reg::RDI)] &= 0xffff_ffff;
     }
 }
 
@@ -285,24 +286,24 @@ fn iterations<S: Step, T: Int>(steps: u64) -> u64 {
 
 fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let mask = address_mask(op.asize);
-    let per_step = u64::from(cpu.model.costs.class[Class::StringStep as usize]).max(1);
+    let per_step = u64::from(cpu.wiring.model.costs.class[Class::StringStep as usize]).max(1);
     let mut done = 0;
-    let before = cpu.lazy;
+    let before = cpu.arch.lazy;
     if op.asize == 4 {
         zero_extend::<S>(cpu);
     }
     let result = loop {
-        let count = cpu.gpr[usize::from(reg::RCX)] & mask;
+        let count = cpu.arch.gpr[usize::from(reg::RCX)] & mask;
         if count == 0 {
             break Ok(Flow::Next);
         }
         // Interrupts come between iterations, not before the first.
-        let due = iterations::<S, T>(cpu.stop_at.saturating_sub(cpu.clock).div_ceil(per_step));
+        let due = iterations::<S, T>(cpu.engine.stop_at.saturating_sub(cpu.micro.clock).div_ceil(per_step));
         if done != 0 && done >= due {
-            cpu.rip = op.rip();
+            cpu.arch.rip = op.rip();
             break Ok(Flow::End);
         }
-        let forward = cpu.flags & flags::DF == 0;
+        let forward = cpu.arch.flags & flags::DF == 0;
         let many = if forward && !S::COMPARES && op.asize == 8 {
             let (si, di) = pointers(cpu, op);
             S::many::<T>(cpu, op, si, di, count.min(due.saturating_sub(done).max(1)))
@@ -317,12 +318,12 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         }
         if let Err(fault) = step::<S, T>(cpu, op) {
             // The registers say how far it got, the flags are those from before it (SDM vol. 2, REP).
-            cpu.lazy = before;
+            cpu.arch.lazy = before;
             break Err(fault);
         }
         cpu.set_sized(reg::RCX, op.asize, count - 1);
         done += 1;
-        if S::COMPARES && cpu.lazy.zf() != op.has(Op::REPE) {
+        if S::COMPARES && cpu.arch.lazy.zf() != op.has(Op::REPE) {
             break Ok(Flow::Next);
         }
     };
@@ -347,15 +348,15 @@ mod tests {
         backwards: bool,
     ) -> (u64, u64) {
         let mut m = Machine::long64(0);
-        m.cpu.gpr[usize::from(reg::RCX)] = count;
-        m.cpu.gpr[usize::from(reg::RSI)] = DATA + 0x10_0000 - 3;
-        m.cpu.gpr[usize::from(reg::RDI)] = DATA + 0x8_0000 - 5;
-        m.cpu.flags |= if backwards { flags::DF } else { 0 };
-        m.cpu.stop_at = m.cpu.clock.saturating_add(steps.saturating_mul(TICKS_PER_CYCLE));
-        let before = m.cpu.clock;
+        m.cpu.arch.gpr[usize::from(reg::RCX)] = count;
+        m.cpu.arch.gpr[usize::from(reg::RSI)] = DATA + 0x10_0000 - 3;
+        m.cpu.arch.gpr[usize::from(reg::RDI)] = DATA + 0x8_0000 - 5;
+        m.cpu.arch.flags |= if backwards { flags::DF } else { 0 };
+        m.cpu.engine.stop_at = m.cpu.micro.clock.saturating_add(steps.saturating_mul(TICKS_PER_CYCLE));
+        let before = m.cpu.micro.clock;
         m.code(write);
         m.step().expect("no exception");
-        (count - m.cpu.gpr[usize::from(reg::RCX)], (m.cpu.clock - before) / TICKS_PER_CYCLE)
+        (count - m.cpu.arch.gpr[usize::from(reg::RCX)], (m.cpu.micro.clock - before) / TICKS_PER_CYCLE)
     }
 
     #[test]

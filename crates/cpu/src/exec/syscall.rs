@@ -1,15 +1,17 @@
 //! Fast system calls: SYSCALL, SYSRET, SYSENTER, SYSEXIT.
 
+use crate::arch::{Segment, attention};
 use crate::capability::Capability;
 use crate::exec::descriptor::is_null;
 use crate::fault::{Exec, Flow};
-use crate::flags;
 use crate::op::{Handler, Op};
-use crate::run::DR6_BS;
-use crate::state::{Cpu, Segment, attention, bits::EFER_SCE, reg, rights, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::{Class, Family, Kind};
+use x86::control::EFER_SCE;
+use x86::debug::DR6_BS;
+use x86::{flags, reg, rights, seg};
 
 /// Rows of fast system calls.
 pub static ROWS: &[Row] = &[
@@ -43,85 +45,85 @@ fn stack(selector: u16, dpl: u8) -> Segment {
 
 impl Cpu {
     fn go_flat(&mut self, cs: Segment, ss: Segment, cpl: u8, rip: u64) -> Flow {
-        self.seg[usize::from(seg::CS)] = cs;
-        self.seg[usize::from(seg::SS)] = ss;
-        self.cpl = cpl;
-        self.rip = rip;
+        self.arch.seg[usize::from(seg::CS)] = cs;
+        self.arch.seg[usize::from(seg::SS)] = ss;
+        self.arch.cpl = cpl;
+        self.arch.rip = rip;
         self.mode_changed();
         Flow::End
     }
 }
 
 fn syscall(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    let exists = cpu.capabilities.has(Capability::Syscall) && cpu.msr.efer & EFER_SCE != 0;
+    let exists = cpu.wiring.capabilities.has(Capability::Syscall) && cpu.arch.msr.efer & EFER_SCE != 0;
     // Outside long mode the instruction is AMD's only; there it ends in 32-bit code at STAR[31:0].
-    if !exists || !(cpu.long64 || cpu.capabilities.amd) {
+    if !exists || !(cpu.engine.long64 || cpu.wiring.capabilities.amd) {
         return Err(cpu.ud());
     }
     cpu.charge(Kind::new(Family::Syscall, 0), 1);
     // The RPL is taken out of the selector of CS only.
-    let base = (cpu.msr.star >> 32) as u16;
+    let base = (cpu.arch.msr.star >> 32) as u16;
     let (selector, stack_selector) = (base & 0xfffc, base.wrapping_add(8));
     let image = cpu.rflags();
-    cpu.gpr[usize::from(reg::RCX)] = cpu.rip;
+    cpu.arch.gpr[usize::from(reg::RCX)] = cpu.arch.rip;
     if !cpu.long_mode() {
-        let target = cpu.msr.star & 0xffff_ffff;
+        let target = cpu.arch.msr.star & 0xffff_ffff;
         cpu.set_rflags(image & !(flags::VM | flags::IF | flags::RF));
         return Ok(cpu.go_flat(code(selector, 0, false), stack(stack_selector, 0), 0, target));
     }
-    cpu.gpr[11] = image & !flags::RF;
-    let target = if cpu.long64 { cpu.msr.lstar } else { cpu.msr.cstar };
-    cpu.set_rflags(image & !(cpu.msr.fmask | flags::RF));
+    cpu.arch.gpr[11] = image & !flags::RF;
+    let target = if cpu.engine.long64 { cpu.arch.msr.lstar } else { cpu.arch.msr.cstar };
+    cpu.set_rflags(image & !(cpu.arch.msr.fmask | flags::RF));
     // A trap after SYSCALL goes by the flag it leaves.
-    cpu.single_step &= cpu.flags & flags::TF != 0;
+    cpu.arch.single_step &= cpu.arch.flags & flags::TF != 0;
     Ok(cpu.go_flat(code(selector, 0, true), stack(stack_selector, 0), 0, target))
 }
 
 fn sysret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let exists = cpu.capabilities.has(Capability::Syscall) && cpu.msr.efer & EFER_SCE != 0;
-    if !exists || !(cpu.long64 || cpu.capabilities.amd) {
+    let exists = cpu.wiring.capabilities.has(Capability::Syscall) && cpu.arch.msr.efer & EFER_SCE != 0;
+    if !exists || !(cpu.engine.long64 || cpu.wiring.capabilities.amd) {
         return Err(cpu.ud());
     }
     cpu.privileged()?;
     if !cpu.protected() {
         return Err(cpu.gp(0));
     }
-    let base = (cpu.msr.star >> 48) as u16;
-    let rcx = cpu.gpr[usize::from(reg::RCX)];
+    let base = (cpu.arch.msr.star >> 48) as u16;
+    let rcx = cpu.arch.gpr[usize::from(reg::RCX)];
     let long = op.size == 8;
     // Checked before the privilege level changes; AMD's processors fault at the target instead.
-    if long && !cpu.canonical(rcx) && !cpu.capabilities.amd {
+    if long && !cpu.canonical(rcx) && !cpu.wiring.capabilities.amd {
         return Err(cpu.gp(0));
     }
     cpu.charge(Kind::new(Family::Sysret, 0), 1);
     if cpu.long_mode() {
-        let image = cpu.gpr[11] & flags::ALL & !(flags::RF | flags::VM);
+        let image = cpu.arch.gpr[11] & flags::ALL & !(flags::RF | flags::VM);
         cpu.set_rflags(image);
     } else {
         let value = cpu.rflags() | flags::IF;
         cpu.set_rflags(value);
     }
     // Unlike after IRET, a trap by the flag loaded comes before the first instruction at the target.
-    cpu.single_step = false;
-    if cpu.flags & flags::TF != 0 {
-        cpu.pending_dr6 |= DR6_BS;
+    cpu.arch.single_step = false;
+    if cpu.arch.flags & flags::TF != 0 {
+        cpu.arch.pending_dr6 |= DR6_BS;
         cpu.attend(attention::DEBUG);
     }
     let selector = if long { base.wrapping_add(16) } else { base } | 3;
     let rip = if long { rcx } else { rcx & 0xffff_ffff };
     let mut ss = stack(base.wrapping_add(8) | 3, 3);
-    if cpu.capabilities.amd {
+    if cpu.wiring.capabilities.amd {
         // Only the selector is loaded, with the RPL that STAR has; base, limit and attributes stay what they were.
-        ss = Segment { selector: base.wrapping_add(8), ..cpu.seg[usize::from(seg::SS)] };
+        ss = Segment { selector: base.wrapping_add(8), ..cpu.arch.seg[usize::from(seg::SS)] };
     }
     Ok(cpu.go_flat(code(selector, 3, long), ss, 3, rip))
 }
 
 fn sysenter(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if !cpu.capabilities.has(Capability::Sep) || (cpu.capabilities.amd && cpu.long_mode()) {
+    if !cpu.wiring.capabilities.has(Capability::Sep) || (cpu.wiring.capabilities.amd && cpu.long_mode()) {
         return Err(cpu.ud());
     }
-    let selector = cpu.msr.sysenter_cs as u16;
+    let selector = cpu.arch.msr.sysenter_cs as u16;
     if !cpu.protected() || is_null(selector) {
         return Err(cpu.gp(0));
     }
@@ -130,14 +132,14 @@ fn sysenter(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.set_rflags(value);
     let long = cpu.long_mode();
     let mask = if long { u64::MAX } else { 0xffff_ffff };
-    cpu.gpr[usize::from(reg::RSP)] = cpu.msr.sysenter_esp & mask;
+    cpu.arch.gpr[usize::from(reg::RSP)] = cpu.arch.msr.sysenter_esp & mask;
     let selector = selector & 0xfffc;
-    let target = cpu.msr.sysenter_eip & mask;
+    let target = cpu.arch.msr.sysenter_eip & mask;
     Ok(cpu.go_flat(code(selector, 0, long), stack(selector.wrapping_add(8), 0), 0, target))
 }
 
 fn sysexit(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    if !cpu.capabilities.has(Capability::Sep) {
+    if !cpu.wiring.capabilities.has(Capability::Sep) {
         return Err(cpu.ud());
     }
     if !cpu.protected() {
@@ -145,21 +147,21 @@ fn sysexit(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     }
     // The privilege comes before the mode: AMD's processors raise #GP at CPL 3 of long mode.
     cpu.privileged()?;
-    if cpu.capabilities.amd && cpu.long_mode() {
+    if cpu.wiring.capabilities.amd && cpu.long_mode() {
         return Err(cpu.ud());
     }
-    let selector = cpu.msr.sysenter_cs as u16;
+    let selector = cpu.arch.msr.sysenter_cs as u16;
     if is_null(selector) {
         return Err(cpu.gp(0));
     }
     let long = op.size == 8;
-    let (rcx, rdx) = (cpu.gpr[usize::from(reg::RCX)], cpu.gpr[usize::from(reg::RDX)]);
+    let (rcx, rdx) = (cpu.arch.gpr[usize::from(reg::RCX)], cpu.arch.gpr[usize::from(reg::RDX)]);
     if long && (!cpu.canonical(rcx) || !cpu.canonical(rdx)) {
         return Err(cpu.gp(0));
     }
     cpu.charge(Kind::new(Family::Sysret, 1), 1);
     let mask = if long { u64::MAX } else { 0xffff_ffff };
-    cpu.gpr[usize::from(reg::RSP)] = rcx & mask;
+    cpu.arch.gpr[usize::from(reg::RSP)] = rcx & mask;
     let offset = if long { 32 } else { 16 };
     let cs = selector.wrapping_add(offset) | 3;
     let ss = selector.wrapping_add(offset + 8) | 3;

@@ -1,18 +1,22 @@
 //! Other system instructions: halting, translation and cache invalidation, time, segment bases, software interrupts.
 
+use crate::arch::attention;
 use crate::capability::Capability;
-use crate::exec::cpuid::MISC_ENABLE_MONITOR;
-use crate::exec::interrupt::{DR7_GD, Source};
+use crate::exec::interrupt::Source;
 use crate::exec::{get0, set0};
-use crate::fault::{Cause, Exec, Flow, vector};
+use crate::fault::{Cause, Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
-use crate::state::{Cpu, attention, bits::*, reg, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use crate::vmx::Flush;
-use crate::vmx::{primary, reason, secondary};
 use iced_x86::{Code, Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
+use x86::control::*;
+use x86::debug::{DR6_BREAKPOINTS, DR7_GD};
+use x86::msr::MISC_ENABLE_MONITOR;
+use x86::vmx::{primary, reason, secondary};
+use x86::{reg, seg, vector};
 
 /// Rows of system instructions.
 pub static ROWS: &[Row] = &[
@@ -58,7 +62,7 @@ fn base(op: &mut Op, narrow: Handler, wide: Handler) -> Option<Handler> {
 fn hlt(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.privileged()?;
     cpu.exit_if(primary::HLT, reason::HLT)?;
-    cpu.ram.disarm_monitor(cpu.index);
+    cpu.wiring.ram.disarm_monitor(cpu.wiring.index);
     cpu.attend(attention::HALT);
     Ok(Flow::End)
 }
@@ -74,11 +78,11 @@ fn monitor_bind(i: &Instruction, op: &mut Op) -> Handler {
 
 /// The extensions in ECX (RCX in 64-bit mode), if there are MONITOR and MWAIT at all.
 fn monitor_hints(cpu: &mut Cpu) -> Exec<u64> {
-    let enabled = cpu.msr.misc_enable & MISC_ENABLE_MONITOR != 0;
-    if !cpu.capabilities.has(Capability::Monitor) || !enabled || cpu.cpl != 0 {
+    let enabled = cpu.arch.msr.misc_enable & MISC_ENABLE_MONITOR != 0;
+    if !cpu.wiring.capabilities.has(Capability::Monitor) || !enabled || cpu.arch.cpl != 0 {
         return Err(cpu.ud());
     }
-    Ok(if cpu.long64 { cpu.reg(reg::RCX) } else { u64::from(cpu.get::<u32>(reg::RCX)) })
+    Ok(if cpu.engine.long64 { cpu.reg(reg::RCX) } else { u64::from(cpu.get::<u32>(reg::RCX)) })
 }
 
 fn monitor(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
@@ -88,14 +92,14 @@ fn monitor(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         return Err(cpu.gp(0));
     }
     let offset = cpu.reg(reg::RAX) & crate::op::address_mask(op.asize);
-    let segment = if cpu.long64 { SEG_FLAT } else { seg::DS };
+    let segment = if cpu.engine.long64 { SEG_FLAT } else { seg::DS };
     let linear = cpu.linear(segment, offset, 1, false)?;
     let privilege = cpu.privilege();
     cpu.prepare_read(linear, 1, privilege, segment)?;
     let (physical, _) = cpu.translate(linear, crate::walk::Access::Read, privilege)?;
     match cpu.backing(physical) {
-        Some(host) => cpu.ram.arm_monitor(cpu.index, host),
-        None => cpu.ram.disarm_monitor(cpu.index),
+        Some(host) => cpu.wiring.ram.arm_monitor(cpu.wiring.index, host),
+        None => cpu.wiring.ram.disarm_monitor(cpu.wiring.index),
     }
     cpu.follow_marks();
     Ok(Flow::End)
@@ -104,13 +108,13 @@ fn monitor(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn mwait(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     let extensions = monitor_hints(cpu)?;
     cpu.exit_if(primary::MWAIT, reason::MWAIT).inspect_err(|_| {
-        cpu.vm_exit.qualification = u64::from(cpu.ram.monitor(cpu.index).is_some());
+        cpu.arch.vm_exit.qualification = u64::from(cpu.wiring.ram.monitor(cpu.wiring.index).is_some());
     })?;
     if extensions & !MWAIT_INTERRUPT_BREAK != 0 {
         return Err(cpu.gp(0));
     }
     // Without an armed monitor, or once the line has been written, MWAIT does not wait.
-    if cpu.ram.monitor(cpu.index).is_some() {
+    if cpu.wiring.ram.monitor(cpu.wiring.index).is_some() {
         let masked = extensions & MWAIT_INTERRUPT_BREAK != 0;
         cpu.attend(attention::MWAIT | if masked { attention::MWAIT_MASKED } else { 0 });
     }
@@ -122,15 +126,15 @@ fn invlpg(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let offset = op.ea(cpu);
     let linear = if op.seg >= SEG_FLAT {
         offset
-    } else if cpu.long64 {
-        cpu.seg[usize::from(op.seg)].base.wrapping_add(offset)
+    } else if cpu.engine.long64 {
+        cpu.arch.seg[usize::from(op.seg)].base.wrapping_add(offset)
     } else {
-        cpu.seg[usize::from(op.seg)].base.wrapping_add(offset) & 0xffff_ffff
+        cpu.arch.seg[usize::from(op.seg)].base.wrapping_add(offset) & 0xffff_ffff
     };
-    cpu.exit_if(primary::INVLPG, reason::INVLPG).inspect_err(|_| cpu.vm_exit.qualification = linear)?;
+    cpu.exit_if(primary::INVLPG, reason::INVLPG).inspect_err(|_| cpu.arch.vm_exit.qualification = linear)?;
     cpu.charge(Kind::new(Family::Invlpg, 0), 1);
     // A non-canonical address has no translation to drop.
-    if !cpu.long64 || cpu.canonical(linear) {
+    if !cpu.engine.long64 || cpu.canonical(linear) {
         cpu.flush_tlb(Flush::Page(linear));
         cpu.mapping_changed();
     }
@@ -138,15 +142,15 @@ fn invlpg(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 fn invpcid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    if !cpu.capabilities.has(Capability::Invpcid) {
+    if !cpu.wiring.capabilities.has(Capability::Invpcid) {
         return Err(cpu.ud());
     }
     cpu.needs_control(secondary::INVPCID)?;
     cpu.privileged()?;
-    if cpu.vmx.active && cpu.vmx.controls.primary(primary::INVLPG) {
+    if cpu.arch.vmx.active && cpu.arch.vmx.controls.primary(primary::INVLPG) {
         return Err(cpu.operand_exit(reason::INVPCID, op, u32::from(op.r0) << 28));
     }
-    let kind = if cpu.long64 { get0::<u64>(cpu, op) } else { u64::from(get0::<u32>(cpu, op)) };
+    let kind = if cpu.engine.long64 { get0::<u64>(cpu, op) } else { u64::from(get0::<u32>(cpu, op)) };
     if kind > 3 {
         return Err(cpu.gp(0));
     }
@@ -156,7 +160,7 @@ fn invpcid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let pcid = u64::from_le_bytes(low.try_into().unwrap_or_default());
     let linear = u64::from_le_bytes(high.try_into().unwrap_or_default());
     let reserved = pcid >> 12 != 0;
-    let untagged = kind < 2 && pcid != 0 && cpu.cr4 & CR4_PCIDE == 0;
+    let untagged = kind < 2 && pcid != 0 && cpu.arch.cr4 & CR4_PCIDE == 0;
     if reserved || untagged || (kind == 0 && !cpu.canonical_base(linear)) {
         return Err(cpu.gp(0));
     }
@@ -186,17 +190,17 @@ fn cache_flush<const INVD: bool>(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 }
 
 fn swapgs(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if !cpu.long64 {
+    if !cpu.engine.long64 {
         return Err(cpu.ud());
     }
     cpu.privileged()?;
     cpu.charge(Kind::new(Family::Swapgs, 0), 1);
-    std::mem::swap(&mut cpu.seg[usize::from(seg::GS)].base, &mut cpu.msr.kernel_gs_base);
+    std::mem::swap(&mut cpu.arch.seg[usize::from(seg::GS)].base, &mut cpu.arch.msr.kernel_gs_base);
     Ok(Flow::End)
 }
 
 fn read_time(cpu: &mut Cpu, reason: u32) -> Exec {
-    if cpu.cr4 & CR4_TSD != 0 && cpu.cpl != 0 {
+    if cpu.arch.cr4 & CR4_TSD != 0 && cpu.arch.cpl != 0 {
         return Err(cpu.gp(0));
     }
     cpu.exit_if(primary::RDTSC, reason)?;
@@ -212,17 +216,17 @@ fn rdtsc(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 }
 
 fn rdtscp(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if !cpu.capabilities.has(Capability::Rdtscp) {
+    if !cpu.wiring.capabilities.has(Capability::Rdtscp) {
         return Err(cpu.ud());
     }
     cpu.needs_control(secondary::RDTSCP)?;
     read_time(cpu, reason::RDTSCP)?;
-    cpu.set::<u32>(reg::RCX, cpu.msr.tsc_aux as u32);
+    cpu.set::<u32>(reg::RCX, cpu.arch.msr.tsc_aux as u32);
     Ok(Flow::End)
 }
 
 fn rdpmc(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if cpu.cpl == 0 || cpu.cr4 & CR4_PCE != 0 {
+    if cpu.arch.cpl == 0 || cpu.arch.cr4 & CR4_PCE != 0 {
         cpu.exit_if(primary::RDPMC, reason::RDPMC)?;
     }
     // No counter exists: whatever the privilege, the index is out of range.
@@ -230,12 +234,12 @@ fn rdpmc(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 }
 
 fn rdpid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    if !cpu.capabilities.has(Capability::Rdpid) {
+    if !cpu.wiring.capabilities.has(Capability::Rdpid) {
         return Err(cpu.ud());
     }
     cpu.needs_control(secondary::RDTSCP)?;
-    let value = cpu.msr.tsc_aux;
-    if cpu.long64 {
+    let value = cpu.arch.msr.tsc_aux;
+    if cpu.engine.long64 {
         cpu.set::<u64>(op.r0, value);
     } else {
         cpu.set::<u32>(op.r0, value as u32);
@@ -244,12 +248,12 @@ fn rdpid(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 fn bases_allowed(cpu: &mut Cpu) -> Exec {
-    if !cpu.long64 || cpu.cr4 & CR4_FSGSBASE == 0 { Err(cpu.ud()) } else { Ok(()) }
+    if !cpu.engine.long64 || cpu.arch.cr4 & CR4_FSGSBASE == 0 { Err(cpu.ud()) } else { Ok(()) }
 }
 
 fn read_base<const WHICH: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     bases_allowed(cpu)?;
-    let value = cpu.seg[usize::from(WHICH)].base;
+    let value = cpu.arch.seg[usize::from(WHICH)].base;
     set0::<T>(cpu, op, T::from_u64(value));
     Ok(Flow::Next)
 }
@@ -261,7 +265,7 @@ fn write_base<const WHICH: u8, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     if !cpu.canonical(value) {
         return Err(cpu.gp(0));
     }
-    cpu.seg[usize::from(WHICH)].base = value;
+    cpu.arch.seg[usize::from(WHICH)].base = value;
     Ok(Flow::Next)
 }
 
@@ -276,25 +280,25 @@ fn trap(cpu: &mut Cpu, vector: u8) -> Exec<Flow> {
 }
 
 fn into(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if cpu.lazy.of() { trap(cpu, vector::OF) } else { Ok(Flow::End) }
+    if cpu.arch.lazy.of() { trap(cpu, vector::OF) } else { Ok(Flow::End) }
 }
 
 /// INT1 is delivered like a debug exception found by the processor: no privilege check, and EXT in error codes.
 fn int1(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     // A trap that MOV SS held back is delivered together with it.
-    let pending = cpu.pending_dr6;
-    cpu.fault_dr6 = pending;
+    let pending = cpu.arch.pending_dr6;
+    cpu.engine.fault_dr6 = pending;
     if let Err(fault) = cpu.software_interrupt(vector::DB, Source::Int1) {
-        if let Cause::Exception(vector::TS..=vector::GP, Some(code)) = &mut cpu.fault {
+        if let Cause::Exception(vector::TS..=vector::GP, Some(code)) = &mut cpu.engine.fault {
             *code |= 1;
         }
         return Err(fault);
     }
-    cpu.dr[7] &= !DR7_GD;
+    cpu.arch.dr[7] &= !DR7_GD;
     if pending != 0 {
-        cpu.dr[6] = (cpu.dr[6] & !0xf) | pending;
-        cpu.pending_dr6 = 0;
-        cpu.attention &= !attention::DEBUG;
+        cpu.arch.dr[6] = (cpu.arch.dr[6] & !DR6_BREAKPOINTS) | pending;
+        cpu.arch.pending_dr6 = 0;
+        cpu.arch.attention &= !attention::DEBUG;
     }
     Ok(Flow::End)
 }

@@ -1,13 +1,12 @@
 //! Interrupts, privilege changes and system registers, in 64-bit mode.
 
-use crate::exec::descriptor::system_type;
-use crate::fault::vector;
-use crate::flags;
+use crate::arch::{Segment, TableRegister};
 use crate::op::SEG_FLAT;
 use crate::run::Exit;
-use crate::state::{Segment, TableRegister, bits::*, reg, rights, seg};
 use crate::testing::{CODE, DATA, Machine, Raised, STACK};
 use iced_x86::code_asm::*;
+use x86::control::*;
+use x86::{descriptor, flags, reg, rights, seg, vector};
 
 /// Tables of the test's operating system.
 const GDT: u64 = 0x4000;
@@ -39,7 +38,7 @@ fn gate(offset: u64, selector: u16, kind: u8, dpl: u8, ist: u8) -> [u64; 2] {
 
 fn set_gate(m: &mut Machine, vector: u8, gate: [u64; 2]) {
     for (i, half) in gate.into_iter().enumerate() {
-        m.cpu.ram.write::<u64>(IDT + 16 * u64::from(vector) + 8 * i as u64, half);
+        m.cpu.wiring.ram.write::<u64>(IDT + 16 * u64::from(vector) + 8 * i as u64, half);
     }
 }
 
@@ -57,51 +56,51 @@ fn system(cpl: u8) -> Machine {
         descriptor(rights::CODE | rights::DB, 0),
     ];
     for (i, d) in gdt.into_iter().enumerate() {
-        m.cpu.ram.write::<u64>(GDT + 8 * i as u64, d);
+        m.cpu.wiring.ram.write::<u64>(GDT + 8 * i as u64, d);
     }
-    m.cpu.ram.write::<u64>(GDT + u64::from(TASK), 0x67 | TSS << 16 | 0x89 << 40);
-    m.cpu.ram.write::<u64>(GDT + u64::from(TASK) + 8, 0);
-    m.cpu.ram.write::<u64>(TSS + 4, KERNEL_STACK);
-    m.cpu.ram.write::<u64>(TSS + 0x24, IST_STACK);
-    m.cpu.ram.write::<u16>(TSS + 0x66, 0x68);
-    m.cpu.gdtr = TableRegister { base: GDT, limit: 0xff };
-    m.cpu.idtr = TableRegister { base: IDT, limit: 0xfff };
-    m.cpu.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: TASK };
+    m.cpu.wiring.ram.write::<u64>(GDT + u64::from(TASK), 0x67 | TSS << 16 | 0x89 << 40);
+    m.cpu.wiring.ram.write::<u64>(GDT + u64::from(TASK) + 8, 0);
+    m.cpu.wiring.ram.write::<u64>(TSS + 4, KERNEL_STACK);
+    m.cpu.wiring.ram.write::<u64>(TSS + 0x24, IST_STACK);
+    m.cpu.wiring.ram.write::<u16>(TSS + 0x66, 0x68);
+    m.cpu.arch.gdtr = TableRegister { base: GDT, limit: 0xff };
+    m.cpu.arch.idtr = TableRegister { base: IDT, limit: 0xfff };
+    m.cpu.arch.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: TASK };
     for v in 0..=255u8 {
         let at = HANDLERS + 16 * u64::from(v);
-        set_gate(&mut m, v, gate(at, CODE64, system_type::INTERRUPT_GATE32, 0, 0));
+        set_gate(&mut m, v, gate(at, CODE64, descriptor::INTERRUPT_GATE32, 0, 0));
         m.poke(at, &[0xf4]);
     }
     let (code, data) = if cpl == 0 { (CODE64, DATA0) } else { (USER_CODE, USER_DATA) };
-    m.cpu.seg[usize::from(seg::CS)].selector = code;
-    m.cpu.seg[usize::from(seg::SS)].selector = data;
+    m.cpu.arch.seg[usize::from(seg::CS)].selector = code;
+    m.cpu.arch.seg[usize::from(seg::SS)].selector = data;
     m
 }
 
 /// Runs to the HLT of a handler and says of which vector.
 fn handled(m: &mut Machine) -> u8 {
     let exit = m.run(1 << 32);
-    assert_eq!(exit, Exit::Halt, "stopped at {:#x}", m.cpu.rip);
-    ((m.cpu.rip - 1 - HANDLERS) / 16) as u8
+    assert_eq!(exit, Exit::Halt, "stopped at {:#x}", m.cpu.arch.rip);
+    ((m.cpu.arch.rip - 1 - HANDLERS) / 16) as u8
 }
 
 fn stack(m: &Machine, slot: u64) -> u64 {
-    u64::from_le_bytes(m.peek(m.cpu.gpr[usize::from(reg::RSP)] + 8 * slot))
+    u64::from_le_bytes(m.peek(m.cpu.arch.gpr[usize::from(reg::RSP)] + 8 * slot))
 }
 
 #[test]
 fn an_exception_in_user_mode_switches_to_rsp0_and_pushes_its_frame() {
     let mut m = system(3);
     m.code(|a| a.ud2());
-    m.cpu.flags |= flags::IF;
+    m.cpu.arch.flags |= flags::IF;
     assert_eq!(handled(&mut m), vector::UD);
-    assert_eq!(m.cpu.cpl, 0);
-    assert_eq!(m.cpu.gpr[usize::from(reg::RSP)], KERNEL_STACK - 40);
+    assert_eq!(m.cpu.arch.cpl, 0);
+    assert_eq!(m.cpu.arch.gpr[usize::from(reg::RSP)], KERNEL_STACK - 40);
     let frame: Vec<u64> = (0..5).map(|i| stack(&m, i)).collect();
     // The fault sets RF in the image.
     assert_eq!(frame, [CODE, u64::from(USER_CODE), 2 | flags::IF | flags::RF, STACK, u64::from(USER_DATA)]);
-    assert_eq!(m.cpu.flags & (flags::IF | flags::RF), 0);
-    assert_eq!(m.cpu.seg[usize::from(seg::SS)].selector, 0);
+    assert_eq!(m.cpu.arch.flags & (flags::IF | flags::RF), 0);
+    assert_eq!(m.cpu.arch.seg[usize::from(seg::SS)].selector, 0);
 }
 
 #[test]
@@ -109,7 +108,7 @@ fn a_page_fault_writes_cr2_and_pushes_its_code() {
     let mut m = system(3);
     m.code(|a| a.mov(dword_ptr(0x7000_0000u64), eax));
     assert_eq!(handled(&mut m), vector::PF);
-    assert_eq!(m.cpu.cr2, 0x7000_0000);
+    assert_eq!(m.cpu.arch.cr2, 0x7000_0000);
     assert_eq!(stack(&m, 0), 6);
     assert_eq!(stack(&m, 1), CODE);
 }
@@ -122,20 +121,20 @@ fn a_page_fault_of_a_fetch_gives_the_instructions_address() {
         a.jmp(rax)
     });
     assert_eq!(handled(&mut m), vector::PF);
-    assert_eq!(m.cpu.cr2, 0x7000_0123);
+    assert_eq!(m.cpu.arch.cr2, 0x7000_0123);
     assert_eq!(stack(&m, 1), 0x7000_0123);
 }
 
 #[test]
 fn the_ist_is_used_and_aligned_without_a_privilege_change() {
     let mut m = system(0);
-    set_gate(&mut m, 6, gate(HANDLERS + 96, CODE64, system_type::TRAP_GATE32, 0, 1));
-    m.cpu.flags |= flags::IF;
+    set_gate(&mut m, 6, gate(HANDLERS + 96, CODE64, descriptor::TRAP_GATE32, 0, 1));
+    m.cpu.arch.flags |= flags::IF;
     m.code(|a| a.ud2());
     assert_eq!(handled(&mut m), vector::UD);
-    assert_eq!(m.cpu.gpr[usize::from(reg::RSP)], (IST_STACK & !15) - 40);
+    assert_eq!(m.cpu.arch.gpr[usize::from(reg::RSP)], (IST_STACK & !15) - 40);
     assert_eq!(stack(&m, 4), u64::from(DATA0), "SS is kept and pushed");
-    assert_ne!(m.cpu.flags & flags::IF, 0, "a trap gate leaves IF");
+    assert_ne!(m.cpu.arch.flags & flags::IF, 0, "a trap gate leaves IF");
 }
 
 #[test]
@@ -155,8 +154,8 @@ fn iretq_returns_to_user_mode_and_to_compatibility_mode() {
         for _ in 0..6 {
             m.step().unwrap();
         }
-        assert_eq!((m.cpu.rip, m.cpu.cpl, m.bits()), (target, 3, bits));
-        assert_eq!(m.cpu.gpr[usize::from(reg::RSP)], 0x12_3450);
+        assert_eq!((m.cpu.arch.rip, m.cpu.arch.cpl, m.bits()), (target, 3, bits));
+        assert_eq!(m.cpu.arch.gpr[usize::from(reg::RSP)], 0x12_3450);
         assert_eq!(m.cpu.rflags() & (flags::IF | flags::RF), flags::IF | flags::RF);
         assert_eq!(handled(&mut m), vector::UD);
     }
@@ -180,7 +179,7 @@ fn a_bad_gate_is_gp_then_double_fault_then_shutdown() {
     assert_eq!(handled(&mut m), vector::DF);
     assert_eq!(stack(&m, 0), 0);
     set_gate(&mut m, vector::DF, [0, 0]);
-    m.cpu.rip = CODE;
+    m.cpu.arch.rip = CODE;
     assert_eq!(m.run(1 << 32), Exit::Shutdown);
 }
 
@@ -191,7 +190,7 @@ fn software_interrupts_need_the_gates_privilege() {
     assert_eq!(handled(&mut m), vector::GP);
     assert_eq!((stack(&m, 0), stack(&m, 1)), (0x80 << 3 | 2, CODE));
     let mut m = system(3);
-    set_gate(&mut m, 0x80, gate(HANDLERS + 0x800, CODE64, system_type::INTERRUPT_GATE32, 3, 0));
+    set_gate(&mut m, 0x80, gate(HANDLERS + 0x800, CODE64, descriptor::INTERRUPT_GATE32, 3, 0));
     m.code(|a| a.int(0x80));
     assert_eq!(handled(&mut m), 0x80);
     assert_eq!(stack(&m, 0), CODE + 2, "the next instruction");
@@ -216,19 +215,19 @@ fn the_resume_flag_is_not_in_the_image_that_a_software_interrupt_pushes() {
 #[test]
 fn syscall_and_sysret_exchange_rip_and_flags() {
     let mut m = system(3);
-    m.cpu.msr.star = u64::from(CODE64) << 32 | 0x18 << 48;
-    m.cpu.msr.lstar = DATA;
-    m.cpu.msr.fmask = flags::IF | flags::DF;
+    m.cpu.arch.msr.star = u64::from(CODE64) << 32 | 0x18 << 48;
+    m.cpu.arch.msr.lstar = DATA;
+    m.cpu.arch.msr.fmask = flags::IF | flags::DF;
     m.cpu.set_rflags(flags::IF | flags::DF | flags::CF);
     m.code(|a| a.syscall());
     m.step().unwrap();
-    assert_eq!((m.cpu.rip, m.cpu.cpl, m.cpu.gpr[1]), (DATA, 0, CODE + 2));
-    assert_eq!(m.cpu.gpr[11], 2 | flags::IF | flags::DF | flags::CF);
+    assert_eq!((m.cpu.arch.rip, m.cpu.arch.cpl, m.cpu.arch.gpr[1]), (DATA, 0, CODE + 2));
+    assert_eq!(m.cpu.arch.gpr[11], 2 | flags::IF | flags::DF | flags::CF);
     assert_eq!(m.cpu.rflags(), 2 | flags::CF);
     m.poke(DATA, &[0x48, 0x0f, 0x07]);
     m.step().unwrap();
-    assert_eq!((m.cpu.rip, m.cpu.cpl), (CODE + 2, 3));
-    assert_eq!(m.cpu.seg[usize::from(seg::CS)].selector, 0x2b);
+    assert_eq!((m.cpu.arch.rip, m.cpu.arch.cpl), (CODE + 2, 3));
+    assert_eq!(m.cpu.arch.seg[usize::from(seg::CS)].selector, 0x2b);
     assert_eq!(m.cpu.rflags(), 2 | flags::IF | flags::DF | flags::CF);
 }
 
@@ -237,12 +236,12 @@ fn the_stack_segments_of_syscall_and_sysret() {
     // STAR's RPLs: SYSCALL takes it out of CS alone; SYSRET forces 3, but AMD's not in SS, of which it loads the selector only.
     for (amd, returned, dpl) in [(false, 0x1b, 3), (true, 0x19, 0)] {
         let mut m = system(3);
-        m.cpu.capabilities.amd = amd;
-        m.cpu.msr.star = u64::from(CODE64 | 2) << 32 | 0x11 << 48;
-        m.cpu.msr.lstar = DATA;
+        m.cpu.wiring.capabilities.amd = amd;
+        m.cpu.arch.msr.star = u64::from(CODE64 | 2) << 32 | 0x11 << 48;
+        m.cpu.arch.msr.lstar = DATA;
         m.code(|a| a.syscall());
         m.step().unwrap();
-        let part = |m: &Machine, which: u8| m.cpu.seg[usize::from(which)];
+        let part = |m: &Machine, which: u8| m.cpu.arch.seg[usize::from(which)];
         assert_eq!(part(&m, seg::CS).selector, CODE64, "amd: {amd}");
         assert_eq!(part(&m, seg::SS).selector, (CODE64 | 2) + 8, "amd: {amd}");
         m.poke(DATA, &[0x48, 0x0f, 0x07]);
@@ -255,9 +254,9 @@ fn the_stack_segments_of_syscall_and_sysret() {
 #[test]
 fn a_trap_flag_loaded_by_sysret_traps_at_once_and_one_cleared_by_syscall_does_not() {
     let mut m = system(3);
-    m.cpu.msr.star = u64::from(CODE64) << 32 | 0x18 << 48;
-    m.cpu.msr.lstar = DATA;
-    m.cpu.msr.fmask = flags::TF;
+    m.cpu.arch.msr.star = u64::from(CODE64) << 32 | 0x18 << 48;
+    m.cpu.arch.msr.lstar = DATA;
+    m.cpu.arch.msr.fmask = flags::TF;
     m.cpu.set_rflags(flags::TF);
     m.code(|a| a.syscall());
     m.poke(DATA, &[0x48, 0x0f, 0x07]);
@@ -268,27 +267,27 @@ fn a_trap_flag_loaded_by_sysret_traps_at_once_and_one_cleared_by_syscall_does_no
 #[test]
 fn sysret_to_a_non_canonical_address_faults_in_the_kernel() {
     let mut m = system(0);
-    m.cpu.gpr[1] = 1 << 47;
+    m.cpu.arch.gpr[1] = 1 << 47;
     m.code(|a| a.sysretq());
     assert_eq!(m.step(), Err(Raised { vector: vector::GP, code: Some(0) }));
-    assert_eq!(m.cpu.cpl, 0);
+    assert_eq!(m.cpu.arch.cpl, 0);
 }
 
 #[test]
 fn segment_loads_check_and_mark_descriptors() {
     let mut m = system(0);
-    m.cpu.gpr[0] = u64::from(USER_DATA);
+    m.cpu.arch.gpr[0] = u64::from(USER_DATA);
     m.execute(|a| a.mov(ds, eax)).unwrap();
-    assert_eq!(m.cpu.seg[usize::from(seg::DS)].limit, u32::MAX);
-    assert_ne!(m.cpu.ram.read::<u8>(GDT + 0x25).unwrap() & 1, 0, "accessed");
-    m.cpu.gpr[0] = u64::from(CODE64);
+    assert_eq!(m.cpu.arch.seg[usize::from(seg::DS)].limit, u32::MAX);
+    assert_ne!(m.cpu.wiring.ram.read::<u8>(GDT + 0x25).unwrap() & 1, 0, "accessed");
+    m.cpu.arch.gpr[0] = u64::from(CODE64);
     assert_eq!(m.execute(|a| a.mov(ss, eax)), Err(Raised { vector: vector::GP, code: Some(8) }));
-    m.cpu.gpr[0] = 0x200;
+    m.cpu.arch.gpr[0] = 0x200;
     assert_eq!(m.execute(|a| a.mov(es, eax)), Err(Raised { vector: vector::GP, code: Some(0x200) }));
-    m.cpu.gpr[0] = 0;
-    m.cpu.seg[usize::from(seg::FS)].base = 5;
+    m.cpu.arch.gpr[0] = 0;
+    m.cpu.arch.seg[usize::from(seg::FS)].base = 5;
     m.execute(|a| a.mov(fs, eax)).unwrap();
-    assert_eq!(m.cpu.seg[usize::from(seg::FS)].base, 0);
+    assert_eq!(m.cpu.arch.seg[usize::from(seg::FS)].base, 0);
 }
 
 #[test]
@@ -302,31 +301,31 @@ fn far_returns_and_jumps_change_between_64_and_32_bits() {
     for _ in 0..3 {
         m.step().unwrap();
     }
-    assert_eq!((m.bits(), m.cpu.rip), (32, DATA));
+    assert_eq!((m.bits(), m.cpu.arch.rip), (32, DATA));
     m.code(|a| a.db(&[0xea, 0, 0, 0x30, 0, 8, 0]));
     m.step().unwrap();
-    assert_eq!((m.bits(), m.cpu.rip), (64, 0x30_0000));
+    assert_eq!((m.bits(), m.cpu.arch.rip), (64, 0x30_0000));
 }
 
 #[test]
 fn control_registers_refuse_what_they_must() {
     let mut m = system(0);
     let gp = Err(Raised { vector: vector::GP, code: Some(0) });
-    m.cpu.gpr[0] = m.cpu.cr0 & !CR0_PG;
+    m.cpu.arch.gpr[0] = m.cpu.arch.cr0 & !CR0_PG;
     assert_eq!(m.execute(|a| a.mov(cr0, rax)), gp, "PG cannot be cleared in 64-bit mode");
-    m.cpu.gpr[0] = m.cpu.cr4 & !CR4_PAE;
+    m.cpu.arch.gpr[0] = m.cpu.arch.cr4 & !CR4_PAE;
     assert_eq!(m.execute(|a| a.mov(cr4, rax)), gp);
-    m.cpu.gpr[0] = m.cpu.cr4 | CR4_LA57;
+    m.cpu.arch.gpr[0] = m.cpu.arch.cr4 | CR4_LA57;
     assert_eq!(m.execute(|a| a.mov(cr4, rax)), gp);
-    m.cpu.gpr[0] = m.cpu.cr4 | 1 << 30;
+    m.cpu.arch.gpr[0] = m.cpu.arch.cr4 | 1 << 30;
     assert_eq!(m.execute(|a| a.mov(cr4, rax)), gp);
-    m.cpu.gpr[0] = m.cpu.cr3 | 1 << 63;
+    m.cpu.arch.gpr[0] = m.cpu.arch.cr3 | 1 << 63;
     assert_eq!(m.execute(|a| a.mov(cr3, rax)), gp, "without PCIDE");
-    m.cpu.gpr[0] = m.cpu.cr4 | CR4_PCIDE;
+    m.cpu.arch.gpr[0] = m.cpu.arch.cr4 | CR4_PCIDE;
     m.execute(|a| a.mov(cr4, rax)).unwrap();
-    m.cpu.gpr[0] = m.cpu.cr3 | 1 << 63 | 5;
+    m.cpu.arch.gpr[0] = m.cpu.arch.cr3 | 1 << 63 | 5;
     m.execute(|a| a.mov(cr3, rax)).unwrap();
-    assert_eq!(m.cpu.cr3 >> 63, 0);
+    assert_eq!(m.cpu.arch.cr3 >> 63, 0);
     assert_eq!(m.cpu.pcid(), 5);
     let mut m = system(3);
     assert_eq!(m.execute(|a| a.mov(rax, cr0)), gp);
@@ -345,30 +344,30 @@ fn msrs_check_their_values() {
         (0x174, 1 << 32, false),
         (0x1234, 0, false),
     ] {
-        m.cpu.gpr[0] = value & 0xffff_ffff;
-        m.cpu.gpr[2] = value >> 32;
-        m.cpu.gpr[1] = u64::from(index);
-        m.cpu.rip = CODE;
+        m.cpu.arch.gpr[0] = value & 0xffff_ffff;
+        m.cpu.arch.gpr[2] = value >> 32;
+        m.cpu.arch.gpr[1] = u64::from(index);
+        m.cpu.arch.rip = CODE;
         assert_eq!(m.execute(|a| a.wrmsr()).is_ok(), good, "{index:#x} = {value:#x}");
         if good {
             m.execute(|a| a.rdmsr()).unwrap();
-            assert_eq!(m.cpu.gpr[2] << 32 | m.cpu.gpr[0], value);
+            assert_eq!(m.cpu.arch.gpr[2] << 32 | m.cpu.arch.gpr[0], value);
         }
     }
-    assert_eq!(m.cpu.seg[usize::from(seg::GS)].base, 0x1234_5678);
-    assert_eq!(m.cpu.seg[usize::from(SEG_FLAT)].base, 0);
+    assert_eq!(m.cpu.arch.seg[usize::from(seg::GS)].base, 0x1234_5678);
+    assert_eq!(m.cpu.arch.seg[usize::from(SEG_FLAT)].base, 0);
 }
 
 #[test]
 fn ports_of_user_mode_go_by_the_bitmap() {
     let mut m = system(3);
-    m.cpu.tr.limit = 0x67 + 0x40;
-    m.cpu.ram.write::<u64>(TSS + 0x68, !(1 << 0x20));
-    m.cpu.gpr[2] = 0x20;
+    m.cpu.arch.tr.limit = 0x67 + 0x40;
+    m.cpu.wiring.ram.write::<u64>(TSS + 0x68, !(1 << 0x20));
+    m.cpu.arch.gpr[2] = 0x20;
     m.execute(|a| a.in_(al, dx)).unwrap();
     assert_eq!(m.execute(|a| a.in_(ax, dx)), Err(Raised { vector: vector::GP, code: Some(0) }));
-    m.cpu.flags |= flags::IOPL;
-    m.cpu.rip = CODE;
+    m.cpu.arch.flags |= flags::IOPL;
+    m.cpu.arch.rip = CODE;
     m.execute(|a| a.in_(ax, dx)).unwrap();
 }
 
@@ -376,7 +375,7 @@ fn ports_of_user_mode_go_by_the_bitmap() {
 fn single_step_traps_after_each_instruction_but_not_after_mov_ss() {
     let mut m = system(0);
     m.cpu.set_rflags(flags::TF);
-    m.cpu.gpr[0] = u64::from(DATA0);
+    m.cpu.arch.gpr[0] = u64::from(DATA0);
     m.code(|a| {
         a.mov(ss, eax)?;
         a.nop()?;
@@ -385,19 +384,19 @@ fn single_step_traps_after_each_instruction_but_not_after_mov_ss() {
     assert_eq!(handled(&mut m), vector::DB);
     assert_eq!(stack(&m, 0), CODE + 3, "after the instruction that follows MOV SS");
     assert_eq!(stack(&m, 2), 2 | flags::TF);
-    assert_eq!(m.cpu.dr[6], 0xffff_4ff0);
+    assert_eq!(m.cpu.arch.dr[6], 0xffff_4ff0);
 }
 
 #[test]
 fn mov_ss_holds_instruction_breakpoints_back_except_on_amd() {
     for (amd, stopped_at) in [(false, CODE + 4), (true, CODE + 2)] {
         let mut m = system(0);
-        m.cpu.capabilities.amd = amd;
-        m.cpu.dr[0] = CODE + 2;
-        m.cpu.dr[1] = CODE + 4;
-        m.cpu.dr[7] |= 2 | 2 << 2;
+        m.cpu.wiring.capabilities.amd = amd;
+        m.cpu.arch.dr[0] = CODE + 2;
+        m.cpu.arch.dr[1] = CODE + 4;
+        m.cpu.arch.dr[7] |= 2 | 2 << 2;
         m.cpu.breakpoints_changed();
-        m.cpu.gpr[0] = u64::from(DATA0);
+        m.cpu.arch.gpr[0] = u64::from(DATA0);
         m.code(|a| {
             a.mov(ss, eax)?;
             a.mov(ecx, eax)?;
@@ -411,11 +410,11 @@ fn mov_ss_holds_instruction_breakpoints_back_except_on_amd() {
 #[test]
 fn a_debug_register_access_under_gd_faults() {
     let mut m = system(0);
-    m.cpu.dr[7] |= 1 << 13;
+    m.cpu.arch.dr[7] |= 1 << 13;
     m.code(|a| a.mov(rax, dr0));
     assert_eq!(handled(&mut m), vector::DB);
     assert_eq!(stack(&m, 0), CODE);
-    assert_eq!((m.cpu.dr[6] >> 13 & 1, m.cpu.dr[7] >> 13 & 1), (1, 0));
+    assert_eq!((m.cpu.arch.dr[6] >> 13 & 1, m.cpu.arch.dr[7] >> 13 & 1), (1, 0));
 }
 
 #[test]

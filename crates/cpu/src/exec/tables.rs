@@ -1,14 +1,16 @@
 //! Descriptor-table registers, and instructions that ask about descriptors.
 
-use crate::exec::descriptor::{Descriptor, code_of, is_null, null_segment, system_type};
+use crate::arch::TableRegister;
+use crate::exec::descriptor::{Descriptor, code_of, is_null, null_segment};
 use crate::exec::{get0, get1, set0};
-use crate::fault::{Exec, Flow, vector};
+use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, TableRegister};
+use crate::state::Cpu;
 use crate::table::Row;
-use crate::vmx::reason;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, Family, Kind};
+use x86::vmx::reason;
+use x86::{descriptor, vector};
 
 /// Rows of descriptor-table instructions.
 pub static ROWS: &[Row] = &[
@@ -60,13 +62,13 @@ fn load_table<const GLOBAL: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.privileged()?;
     cpu.table_exit(reason::GDTR_IDTR, op, if GLOBAL { 2 } else { 3 })?;
     let mut bytes = [0u8; 10];
-    let width = if cpu.long64 { 8 } else { 4 };
+    let width = if cpu.engine.long64 { 8 } else { 4 };
     cpu.load_bytes(op, &mut bytes[..2 + width])?;
     let limit = u16::from_le_bytes([bytes[0], bytes[1]]);
     let mut base = [0u8; 8];
     base.copy_from_slice(&bytes[2..10]);
     let mut base = u64::from_le_bytes(base);
-    if !cpu.long64 {
+    if !cpu.engine.long64 {
         base &= if operand_16(op) { 0x00ff_ffff } else { 0xffff_ffff };
     } else if !cpu.canonical_base(base) {
         return Err(cpu.gp(0));
@@ -74,9 +76,9 @@ fn load_table<const GLOBAL: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.charge_table(true);
     let register = TableRegister { base, limit };
     if GLOBAL {
-        cpu.gdtr = register;
+        cpu.arch.gdtr = register;
     } else {
-        cpu.idtr = register;
+        cpu.arch.idtr = register;
     }
     Ok(Flow::End)
 }
@@ -92,11 +94,11 @@ pub(crate) fn operand_16(op: &Op) -> bool {
 fn store_table<const GLOBAL: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.umip()?;
     cpu.table_exit(reason::GDTR_IDTR, op, if GLOBAL { 0 } else { 1 })?;
-    let register = if GLOBAL { cpu.gdtr } else { cpu.idtr };
+    let register = if GLOBAL { cpu.arch.gdtr } else { cpu.arch.idtr };
     let mut bytes = [0u8; 10];
     bytes[..2].copy_from_slice(&register.limit.to_le_bytes());
     bytes[2..].copy_from_slice(&register.base.to_le_bytes());
-    let width = if cpu.long64 { 8 } else { 4 };
+    let width = if cpu.engine.long64 { 8 } else { 4 };
     cpu.store_bytes(op, &bytes[..2 + width])?;
     cpu.charge_table(false);
     Ok(Flow::End)
@@ -109,12 +111,12 @@ fn lldt(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let selector = operand(cpu, op)?;
     if is_null(selector) {
         cpu.charge_table(true);
-        cpu.ldtr = null_segment(selector, 0);
+        cpu.arch.ldtr = null_segment(selector, 0);
         return Ok(Flow::End);
     }
-    let d = system_descriptor(cpu, selector, |kind| kind == system_type::LDT)?;
+    let d = system_descriptor(cpu, selector, |kind| kind == descriptor::LDT)?;
     cpu.charge_table(true);
-    cpu.ldtr = d.segment(selector);
+    cpu.arch.ldtr = d.segment(selector);
     Ok(Flow::End)
 }
 
@@ -127,16 +129,16 @@ fn ltr(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         return Err(cpu.gp(0));
     }
     let long = cpu.long_mode();
-    let available = |kind| kind == system_type::TSS32 || (!long && kind == system_type::TSS16);
+    let available = |kind| kind == descriptor::TSS32 || (!long && kind == descriptor::TSS16);
     let d = if long {
-        system_descriptor(cpu, selector, |kind| kind == system_type::TSS32)?
+        system_descriptor(cpu, selector, |kind| kind == descriptor::TSS32)?
     } else {
         system_descriptor(cpu, selector, available)?
     };
     cpu.set_busy(d.address, true)?;
     cpu.charge_table(true);
-    cpu.tr = d.segment(selector);
-    cpu.tr.rights |= u32::from(system_type::BUSY);
+    cpu.arch.tr = d.segment(selector);
+    cpu.arch.tr.rights |= u32::from(descriptor::BUSY);
     Ok(Flow::End)
 }
 
@@ -176,14 +178,14 @@ fn sldt(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.only_protected()?;
     cpu.umip()?;
     cpu.table_exit(reason::LDTR_TR, op, 0)?;
-    store_selector(cpu, op, cpu.ldtr.selector)
+    store_selector(cpu, op, cpu.arch.ldtr.selector)
 }
 
 fn str_(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.only_protected()?;
     cpu.umip()?;
     cpu.table_exit(reason::LDTR_TR, op, 1)?;
-    store_selector(cpu, op, cpu.tr.selector)
+    store_selector(cpu, op, cpu.arch.tr.selector)
 }
 
 /// Reads a descriptor without faulting for what its selector says: `None` for a null selector or one beyond its table.
@@ -196,7 +198,7 @@ fn probe(cpu: &mut Cpu, selector: u16) -> Exec<Option<Descriptor>> {
 
 /// Whether CPL and RPL allow access to what a descriptor describes.
 fn reachable(cpu: &Cpu, d: &Descriptor) -> bool {
-    d.conforming() || (d.dpl() >= cpu.cpl && d.dpl() >= d.selector as u8 & 3)
+    d.conforming() || (d.dpl() >= cpu.arch.cpl && d.dpl() >= d.selector as u8 & 3)
 }
 
 fn verr(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
@@ -216,7 +218,7 @@ fn verify(cpu: &mut Cpu, op: &Op, allows: fn(&Descriptor) -> bool) -> Exec<()> {
     cpu.only_protected()?;
     let selector = operand(cpu, op)?;
     let good = probe(cpu, selector)?.is_some_and(|d| !d.is_system() && reachable(cpu, &d) && allows(&d));
-    cpu.lazy.set_zf(good);
+    cpu.arch.lazy.set_zf(good);
     Ok(())
 }
 
@@ -229,7 +231,7 @@ fn lar(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.only_protected()?;
     let selector = source(cpu, op)?;
     let long = cpu.long_mode();
-    use system_type::*;
+    use descriptor::*;
     let good = match probe(cpu, selector)? {
         Some(d) if reachable(cpu, &d) => {
             let known = match d.kind() & !if matches!(d.kind(), 3 | 11) { BUSY } else { 0 } {
@@ -242,7 +244,7 @@ fn lar(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         }
         _ => None,
     };
-    cpu.lazy.set_zf(good.is_some());
+    cpu.arch.lazy.set_zf(good.is_some());
     if let Some(d) = good {
         cpu.set_sized(op.r0, op.size, d.raw >> 32 & 0x00ff_ff00);
     }
@@ -253,7 +255,7 @@ fn lsl(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.only_protected()?;
     let selector = source(cpu, op)?;
     let long = cpu.long_mode();
-    use system_type::*;
+    use descriptor::*;
     let good = match probe(cpu, selector)? {
         Some(d) if reachable(cpu, &d) => {
             let known = match d.kind() & !if matches!(d.kind(), 3 | 11) { BUSY } else { 0 } {
@@ -266,7 +268,7 @@ fn lsl(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         }
         _ => None,
     };
-    cpu.lazy.set_zf(good.is_some());
+    cpu.arch.lazy.set_zf(good.is_some());
     if let Some(d) = good {
         cpu.set_sized(op.r0, op.size, u64::from(d.limit()));
     }
@@ -282,12 +284,12 @@ fn arpl(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             lower = old & 3 < rpl;
             if lower { old & !3 | rpl } else { old }
         })?;
-        cpu.lazy.set_zf(lower);
+        cpu.arch.lazy.set_zf(lower);
         return Ok(Flow::Next);
     }
     let old = get0::<u16>(cpu, op);
     let lower = old & 3 < rpl;
-    cpu.lazy.set_zf(lower);
+    cpu.arch.lazy.set_zf(lower);
     if lower {
         set0(cpu, op, old & !3 | rpl);
     }

@@ -1,16 +1,16 @@
 //! Hardware task switches (SDM vol. 3, chapter 8): 16-bit and 32-bit TSS, by JMP, CALL, IRET, or through a task gate.
 
-use crate::exec::descriptor::{Descriptor, code_of, is_null, null_segment, system_type};
+use crate::arch::{Segment, attention};
+use crate::exec::descriptor::{Descriptor, code_of, is_null, null_segment};
 use crate::exec::segment::v8086_segment;
-use crate::fault::{Exec, Flow, vector};
-use crate::flags;
-use crate::state::{Cpu, Segment, attention, bits::*, seg};
-use crate::vmx::reason;
+use crate::fault::{Exec, Flow};
+use crate::state::Cpu;
 use crate::walk::{Access, Privilege};
 use ledger::{Family, Kind};
-
-/// DR6.BT: task switch to a task with the T flag.
-const DR6_BT: u64 = 1 << 15;
+use x86::control::*;
+use x86::debug::{DR6_BT, DR7_LE, DR7_LOCAL};
+use x86::vmx::reason;
+use x86::{descriptor, flags, seg, vector};
 
 /// What made the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Cpu {
 
     /// Checks that a descriptor is that of an available, present TSS.
     pub(crate) fn available_task(&mut self, tss: Descriptor) -> Exec<Descriptor> {
-        let available = matches!(tss.kind(), system_type::TSS16 | system_type::TSS32);
+        let available = matches!(tss.kind(), descriptor::TSS16 | descriptor::TSS32);
         if !tss.is_system() || !available {
             return Err(self.gp_selector(tss.selector));
         }
@@ -117,14 +117,14 @@ impl Cpu {
 
     /// The busy TSS that the current one's back link names.
     pub(crate) fn back_link(&mut self) -> Exec<Descriptor> {
-        let link: u16 = self.read_system(self.tr.base)?;
+        let link: u16 = self.read_system(self.arch.tr.base)?;
         let code = code_of(link);
         if link & 4 != 0 || is_null(link) {
             return Err(self.raise_code(vector::TS, code));
         }
         let tss = self.read_descriptor(link, vector::TS)?;
         let kind = tss.kind() & !8;
-        if !tss.is_system() || kind != system_type::TSS16 | system_type::BUSY {
+        if !tss.is_system() || kind != descriptor::TSS16 | descriptor::BUSY {
             return Err(self.raise_code(vector::TS, code));
         }
         if !tss.present() {
@@ -135,7 +135,7 @@ impl Cpu {
 
     /// A guest's task switch exits, once it is known to be possible.
     pub(crate) fn task_switch_exit(&mut self, tss: &Descriptor, why: Switch) -> Exec {
-        if !self.vmx.active {
+        if !self.arch.vmx.active {
             return Ok(());
         }
         if tss.limit() < layout(tss.rights()).minimum {
@@ -161,7 +161,7 @@ impl Cpu {
 
     /// Delivers the fault with which a task arrived.
     pub(crate) fn fault_in_new_task(&mut self) {
-        self.ilen = 0;
+        self.engine.ilen = 0;
         self.deliver_fault();
     }
 
@@ -171,7 +171,7 @@ impl Cpu {
         if tss.limit() < new.minimum {
             return Err(self.raise_code(vector::TS, code_of(tss.selector)));
         }
-        let old_tr = self.tr;
+        let old_tr = self.arch.tr;
         let old = layout(old_tr.rights);
         if old_tr.limit < old.minimum {
             return Err(self.raise_code(vector::TS, code_of(old_tr.selector)));
@@ -181,23 +181,23 @@ impl Cpu {
         self.prepare_system(old_tr.base, u64::from(old.minimum) + 1, Access::Write)?;
         self.prepare_system(base, u64::from(new.minimum) + 1, Access::Read)?;
         self.prepare_system(base, 2, if why.nests() { Access::Write } else { Access::Read })?;
-        let old_descriptor = self.gdtr.base.wrapping_add(u64::from(old_tr.selector & 0xfff8));
+        let old_descriptor = self.arch.gdtr.base.wrapping_add(u64::from(old_tr.selector & 0xfff8));
         self.prepare_system(old_descriptor, 8, Access::Write)?;
         self.prepare_system(tss.address, 8, Access::Write)?;
         let image = self.read_task(base, new)?;
         self.charge(Kind::new(Family::TaskSwitch, 0), 1);
-        let allowed = std::mem::replace(&mut self.code_write_allowed, true);
+        let allowed = std::mem::replace(&mut self.engine.code_write_allowed, true);
         let written = self.leave_task(&old_tr, old, old_descriptor, &tss, why);
-        self.code_write_allowed = allowed;
+        self.engine.code_write_allowed = allowed;
         written?;
-        self.tr = tss.segment(tss.selector);
-        self.tr.rights |= u32::from(system_type::BUSY);
-        self.cr0 |= CR0_TS;
+        self.arch.tr = tss.segment(tss.selector);
+        self.arch.tr.rights |= u32::from(descriptor::BUSY);
+        self.arch.cr0 |= CR0_TS;
         if self.enter_task_state(&image, new, why).is_err() {
             return Ok(Arrival::Faulted);
         }
         if image.trap {
-            self.pending_dr6 |= DR6_BT;
+            self.arch.pending_dr6 |= DR6_BT;
             self.attend(attention::DEBUG);
         }
         Ok(Arrival::Complete)
@@ -206,9 +206,9 @@ impl Cpu {
     fn prepare_system(&mut self, linear: u64, size: u64, access: Access) -> Exec {
         let linear = linear & 0xffff_ffff;
         if access == Access::Write {
-            let allowed = std::mem::replace(&mut self.code_write_allowed, true);
+            let allowed = std::mem::replace(&mut self.engine.code_write_allowed, true);
             let ready = self.prepare_write(linear, size, Privilege::Implicit, seg::DS);
-            self.code_write_allowed = allowed;
+            self.engine.code_write_allowed = allowed;
             return ready;
         }
         self.prepare_read(linear, size, Privilege::Implicit, seg::DS)
@@ -253,15 +253,15 @@ impl Cpu {
         if why == Switch::Iret {
             image &= !flags::NT;
         }
-        self.write_field(at(old.ip), old.size, self.rip)?;
+        self.write_field(at(old.ip), old.size, self.arch.rip)?;
         self.write_field(at(old.flags), old.size, image)?;
         let step = u64::from(old.size);
         for i in 0..8 {
-            let value = self.gpr[i as usize];
+            let value = self.arch.gpr[i as usize];
             self.write_field(at(old.registers + i * step), old.size, value)?;
         }
         for i in 0..u64::from(old.segment_count) {
-            let selector = self.seg[i as usize].selector;
+            let selector = self.arch.seg[i as usize].selector;
             self.write_system::<u16>(at(old.segments + i * step), selector)?;
         }
         if why.nests() {
@@ -278,49 +278,49 @@ impl Cpu {
         let high = if layout.wide { 0 } else { 0xffff_0000 };
         for (i, value) in image.registers.iter().enumerate() {
             // A 16-bit TSS leaves the upper halves all ones.
-            self.gpr[i] = value | high;
+            self.arch.gpr[i] = value | high;
         }
-        self.rip = image.ip;
+        self.arch.rip = image.ip;
         let mut new_flags = image.flags | if why.nests() { flags::NT } else { 0 };
         if !layout.wide {
             new_flags &= 0xffff;
         }
         self.set_rflags(new_flags);
         // Local breakpoints belong to the old task.
-        self.dr[7] &= !0x155;
+        self.arch.dr[7] &= !(DR7_LOCAL | DR7_LE);
         for (i, selector) in image.segments.iter().enumerate() {
-            self.seg[i] = null_segment(*selector, 0);
+            self.arch.seg[i] = null_segment(*selector, 0);
         }
-        self.ldtr = null_segment(image.ldt, 0);
+        self.arch.ldtr = null_segment(image.ldt, 0);
         let v8086 = self.v8086();
-        self.cpl = if v8086 { 3 } else { image.segments[usize::from(seg::CS)] as u8 & 3 };
+        self.arch.cpl = if v8086 { 3 } else { image.segments[usize::from(seg::CS)] as u8 & 3 };
         // Until the segments are loaded, code runs nowhere: what the checks below raise is delivered first.
         self.mode_changed();
-        if layout.wide && self.cr0 & CR0_PG != 0 {
+        if layout.wide && self.arch.cr0 & CR0_PG != 0 {
             self.load_cr3(u64::from(image.cr3))?;
         }
         self.load_task_ldt(image.ldt)?;
         if v8086 {
             for (i, selector) in image.segments.iter().enumerate() {
-                self.seg[i] = v8086_segment(*selector);
+                self.arch.seg[i] = v8086_segment(*selector);
             }
             self.mode_changed();
             return self.check_task_ip();
         }
         let cs = self.task_code_segment(image.segments[usize::from(seg::CS)])?;
-        self.seg[usize::from(seg::CS)] = cs;
+        self.arch.seg[usize::from(seg::CS)] = cs;
         self.mode_changed();
-        let ss = self.stack_segment_for(image.segments[usize::from(seg::SS)], self.cpl, vector::TS)?;
-        self.seg[usize::from(seg::SS)] = ss;
+        let ss = self.stack_segment_for(image.segments[usize::from(seg::SS)], self.arch.cpl, vector::TS)?;
+        self.arch.seg[usize::from(seg::SS)] = ss;
         for which in [seg::ES, seg::DS, seg::FS, seg::GS] {
             let segment = self.task_data_segment(image.segments[usize::from(which)])?;
-            self.seg[usize::from(which)] = segment;
+            self.arch.seg[usize::from(which)] = segment;
         }
         self.check_task_ip()
     }
 
     fn check_task_ip(&mut self) -> Exec {
-        if self.rip > u64::from(self.seg[usize::from(seg::CS)].limit) { Err(self.gp(0)) } else { Ok(()) }
+        if self.arch.rip > u64::from(self.arch.seg[usize::from(seg::CS)].limit) { Err(self.gp(0)) } else { Ok(()) }
     }
 
     fn load_task_ldt(&mut self, selector: u16) -> Exec {
@@ -332,10 +332,10 @@ impl Cpu {
             return Err(self.raise_code(vector::TS, code));
         }
         let d = self.read_descriptor(selector, vector::TS)?;
-        if !d.is_system() || d.kind() != system_type::LDT || !d.present() {
+        if !d.is_system() || d.kind() != descriptor::LDT || !d.present() {
             return Err(self.raise_code(vector::TS, code));
         }
-        self.ldtr = d.segment(selector);
+        self.arch.ldtr = d.segment(selector);
         Ok(())
     }
 
@@ -363,7 +363,7 @@ impl Cpu {
         }
         let code = code_of(selector);
         let mut d = self.read_descriptor(selector, vector::TS)?;
-        let outranked = !d.conforming() && (selector as u8 & 3 > d.dpl() || self.cpl > d.dpl());
+        let outranked = !d.conforming() && (selector as u8 & 3 > d.dpl() || self.arch.cpl > d.dpl());
         if !d.readable() || outranked {
             return Err(self.raise_code(vector::TS, code));
         }

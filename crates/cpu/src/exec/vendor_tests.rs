@@ -1,16 +1,16 @@
 //! What the processors of the two vendors do differently, each as its manual or the processor itself has it.
 
 use crate::Tier;
-use crate::fault::vector;
 use crate::testing::{CODE, DATA, Machine, RAM, Raised, STACK};
+use x86::vector;
 
 const UD: Raised = Raised { vector: vector::UD, code: None };
 
 /// The machine, of AMD's sort or Intel's, with these bytes at RIP.
 fn of_vendor(mut machine: Machine, amd: bool, bytes: &[u8]) -> Machine {
-    machine.cpu.capabilities.amd = amd;
+    machine.cpu.wiring.capabilities.amd = amd;
     machine.cpu.mode_changed();
-    let rip = machine.cpu.rip;
+    let rip = machine.cpu.arch.rip;
     machine.poke(rip, &[bytes, &[0xf4; 8]].concat());
     machine
 }
@@ -22,7 +22,7 @@ fn a_segment_register_is_pushed_as_a_word_or_with_zeros() {
         let mut m = of_vendor(Machine::protected32(0), amd, &[0x1e]);
         m.poke(STACK - 4, &[0xff; 4]);
         m.step().unwrap();
-        assert_eq!((m.peek::<4>(STACK - 4), m.cpu.gpr[4]), (top.to_le_bytes(), STACK - 4), "amd: {amd}");
+        assert_eq!((m.peek::<4>(STACK - 4), m.cpu.arch.gpr[4]), (top.to_le_bytes(), STACK - 4), "amd: {amd}");
     }
 }
 
@@ -32,10 +32,10 @@ fn pause_with_rex_b_is_an_exchange_on_amd() {
         for tier in [Tier::Interpreter, Tier::Translator] {
             let mut m = of_vendor(Machine::long64(0), amd, &[0xf3, 0x49, 0x90]);
             m.cache.tier = tier;
-            (m.cpu.gpr[0], m.cpu.gpr[8]) = (1, 2);
+            (m.cpu.arch.gpr[0], m.cpu.arch.gpr[8]) = (1, 2);
             m.run(1 << 40);
             let expected = if amd { (2, 1) } else { (1, 2) };
-            assert_eq!((m.cpu.gpr[0], m.cpu.gpr[8]), expected, "amd: {amd}, {tier:?}");
+            assert_eq!((m.cpu.arch.gpr[0], m.cpu.arch.gpr[8]), expected, "amd: {amd}, {tier:?}");
         }
     }
 }
@@ -46,7 +46,7 @@ fn an_operand_size_prefix_cuts_branches_on_amd() {
     for (amd, target) in [(false, CODE + 6 + 0x10), (true, (CODE + 4 + 0x10) & 0xffff)] {
         let mut m = of_vendor(Machine::long64(0), amd, &[0x66, 0xe9, 0x10, 0, 0, 0]);
         m.step().unwrap();
-        assert_eq!(m.cpu.rip, target, "amd: {amd}");
+        assert_eq!(m.cpu.arch.rip, target, "amd: {amd}");
     }
 }
 
@@ -61,7 +61,7 @@ fn movsxd_of_a_word_reads_two_words_on_amd() {
     // movsxd ax, [rcx], at the last word of memory
     for (amd, faults) in [(false, false), (true, true)] {
         let mut m = of_vendor(Machine::long64(3), amd, &[0x66, 0x63, 0x01]);
-        m.cpu.gpr[1] = RAM - 2;
+        m.cpu.arch.gpr[1] = RAM - 2;
         assert_eq!(m.step().is_err(), faults, "amd: {amd}");
     }
 }
@@ -83,13 +83,13 @@ fn wide_insertions_do_not_exist_outside_64_bit_mode() {
 fn bound_reads_both_bounds_before_it_compares() {
     // bound eax, [ecx], whose lower bound is the last word of memory, and is missed
     let mut m = of_vendor(Machine::compatibility32(3), false, &[0x62, 0x01]);
-    m.cpu.gpr[1] = RAM - 4;
+    m.cpu.arch.gpr[1] = RAM - 4;
     m.poke(RAM - 4, &5u32.to_le_bytes());
     assert_eq!(m.step(), Err(Raised { vector: vector::PF, code: Some(4) }));
-    m.cpu.gpr[1] = DATA;
+    m.cpu.arch.gpr[1] = DATA;
     m.poke(DATA, &[5, 0, 0, 0, 9, 0, 0, 0]);
     assert_eq!(m.step(), Err(Raised { vector: vector::BR, code: None }));
-    m.cpu.gpr[0] = 7;
+    m.cpu.arch.gpr[0] = 7;
     assert!(m.step().is_ok());
 }
 

@@ -4,7 +4,7 @@
 //! does them, under the guest's own control word. An unmasked exception then is pending on the host, with the result it
 //! demands (none, or one with a biased exponent), until FNCLEX takes it away before the next instruction that would trap.
 
-use crate::state::F80;
+use crate::arch::F80;
 use std::arch::asm;
 
 /// What an operation gave.

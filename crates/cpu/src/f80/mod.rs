@@ -9,7 +9,7 @@ pub mod remainder;
 pub mod transcendental;
 pub mod wide;
 
-use crate::state::F80;
+use crate::arch::F80;
 use std::cmp::Ordering;
 
 /// Bits of the status word.

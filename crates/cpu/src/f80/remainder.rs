@@ -3,10 +3,10 @@
 //! The results are exact, but how far one execution reduces a large quotient is up to the processor; so that it is the same
 //! on every host, it is done here.
 
+use crate::arch::F80;
 use crate::f80::host::{Add, Arithmetic, Outcome};
 use crate::f80::wide::Wide;
 use crate::f80::{Class, status::*};
-use crate::state::F80;
 use std::cmp::Ordering;
 
 /// The remainder of `a` by `b`, with the quotient truncated.

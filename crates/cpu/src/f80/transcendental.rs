@@ -4,10 +4,10 @@
 //! always correctly rounded. Arguments of the trigonometric functions are reduced exactly by a pi of 66 bits, as the
 //! manuals describe.
 
+use crate::arch::F80;
 use crate::f80::host::{Add, Arithmetic, Outcome};
 use crate::f80::wide::{Wide, multiply_high};
 use crate::f80::{Class, status::*};
-use crate::state::F80;
 use std::cmp::Ordering;
 use std::sync::OnceLock;
 

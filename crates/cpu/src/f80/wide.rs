@@ -3,9 +3,9 @@
 //! An operation is off by at most a few units in the last of 128 places, so that results rounded to 64 places are, but for
 //! one in some 2^60, the correctly rounded ones.
 
+use crate::arch::F80;
 use crate::f80::host::Outcome;
 use crate::f80::{BIAS, Rounding, status::*};
-use crate::state::F80;
 use std::cmp::Ordering;
 
 /// A number: `significand` (with its top bit set, unless zero) times 2^(`exponent` - 127).

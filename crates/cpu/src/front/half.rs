@@ -1,6 +1,7 @@
 //! Host pointers of pages for one kind of access.
 
-use crate::ram::{GROUP, PAGE};
+use crate::ram::GROUP;
+use x86::page::PAGE;
 
 /// Pages of one kind of access: many more than the modelled TLB has entries, since those may be of large pages.
 pub const SLOTS: usize = 2048;

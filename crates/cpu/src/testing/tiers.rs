@@ -4,10 +4,10 @@
 //! address in [`RECOVERY`], with a good stack pointer, until [`LIVES`] is used up; then the processor halts.
 
 use super::{CODE, DATA, Machine, Random, assemble, set_flat_segments, set_long_mode};
+use crate::arch::{F80, Segment, TableRegister, attention};
 use crate::bus::{Bus, Ident};
 use crate::charged::Charged;
-use crate::ram::{PAGE, Ram};
-use crate::state::{F80, Segment, TableRegister, attention, bits::*, rights, seg};
+use crate::ram::Ram;
 use crate::{Cpu, Exit, Model, Tier};
 use iced_x86::code_asm::*;
 use ledger::profile::Profile;
@@ -16,6 +16,9 @@ use std::cell::RefCell;
 use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::control::*;
+use x86::page::PAGE;
+use x86::{rights, seg};
 
 /// Pages of code, from [`CODE`] on.
 pub const CODE_PAGES: u64 = 4;
@@ -185,8 +188,8 @@ impl Tiers {
         let tiers = [Tier::Interpreter, start.tier];
         self.boards = Default::default();
         for ((machine, tier), bus) in self.machines.iter_mut().zip(tiers).zip(&self.boards) {
-            let ram = machine.cpu.ram.clone();
-            let recorder = machine.cpu.recorder.clone();
+            let ram = machine.cpu.wiring.ram.clone();
+            let recorder = machine.cpu.wiring.recorder.clone();
             machine.cache.clear(&ram, &mut recorder.borrow_mut());
             machine.cache.remove_probes(&ram);
             // Some are there before the code is decoded, others are added while it runs.
@@ -231,8 +234,8 @@ impl Tiers {
         if let (Exit::Probe, Some(hit)) = (exits.0, hits.0) {
             for machine in [&mut *a, &mut *b] {
                 let region = RegionId((hit.stack >> 4 & 3) as u16);
-                machine.cpu.set_charged(Charged { region, ..machine.cpu.charged });
-                let ram = machine.cpu.ram.clone();
+                machine.cpu.set_charged(Charged { region, ..machine.cpu.micro.charged });
+                let ram = machine.cpu.wiring.ram.clone();
                 self.probes.iter().for_each(|at| machine.cache.add_probe(*at, &ram));
             }
         }
@@ -272,7 +275,7 @@ type Charge = (Origin, u64, Option<(Kind, u64, Ticks)>, Option<(Shape, u64)>);
 
 fn charges(machine: &mut Machine) -> Vec<Charge> {
     machine.cpu.settle(&mut machine.cache);
-    let recorder = machine.cpu.recorder.borrow();
+    let recorder = machine.cpu.wiring.recorder.borrow();
     let origin = |id: ledger::OriginId| recorder.origins()[id.0 as usize];
     let events = recorder.events().map(|(id, rip, kind, amount)| {
         let Amount { count, ticks } = amount;
@@ -291,20 +294,20 @@ fn registers(cpu: &Cpu) -> Vec<(String, u64)> {
     const NAMES: [&str; 16] =
         ["rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
     let mut all: Vec<(String, u64)> =
-        NAMES.iter().zip(cpu.gpr).map(|(name, value)| (name.to_string(), value)).collect();
-    let x87 = &cpu.x87;
+        NAMES.iter().zip(cpu.arch.gpr).map(|(name, value)| (name.to_string(), value)).collect();
+    let x87 = &cpu.arch.x87;
     for (name, value) in [
-        ("rip", cpu.rip),
+        ("rip", cpu.arch.rip),
         ("rflags", cpu.rflags()),
-        ("clock", cpu.clock),
-        ("attention", cpu.attention.into()),
-        ("cpl", cpu.cpl.into()),
-        ("cr0", cpu.cr0),
-        ("cr2", cpu.cr2),
-        ("cr3", cpu.cr3),
-        ("cr4", cpu.cr4),
-        ("xcr0", cpu.xcr0),
-        ("mxcsr", cpu.vector.mxcsr.into()),
+        ("clock", cpu.micro.clock),
+        ("attention", cpu.arch.attention.into()),
+        ("cpl", cpu.arch.cpl.into()),
+        ("cr0", cpu.arch.cr0),
+        ("cr2", cpu.arch.cr2),
+        ("cr3", cpu.arch.cr3),
+        ("cr4", cpu.arch.cr4),
+        ("xcr0", cpu.arch.xcr0),
+        ("mxcsr", cpu.arch.vector.mxcsr.into()),
         ("x87 control", x87.control.into()),
         ("x87 status", x87.status.into()),
         ("x87 tags", x87.tags.into()),
@@ -316,14 +319,14 @@ fn registers(cpu: &Cpu) -> Vec<(String, u64)> {
     ] {
         all.push((name.to_string(), value));
     }
-    for (number, register) in cpu.vector.ymm.iter().enumerate() {
+    for (number, register) in cpu.arch.vector.ymm.iter().enumerate() {
         all.extend(register.iter().enumerate().map(|(word, value)| (format!("ymm{number}[{word}]"), *value)));
     }
     for (number, register) in x87.regs.iter().enumerate() {
         all.push((format!("x87 r{number}"), register.significand));
         all.push((format!("x87 r{number} exponent"), register.sign_exponent.into()));
     }
-    for (number, segment) in cpu.seg.iter().enumerate().take(6) {
+    for (number, segment) in cpu.arch.seg.iter().enumerate().take(6) {
         all.push((format!("segment {number} base"), segment.base));
         all.push((format!("segment {number}"), segment.selector.into()));
     }
@@ -341,10 +344,10 @@ fn fill(machine: &mut Machine, pages: &[u64], seed: u64) {
         }
         machine.poke(*page, &bytes);
     }
-    for register in &mut machine.cpu.vector.ymm {
+    for register in &mut machine.cpu.arch.vector.ymm {
         *register = std::array::from_fn(|_| data(&mut random));
     }
-    let x87 = &mut machine.cpu.x87;
+    let x87 = &mut machine.cpu.arch.x87;
     for register in &mut x87.regs {
         *register = real(&mut random);
     }
@@ -390,7 +393,7 @@ fn data(random: &mut Random) -> u64 {
 /// Tables of the operating system, its handlers, and the registers.
 fn system(machine: &mut Machine, start: &Start) {
     let user = start.cpl == 3;
-    let ram: Ram = machine.cpu.ram.clone();
+    let ram: Ram = machine.cpu.wiring.ram.clone();
     let own = if user { 4 } else { 0 };
     let protected = start.width == Width::Protected;
     // The level-4 table, or the four entries of PAE paging.
@@ -464,8 +467,8 @@ fn system(machine: &mut Machine, start: &Start) {
     let cpu = &mut machine.cpu;
     set_long_mode(cpu, ROOT, start.cpl, start.width == Width::Long);
     if protected {
-        cpu.msr.efer = EFER_NXE;
-        cpu.pdpte = [0x3001, 0, 0, 0];
+        cpu.arch.msr.efer = EFER_NXE;
+        cpu.arch.pdpte = [0x3001, 0, 0, 0];
         set_flat_segments(cpu, start.cpl, rights::DB);
     }
     let (code, stack) = match (start.width, user) {
@@ -474,22 +477,22 @@ fn system(machine: &mut Machine, start: &Start) {
         (_, true) => (0x33, 0x1b),
         (_, false) => (0x28, 0x10),
     };
-    cpu.seg[usize::from(seg::CS)].selector = code;
-    cpu.seg[usize::from(seg::SS)].selector = stack;
+    cpu.arch.seg[usize::from(seg::CS)].selector = code;
+    cpu.arch.seg[usize::from(seg::SS)].selector = stack;
     if start.smap {
-        cpu.cr4 |= CR4_SMAP;
+        cpu.arch.cr4 |= CR4_SMAP;
     }
     for (which, base) in [seg::FS, seg::GS].into_iter().zip(start.bases) {
-        cpu.seg[usize::from(which)].base = base;
+        cpu.arch.seg[usize::from(which)].base = base;
     }
-    cpu.gdtr = TableRegister { base: GDT, limit: 0x37 };
-    cpu.idtr = TableRegister { base: IDT, limit: (INTERRUPT as u16 + 1) * 16 - 1 };
-    cpu.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: 0x38 };
+    cpu.arch.gdtr = TableRegister { base: GDT, limit: 0x37 };
+    cpu.arch.idtr = TableRegister { base: IDT, limit: (INTERRUPT as u16 + 1) * 16 - 1 };
+    cpu.arch.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: 0x38 };
     if start.pointers {
-        (cpu.fdp_on_exception, cpu.fcs_deprecated) = (false, false);
+        (cpu.wiring.fdp_on_exception, cpu.wiring.fcs_deprecated) = (false, false);
     }
-    cpu.gpr[..16].copy_from_slice(&start.gpr);
-    cpu.rip = start.rip;
+    cpu.arch.gpr[..16].copy_from_slice(&start.gpr);
+    cpu.arch.rip = start.rip;
     cpu.set_rflags(start.flags | 2);
     cpu.mode_changed();
     cpu.mapping_changed();

@@ -6,7 +6,7 @@ use super::group::{Member, Which};
 use super::layout::{FIRST, SECOND, TEST, field, found, host, memory_register, segment_base, table};
 use crate::front::slot as page_slot;
 use crate::op::{NO_REG, Op};
-use crate::state::seg;
+use x86::seg;
 
 impl Emit<'_> {
     /// A guest register's value in a host register: its own, or `scratch`.

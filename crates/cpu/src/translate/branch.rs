@@ -10,9 +10,9 @@ use iced_x86::OpKind;
 use std::mem::offset_of;
 
 /// Number of RSP.
-const RSP: u8 = crate::state::reg::RSP;
+const RSP: u8 = x86::reg::RSP;
 /// Number of RBP.
-const RBP: u8 = crate::state::reg::RBP;
+const RBP: u8 = x86::reg::RBP;
 /// The host register that holds the guest's RSP.
 const STACK: R = R::R15;
 

@@ -14,10 +14,10 @@ use super::run::Place;
 use super::trace::Part;
 use crate::front::{large_signature, signature};
 use crate::op::Op;
-use crate::ram::PAGE;
 use aside::{From, Lost, OtherPage, Stub};
 use iced_x86::{Encoder, Instruction, InstructionInfoFactory};
 use ledger::Ticks;
+use x86::page::PAGE;
 
 /// Who may access what, as far as translations differ by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

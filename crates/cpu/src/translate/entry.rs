@@ -6,8 +6,8 @@
 
 use super::layout::{BIAS, Running};
 use super::x87;
+use crate::arch::VectorState;
 use crate::op::Op;
-use crate::state::VectorState;
 use std::arch::naked_asm;
 use std::mem::offset_of;
 

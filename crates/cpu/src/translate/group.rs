@@ -9,10 +9,10 @@ use super::emit::writes;
 use super::plan::Plan;
 use super::trace::Part;
 use crate::op::{NO_REG, Op};
-use crate::ram::PAGE;
-use crate::state::{reg, seg};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind};
 use rustc_hash::FxHashMap;
+use x86::page::PAGE;
+use x86::{reg, seg};
 
 /// Groups of a trace at most.
 pub const MOST_GROUPS: usize = 16;

@@ -6,10 +6,10 @@
 use super::asm::{M, R};
 use super::group::MOST_GROUPS;
 use super::vector::NEEDS;
+use crate::arch::VectorState;
 use crate::front::{Area, Half, Jump, Table, fetch_slot, large_slot};
 use crate::op::Op;
 use crate::predict::{Return, Target};
-use crate::state::VectorState;
 use std::mem::offset_of;
 
 /// How far into the area the stack pointer points.
@@ -145,7 +145,7 @@ pub fn found(group: usize) -> M {
 
 /// The base of FS (4) or GS (5).
 pub fn segment_base(segment: u8) -> M {
-    let slot = usize::from(segment == crate::state::seg::GS);
+    let slot = usize::from(segment == x86::seg::GS);
     M::at(R::RSP, from_stack(offset_of!(Running, bases) + 8 * slot))
 }
 

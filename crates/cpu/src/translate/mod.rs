@@ -25,7 +25,7 @@ mod plan;
 mod run;
 mod string;
 mod system;
-mod trace;
+pub(crate) mod trace;
 mod vector;
 mod x87;
 
@@ -166,8 +166,6 @@ pub(crate) struct Translations {
     within: FxHashMap<u32, Vec<u32>>,
     incoming: FxHashMap<u32, Vec<Incoming>>,
     tools: Option<Box<(Encoder, InstructionInfoFactory)>>,
-    /// Executions counted since the counters were drained, at most.
-    pub(crate) pending: u64,
 }
 
 impl Translations {
@@ -185,7 +183,6 @@ impl Translations {
             within: FxHashMap::default(),
             incoming: FxHashMap::default(),
             tools: None,
-            pending: 0,
         }
     }
 

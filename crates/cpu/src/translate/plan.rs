@@ -1,11 +1,11 @@
 //! What becomes of each instruction of a block: executed natively, written out by the translator, or run by its handler.
 
 use super::emit::{Access, Key};
-use crate::exec::msr::SPEC_CTRL;
 use crate::op::{Op, SEG_FLAT};
-use crate::state::seg;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register, RflagsBits};
 use ledger::{Class, Family, Kind};
+use x86::msr::SPEC_CTRL;
+use x86::seg;
 
 /// How an instruction is translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,21 +2,23 @@
 
 use super::emit::{Access, Event, Source};
 use super::layout::Running;
-use super::trace::{CHEAPEST, DRAIN, MOST_PARTS, SPAN};
+use super::trace::{CHEAPEST, MOST_PARTS, SPAN};
 use super::vector::NEEDS;
 use super::{Code, Key, entry};
+use crate::arch::NOT_LOADED;
 use crate::cache::{BlockCache, NONE};
 use crate::decode::mode;
-use crate::exec::vector::run::{MASKS, XCR0_AVX};
+use crate::exec::vector::run::{AVX_STATE, MASKS};
 use crate::fault::Flow;
-use crate::flags;
 use crate::front::{JUMP_MASK, Mode, PAGE_MASK};
 use crate::native::HOST_MXCSR;
 use crate::op::Op;
-use crate::ram::PAGE;
-use crate::state::{Cpu, NOT_LOADED, bits::*, rights, seg};
+use crate::state::Cpu;
 use crate::tier::Tier;
 use ledger::{Family, Kind, OriginId, Ticks};
+use x86::control::*;
+use x86::page::PAGE;
+use x86::{flags, rights, seg};
 
 /// Time that translated code runs at most before it leaves.
 const LONGEST: Ticks = 1 << 30;
@@ -38,8 +40,20 @@ pub struct Context {
     origin: OriginId,
     /// Whose counters the current area refers to.
     counted: Option<OriginId>,
+    /// Since when it refers to them.
+    since: Ticks,
+    /// What is taken for the handlers since then, besides the time that they charged.
+    spent: Ticks,
     /// The last block ended with its handler, and where that led was not known.
     indirect: bool,
+}
+
+impl Context {
+    /// Time in which one origin's counters were counted in until now, at least; from now on it is another's.
+    fn spend(&mut self, now: Ticks) -> Ticks {
+        let time = now.wrapping_sub(std::mem::replace(&mut self.since, now));
+        time.saturating_add(std::mem::replace(&mut self.spent, CHEAPEST))
+    }
 }
 
 /// Where in a trace a handler runs an instruction.
@@ -88,35 +102,35 @@ impl Cpu {
     #[inline]
     fn key(&self) -> Option<Key> {
         // Nobody uses the rings between.
-        if matches!(self.cpl, 1 | 2) {
+        if matches!(self.arch.cpl, 1 | 2) {
             return None;
         }
-        let access = match self.front.mode() {
+        let access = match self.engine.front.mode() {
             Mode::User => Access::User,
             Mode::SupervisorOnly => Access::SupervisorOnly,
-            Mode::Supervisor if self.cr4 & CR4_SMAP != 0 => Access::Override,
+            Mode::Supervisor if self.arch.cr4 & CR4_SMAP != 0 => Access::Override,
             Mode::Supervisor => Access::Supervisor,
             Mode::Slow => return None,
         };
-        (self.long64 || self.flat()).then_some(Key { access, narrow: !self.long64 })
+        (self.engine.long64 || self.flat()).then_some(Key { access, narrow: !self.engine.long64 })
     }
 
     /// Whether this is 32-bit protected-mode code whose segments all begin at 0 and have no limit, as compilers expect.
     fn flat(&self) -> bool {
         let whole = |number: u8| {
-            let segment = &self.seg[usize::from(number)];
+            let segment = &self.arch.seg[usize::from(number)];
             segment.base == 0 && segment.limit == u32::MAX && segment.usable()
         };
         let data = |number: u8| {
             const KIND: u32 = rights::CODE | rights::DC | rights::RW;
-            whole(number) && self.seg[usize::from(number)].rights & KIND == rights::RW
+            whole(number) && self.arch.seg[usize::from(number)].rights & KIND == rights::RW
         };
-        self.mode & !mode::AMD == mode::BITS32 | mode::PROTECTED
+        self.engine.mode & !mode::AMD == mode::BITS32 | mode::PROTECTED
             && whole(seg::CS)
             && data(seg::DS)
             && data(seg::ES)
             && data(seg::SS)
-            && self.seg[usize::from(seg::SS)].rights & rights::DB != 0
+            && self.arch.seg[usize::from(seg::SS)].rights & rights::DB != 0
     }
 
     /// Runs a block, and those it leads to, as translated code. `false`: it is for the interpreter. `last` is the block that was interpreted
@@ -147,7 +161,7 @@ impl Cpu {
             }
         }
         // Too little time is left for all that is done at once.
-        if self.stop_at.saturating_sub(self.clock) <= cache.translations.span(entry) {
+        if self.engine.stop_at.saturating_sub(self.micro.clock) <= cache.translations.span(entry) {
             return false;
         }
         match std::mem::take(before) {
@@ -155,8 +169,8 @@ impl Cpu {
             Before::Head { index: at } => {
                 // Another address space had something else there.
                 let rip = cache.blocks[index as usize].rip;
-                if at != index && self.front.jumps.find(key.index(), rip).is_some() {
-                    self.front.jumps.fill(key.index(), rip, cache.translations.checked(entry) as u64);
+                if at != index && self.engine.front.jumps.find(key.index(), rip).is_some() {
+                    self.engine.front.jumps.fill(key.index(), rip, cache.translations.checked(entry) as u64);
                 }
             }
             Before::Link { number, link, generation } => {
@@ -169,8 +183,8 @@ impl Cpu {
             }
             Before::Indirect => {
                 let code = cache.translations.checked(entry) as u64;
-                self.front.jumps.follow_code(cache.translations.generation(), key.narrow);
-                self.front.jumps.fill(key.index(), cache.blocks[index as usize].rip, code);
+                self.engine.front.jumps.follow_code(cache.translations.generation(), key.narrow);
+                self.engine.front.jumps.fill(key.index(), cache.blocks[index as usize].rip, code);
             }
         }
         *before = self.enter_translated(cache, entry);
@@ -188,9 +202,9 @@ impl Cpu {
             number: cache.translations.next_number(),
             parts: &parts,
             key,
-            recorded: self.model.recorded,
-            target_slots: self.predictor.slots(),
-            data_pointers: !self.fdp_on_exception,
+            recorded: self.wiring.model.recorded,
+            target_slots: self.micro.predictor.slots(),
+            data_pointers: !self.wiring.fdp_on_exception,
             spec_ctrl: self.spec_ctrl_bits(),
         };
         let entry = cache.translations.translate(&source);
@@ -203,11 +217,11 @@ impl Cpu {
     /// A charge of translated code for the instruction at `rip`.
     pub(super) fn event(&self, cache: &mut BlockCache, rip: u64, kind: Kind) -> Option<Event> {
         let price = match kind.family {
-            Family::Instruction => u64::from(self.model.costs.class[kind.param as usize]),
-            _ => self.model.costs.of(kind),
+            Family::Instruction => u64::from(self.wiring.model.costs.class[kind.param as usize]),
+            _ => self.wiring.model.costs.of(kind),
         };
         let ticks = u32::try_from(price).ok().filter(|ticks| *ticks != 0 && *ticks < 1 << 24)?;
-        let counter = match self.model.recorded {
+        let counter = match self.wiring.model.recorded {
             true => Some(cache.event(rip, kind, price)?),
             false => None,
         };
@@ -216,14 +230,16 @@ impl Cpu {
 
     fn enter_translated(&mut self, cache: &mut BlockCache, entry: u32) -> Before {
         let code = cache.translations.begin(entry);
-        let started = self.clock;
+        let started = self.micro.clock;
         let mut context = Context {
             cpu: std::ptr::null_mut(),
             cache: std::ptr::null_mut(),
             running: std::ptr::null_mut(),
             until: started.saturating_add(LONGEST),
-            origin: self.origin,
+            origin: self.engine.origin,
             counted: None,
+            since: started,
+            spent: CHEAPEST,
             indirect: false,
         };
         let running = self.prepare_area(cache, &mut context);
@@ -236,27 +252,25 @@ impl Cpu {
         if left != Code::Plain {
             self.leave_area(&context, cache);
         }
-        cache.translations.pending += self.clock.wrapping_sub(started) + CHEAPEST;
-        if cache.translations.pending >= DRAIN {
-            cache.translations.pending = 0;
-            self.settle(cache);
+        if let Some(origin) = context.counted {
+            cache.spend(origin, context.spend(self.micro.clock), &self.wiring.recorder);
         }
         match left {
             Code::Plain if context.indirect => Before::Indirect,
             Code::Plain => Before::Nothing,
             Code::Return => {
                 // SAFETY: the area that was current until now.
-                self.rip = unsafe { (*context.running).wanted };
+                self.arch.rip = unsafe { (*context.running).wanted };
                 Before::Indirect
             }
             Code::Head { index } => {
-                self.rip = cache.blocks[index as usize].rip;
+                self.arch.rip = cache.blocks[index as usize].rip;
                 Before::Head { index }
             }
             Code::Link { number, link } => {
                 let way_out = cache.translations.way_out(number, link);
                 let Some(last) = cache.ops_of(way_out.index).last() else { return Before::Nothing };
-                self.rip = if way_out.taken { last.imm } else { last.next };
+                self.arch.rip = if way_out.taken { last.imm } else { last.next };
                 Before::Link { number, link, generation: cache.translations.generation() }
             }
         }
@@ -264,27 +278,28 @@ impl Cpu {
 
     /// Prepares the current area for translated code.
     fn prepare_area(&mut self, cache: &mut BlockCache, context: &mut Context) -> *mut Running {
-        let stop = self.stop_at.min(context.until);
+        let stop = self.engine.stop_at.min(context.until);
         let due = self.is_due(context, 0);
-        let base = if due { self.clock } else { stop };
-        let image = self.lazy.image();
+        let base = if due { self.micro.clock } else { stop };
+        let image = self.arch.lazy.image();
         let generation = cache.translations.generation();
-        self.predictor.follow_code(generation, cache.translations.unknown_return());
-        let (returns, targets) = self.predictor.expose();
-        let bases = [self.seg[usize::from(seg::FS)].base, self.seg[usize::from(seg::GS)].base];
-        let registers = self.gpr.as_mut_ptr();
-        let budget = self.clock.wrapping_sub(base) as i64;
+        self.micro.predictor.follow_code(generation, cache.translations.unknown_return());
+        let (returns, targets) = self.micro.predictor.expose();
+        let bases = [self.arch.seg[usize::from(seg::FS)].base, self.arch.seg[usize::from(seg::GS)].base];
+        let registers = self.arch.gpr.as_mut_ptr();
+        let budget = self.micro.clock.wrapping_sub(base) as i64;
         let refused = self.refused();
         // It begins outside.
-        let non_root = u64::from(self.vmx.active);
-        let system = self.flags;
-        let narrow = !self.long64;
-        let vector = &raw mut self.vector;
-        let x87 = &raw mut self.x87;
-        self.front.jumps.follow_code(generation, narrow);
-        let jumps = self.front.jumps.expose();
-        let area = self.front.current();
+        let non_root = u64::from(self.arch.vmx.active);
+        let system = self.arch.flags;
+        let narrow = !self.engine.long64;
+        let vector = &raw mut self.arch.vector;
+        let x87 = &raw mut self.arch.x87;
+        self.engine.front.jumps.follow_code(generation, narrow);
+        let jumps = self.engine.front.jumps.expose();
+        let area = self.engine.front.current();
         let running = &mut area.running;
+        let mut counts_here = context.counted == Some(context.origin);
         if !std::ptr::eq(context.running, running) {
             if !context.running.is_null() {
                 // SAFETY: the area that was current until now; areas live as long as the processor.
@@ -293,6 +308,7 @@ impl Cpu {
                 running.host_stack = before.host_stack;
             }
             context.running = running;
+            counts_here = false;
             // What stays as it is until the area is left.
             running.page_mask = PAGE_MASK;
             running.offset_mask = PAGE - 1;
@@ -308,12 +324,14 @@ impl Cpu {
             running.non_root = non_root;
             running.targets = targets;
             running.jumps = jumps;
-            context.counted = None;
         }
-        if context.counted != Some(context.origin) {
+        if !counts_here {
+            if let Some(origin) = context.counted {
+                cache.spend(origin, context.spend(self.micro.clock), &self.wiring.recorder);
+            }
             context.counted = Some(context.origin);
-            running.counts = match self.model.recorded {
-                true => cache.counts(context.origin, &mut self.recorder.borrow_mut()),
+            running.counts = match self.wiring.model.recorded {
+                true => cache.counts(context.origin, &mut self.wiring.recorder.borrow_mut()),
                 false => std::ptr::null_mut(),
             };
         }
@@ -332,8 +350,10 @@ impl Cpu {
     /// Whether something is due, in `span` from now on at the latest: then it is so at the head of the next block. So it is if that
     /// may be elsewhere by now.
     fn is_due(&self, context: &Context, span: Ticks) -> bool {
-        let stop = self.stop_at.min(context.until);
-        self.clock.saturating_add(span) >= stop || self.fetch.left() || self.origin != context.origin
+        let stop = self.engine.stop_at.min(context.until);
+        self.micro.clock.saturating_add(span) >= stop
+            || self.engine.fetch.left()
+            || self.engine.origin != context.origin
     }
 
     /// Counts what has been executed of a trace.
@@ -341,18 +361,19 @@ impl Cpu {
     fn count_parts(&mut self, cache: &mut BlockCache, origin: OriginId, place: Place, index: u32) {
         for part in 0..place.part {
             let index = cache.translations.part(place.number, part);
-            cache.count(index, origin, &self.recorder);
+            cache.count(index, origin, &self.wiring.recorder);
         }
-        cache.count(index, origin, &self.recorder);
+        cache.count(index, origin, &self.wiring.recorder);
     }
 
     /// Which kinds of vector and x87 instructions must be left to their handlers, by [`super::vector::Need`].
     fn refused(&self) -> [u64; NEEDS] {
-        let sse = self.cr0 & (CR0_EM | CR0_TS) == 0 && self.cr4 & CR4_OSFXSR != 0;
-        let avx =
-            self.cr0 & (CR0_TS | CR0_PE) == CR0_PE && self.cr4 & CR4_OSXSAVE != 0 && self.xcr0 & XCR0_AVX == XCR0_AVX;
+        let sse = self.arch.cr0 & (CR0_EM | CR0_TS) == 0 && self.arch.cr4 & CR4_OSFXSR != 0;
+        let avx = self.arch.cr0 & (CR0_TS | CR0_PE) == CR0_PE
+            && self.arch.cr4 & CR4_OSXSAVE != 0
+            && self.arch.xcr0 & AVX_STATE == AVX_STATE;
         // Arithmetic runs under the guest's MXCSR: no exception may come of it.
-        let arithmetic = sse && self.vector.mxcsr & MASKS == MASKS;
+        let arithmetic = sse && self.arch.vector.mxcsr & MASKS == MASKS;
         [!sse, !arithmetic, !avx, !(avx && arithmetic), self.x87_refused()].map(u64::from)
     }
 
@@ -360,20 +381,20 @@ impl Cpu {
     /// known and nothing is due.
     fn go_on(&mut self, cache: &mut BlockCache, context: &mut Context) -> *mut Running {
         context.indirect = true;
-        cache.translations.pending += CHEAPEST;
+        context.spent += CHEAPEST;
         let goes_on = self.goes_on(cache);
         let key = match self.key() {
             Some(key) if goes_on => key,
             _ => return std::ptr::null_mut(),
         };
-        self.front.jumps.follow_code(cache.translations.generation(), key.narrow);
-        let known = self.front.jumps.find(key.index(), self.rip);
+        self.engine.front.jumps.follow_code(cache.translations.generation(), key.narrow);
+        let known = self.engine.front.jumps.find(key.index(), self.arch.rip);
         let Some(code) = known.or_else(|| self.find_target(cache, key)) else {
             return std::ptr::null_mut();
         };
         // The translation checks its page itself.
-        self.fetch.follow();
-        context.origin = self.origin;
+        self.engine.fetch.follow();
+        context.origin = self.engine.origin;
         let running = self.prepare_area(cache, context);
         // SAFETY: the current area's, which nobody else refers to.
         unsafe { (*running).resume = code };
@@ -387,13 +408,13 @@ impl Cpu {
         if key.narrow {
             return None;
         }
-        let page = self.front.code_page(self.rip, self.cpl == 3)?;
-        let index = cache.find(NONE, page | self.rip & (PAGE - 1), self.rip, self.mode)?;
+        let page = self.engine.front.code_page(self.arch.rip, self.arch.cpl == 3)?;
+        let index = cache.find(NONE, page | self.arch.rip & (PAGE - 1), self.arch.rip, self.engine.mode)?;
         if cache.blocks[index as usize].second != 0 {
             return None;
         }
         let code = cache.translations.known(index, key)? as u64;
-        self.front.jumps.fill(key.index(), self.rip, code);
+        self.engine.front.jumps.fill(key.index(), self.arch.rip, code);
         Some(code)
     }
 
@@ -404,18 +425,18 @@ impl Cpu {
         if running.x87.loaded() {
             self.take_x87(running, cache);
         }
-        self.clock = running.base.wrapping_add(running.budget as u64);
-        self.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
-        self.predictor.set_top(running.returns);
-        let changed = (self.flags ^ (running.interrupts | running.access_control)) & (flags::IF | flags::AC);
+        self.micro.clock = running.base.wrapping_add(running.budget as u64);
+        self.arch.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
+        self.micro.predictor.set_top(running.returns);
+        let changed = (self.arch.flags ^ (running.interrupts | running.access_control)) & (flags::IF | flags::AC);
         if changed != 0 {
-            self.flags ^= changed;
+            self.arch.flags ^= changed;
             if changed & flags::AC != 0 {
                 self.access_changed();
             }
         }
         // The host's MXCSR is the one for compiled code.
-        self.vector.loaded = NOT_LOADED;
+        self.arch.vector.loaded = NOT_LOADED;
     }
 }
 
@@ -433,8 +454,8 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(context: *mut Context, op: 
         (context, &mut *cpu, &mut *cache, &*op)
     };
     cpu.leave_area(context, cache);
-    cpu.rip = op.next;
-    cpu.ilen = op.len;
+    cpu.arch.rip = op.next;
+    cpu.engine.ilen = op.len;
     let place = Place::decode(place);
     match (op.exec)(cpu, op) {
         // Nothing may become due within a trace.

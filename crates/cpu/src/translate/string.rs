@@ -4,9 +4,9 @@ use super::asm::{M, R};
 use super::emit::{Emit, Way};
 use super::layout::{BUDGET, FIRST, SECOND, TEST, field};
 use super::trace::SPAN;
-use crate::flags;
 use crate::op::Op;
 use iced_x86::OpKind;
+use x86::flags;
 
 /// Guest registers, which are in the host's.
 const RCX: R = R::R9;

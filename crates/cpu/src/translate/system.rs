@@ -3,26 +3,27 @@
 use super::asm::{M, R};
 use super::emit::{Access, Emit, Event};
 use super::layout::{BUDGET, FIRST, SECOND, TEST, field, host, memory_register, segment_base};
-use crate::exec::msr::SPEC_CTRL;
-use crate::flags;
-use crate::state::bits::CR4_TSD;
-use crate::state::{Cpu, Segment, seg};
+use crate::arch::Segment;
+use crate::state::Cpu;
 use iced_x86::{Mnemonic, OpKind};
 use ledger::TICKS_PER_CYCLE;
 use std::mem::offset_of;
+use x86::control::CR4_TSD;
+use x86::msr::SPEC_CTRL;
+use x86::{flags, seg};
 
 const RDX: R = R(2);
 
 /// A field of the processor, whose general registers are at a register.
 macro_rules! state {
     ($at:expr, $($name:tt)+) => {
-        M::at($at, (offset_of!(Cpu, $($name)+) - offset_of!(Cpu, gpr)) as i32)
+        M::at($at, (offset_of!(Cpu, $($name)+) - offset_of!(Cpu, arch.gpr)) as i32)
     };
 }
 
 /// A field of a segment register, likewise.
 fn segment(at: R, number: u8, field: usize) -> M {
-    let start = offset_of!(Cpu, seg) - offset_of!(Cpu, gpr);
+    let start = offset_of!(Cpu, arch.seg) - offset_of!(Cpu, arch.gpr);
     M::at(at, (start + usize::from(number & 7) * size_of::<Segment>() + field) as i32)
 }
 
@@ -94,7 +95,7 @@ impl Emit<'_> {
         self.or_otherwise();
         self.outside();
         self.asm.flagless_load(TEST, field!(registers));
-        self.asm.flagless_load32(TEST, state!(TEST, attention));
+        self.asm.flagless_load32(TEST, state!(TEST, arch.attention));
         self.or_otherwise();
         self.asm.flagless_store_constant(field!(interrupts), flags::IF as i32);
         self.charge_event(event);
@@ -109,7 +110,7 @@ impl Emit<'_> {
         self.outside();
         self.asm.flagless_load(FIRST, field!(registers));
         if self.key.access == Access::User {
-            self.asm.flagless_load(SECOND, state!(FIRST, cr4));
+            self.asm.flagless_load(SECOND, state!(FIRST, arch.cr4));
             self.asm.flagless_constant(TEST, CR4_TSD);
             self.asm.flagless_extract_by(TEST, SECOND, TEST);
             self.or_otherwise();
@@ -124,7 +125,7 @@ impl Emit<'_> {
         self.asm.flagless_multiply(RDX, R::RAX, SECOND);
         self.asm.flagless_constant(TEST, 4);
         self.asm.flagless_shift_right(RDX, RDX, TEST);
-        self.asm.flagless_load(FIRST, state!(FIRST, msr.tsc_offset));
+        self.asm.flagless_load(FIRST, state!(FIRST, arch.msr.tsc_offset));
         self.asm.flagless_lea(R::RAX, M::indexed(RDX, FIRST, 0, 0));
         self.asm.flagless_rotate(true, RDX, R::RAX, 32);
         self.asm.flagless_lea32(RDX, M::at(RDX, 0));
@@ -140,7 +141,7 @@ impl Emit<'_> {
         }
         self.outside();
         self.asm.flagless_load(FIRST, field!(registers));
-        let from = if op.r1 == 2 { state!(FIRST, cr2) } else { state!(FIRST, cr3) };
+        let from = if op.r1 == 2 { state!(FIRST, arch.cr2) } else { state!(FIRST, arch.cr3) };
         match host(op.r0) {
             Some(to) => self.asm.flagless_load(to, from),
             None => {
@@ -157,7 +158,7 @@ impl Emit<'_> {
         if self.key.access == Access::User || self.key.narrow {
             return false;
         }
-        let (gs, other) = (segment_base(seg::GS), state!(FIRST, msr.kernel_gs_base));
+        let (gs, other) = (segment_base(seg::GS), state!(FIRST, arch.msr.kernel_gs_base));
         self.asm.flagless_load(FIRST, field!(registers));
         self.asm.flagless_load(TEST, other);
         self.asm.flagless_load(SECOND, gs);
@@ -185,7 +186,7 @@ impl Emit<'_> {
         self.or_otherwise();
         self.asm.flagless_lea32(SECOND, M::at(R::RAX, 0));
         self.asm.flagless_load(FIRST, field!(registers));
-        self.asm.flagless_store(state!(FIRST, msr.spec_ctrl), SECOND);
+        self.asm.flagless_store(state!(FIRST, arch.msr.spec_ctrl), SECOND);
         self.charge_event(event);
         true
     }

@@ -11,10 +11,10 @@ use super::plan::{Plan, event, plans};
 use crate::cache::{Block, BlockCache, DEAD};
 use crate::decode::{mode, operation};
 use crate::op::Op;
-use crate::ram::PAGE;
 use crate::state::Cpu;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, Ticks};
+use x86::page::PAGE;
 
 /// Blocks of a trace at most.
 pub const MOST_PARTS: usize = 8;
@@ -141,8 +141,8 @@ impl Cpu {
     fn numbered(&mut self, cache: &mut BlockCache, mut part: Part, key: Key, before: Option<u32>) -> Option<Part> {
         part.events = self.events(cache, &part, key);
         part.miss = self.miss(cache, &part);
-        part.large = self.front.is_large(part.block.rip);
-        if self.model.recorded {
+        part.large = self.engine.front.is_large(part.block.rip);
+        if self.wiring.model.recorded {
             part.counter = cache.prefix(before, part.index)?;
         }
         Some(part)
@@ -154,7 +154,7 @@ impl Cpu {
         // The counter of a block that costs next to nothing could overflow, if it is all that a loop consists of; outside 64-bit
         // mode, the limit of CS would have to be compared with where the second page begins.
         let turns = cache.ops_of(index).last().is_none_or(|last| is_branch(last.class));
-        let cheap = self.model.recorded && block.cost < CHEAPEST && turns;
+        let cheap = self.wiring.model.recorded && block.cost < CHEAPEST && turns;
         let crosses = block.second != 0 && key.narrow;
         if block.probe || crosses || cheap || (block.mode & 3 == mode::BITS64) == key.narrow {
             return None;
@@ -162,7 +162,7 @@ impl Cpu {
         let mut bytes = vec![0; usize::from(block.len)];
         let here = bytes.len().min((PAGE - (block.physical & (PAGE - 1))) as usize);
         let (here, there) = bytes.split_at_mut(here);
-        if !self.ram.read_bytes(block.physical, here) || !self.ram.read_bytes(block.second, there) {
+        if !self.wiring.ram.read_bytes(block.physical, here) || !self.wiring.ram.read_bytes(block.second, there) {
             return None;
         }
         let ops = cache.ops_of(index);
@@ -212,14 +212,14 @@ impl Cpu {
 
     /// How a misprediction of a part's last instruction is charged, if that is recorded.
     fn miss(&self, cache: &mut BlockCache, part: &Part) -> Option<Miss> {
-        let op = part.ops.last().filter(|_| self.model.recorded)?;
+        let op = part.ops.last().filter(|_| self.wiring.model.recorded)?;
         let family = match op.class {
             Class::Return => Family::ReturnMiss,
             Class::IndirectJump | Class::IndirectCall => Family::IndirectMiss,
             _ => return None,
         };
         let kind = Kind::new(family, 0);
-        let price = self.model.costs.of(kind);
+        let price = self.wiring.model.costs.of(kind);
         let ticks = i32::try_from(price).ok()?;
         Some(Miss { counter: cache.event(op.rip(), kind, price)?, ticks })
     }
@@ -237,7 +237,7 @@ impl Cpu {
         let plan = part.plans.last()?;
         let turns = matches!(plan, Plan::Call | Plan::Return | Plan::Indirect { .. });
         // Where executions are counted, there would be more to count than is worth it; outside 64-bit mode functions are left alone.
-        if turns && (key.narrow || self.model.recorded) {
+        if turns && (key.narrow || self.wiring.model.recorded) {
             return None;
         }
         if let Plan::Call | Plan::Indirect { call: true } = plan {
@@ -261,7 +261,7 @@ impl Cpu {
         let page = match part.block.physical {
             DEAD => return None,
             physical if rip & !(PAGE - 1) == part.page() => physical & !(PAGE - 1),
-            _ => self.front.code_page(rip, self.cpl == 3)?,
+            _ => self.engine.front.code_page(rip, self.arch.cpl == 3)?,
         };
         cache.block_in_page(part.index, page, rip)
     }
@@ -276,7 +276,7 @@ impl Cpu {
         let (rip, physical) = (block.rip.wrapping_add(len), block.physical + len);
         let mut bytes = [0; 64];
         let bytes = &mut bytes[..(physical.next_multiple_of(LINE) - physical) as usize];
-        if !self.ram.read_bytes(physical, bytes) {
+        if !self.wiring.ram.read_bytes(physical, bytes) {
             return None;
         }
         let instruction = self.as_model(Self::decode_one(bytes, rip, block.mode).ok()?);

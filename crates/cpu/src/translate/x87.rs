@@ -11,14 +11,16 @@ use super::asm::{M, R};
 use super::emit::Emit;
 use super::layout::{BIAS, FIRST, Running, TEST, field};
 use super::vector::Need;
+use crate::arch::{F80, X87};
 use crate::cache::BlockCache;
 use crate::exec::x87::stack::{data_selector, note_instruction};
 use crate::f80::status::{B, C0, C1, C2, C3, ES, EXCEPTIONS};
-use crate::state::{Cpu, F80, X87, bits::*};
+use crate::state::Cpu;
 use iced_x86::{Instruction, Mnemonic, OpKind};
 use std::arch::{asm, naked_asm};
 use std::mem::offset_of;
 use std::sync::OnceLock;
+use x86::control::*;
 
 /// What FXSAVE stores.
 #[repr(C, align(16))]
@@ -210,8 +212,8 @@ impl Unit {
 impl Cpu {
     /// Whether x87 instructions must be left to their handlers.
     pub(super) fn x87_refused(&self) -> bool {
-        let x87 = &self.x87;
-        self.cr0 & (CR0_EM | CR0_TS) != 0
+        let x87 = &self.arch.x87;
+        self.arch.cr0 & (CR0_EM | CR0_TS) != 0
             || x87.control & EXCEPTIONS != EXCEPTIONS
             || x87.control & PRECISION == RESERVED_PRECISION
             || x87.status & (ES | B) != 0
@@ -225,12 +227,12 @@ impl Cpu {
         unit.loaded = 0;
         running.missing[Need::X87.number()] = 1;
         let image = &unit.image;
-        self.x87.control = image.control;
-        self.x87.status = image.status;
-        self.x87.tags = image.tags;
-        let top = usize::from(self.x87.top());
+        self.arch.x87.control = image.control;
+        self.arch.x87.status = image.status;
+        self.arch.x87.tags = image.tags;
+        let top = usize::from(self.arch.x87.top());
         for (i, value) in image.st.iter().enumerate() {
-            self.x87.regs[(top + i) & 7] = *value;
+            self.arch.x87.regs[(top + i) & 7] = *value;
         }
         let op = |number: u64| &cache.ops[number as usize - 1];
         if unit.last != 0 {
@@ -238,8 +240,8 @@ impl Cpu {
             unit.last = 0;
         }
         if unit.last_data != 0 {
-            self.x87.dp = unit.data;
-            self.x87.ds = data_selector(self, op(unit.last_data));
+            self.arch.x87.dp = unit.data;
+            self.arch.x87.ds = data_selector(self, op(unit.last_data));
             unit.last_data = 0;
         }
     }

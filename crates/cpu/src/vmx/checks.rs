@@ -1,13 +1,14 @@
 //! Checks of VM entry (SDM vol. 3, 26.2 and 26.3). Each failure is named.
 
-use super::controls::{
-    Controls, activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary, secondary,
-};
+use super::controls::Controls;
+use super::controls::supported;
 use super::ept::valid_pointer;
+use crate::arch::Segment;
 use crate::capability::Capability;
-use crate::exec::descriptor::system_type;
-use crate::flags;
-use crate::state::{Cpu, Segment, bits::*, rights, seg};
+use crate::state::Cpu;
+use x86::control::*;
+use x86::vmx::{activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary, secondary};
+use x86::{descriptor, flags, rights, seg};
 
 /// Result of a check; the error is its name.
 type Check = Result<(), &'static str>;
@@ -26,11 +27,11 @@ impl Cpu {
     /// Checks on the controls (26.2.1).
     pub(super) fn check_controls(&self, c: &Controls) -> Check {
         let second = if c.primary & primary::SECONDARY != 0 { c.secondary } else { 0 };
-        require(c.pin & !pin::ALL == 0, "pin-based control that does not exist")?;
-        require(c.primary & !primary::ALL == 0, "primary processor-based control that does not exist")?;
-        require(second & !secondary::ALL == 0, "secondary processor-based control that does not exist")?;
-        require(c.exit & !exit::ALL == 0, "VM-exit control that does not exist")?;
-        require(c.entry & !entry::ALL == 0, "VM-entry control that does not exist")?;
+        require(c.pin & !supported::PIN == 0, "pin-based control that does not exist")?;
+        require(c.primary & !supported::PRIMARY == 0, "primary processor-based control that does not exist")?;
+        require(second & !supported::SECONDARY == 0, "secondary processor-based control that does not exist")?;
+        require(c.exit & !supported::EXIT == 0, "VM-exit control that does not exist")?;
+        require(c.entry & !supported::ENTRY == 0, "VM-entry control that does not exist")?;
         require(c.cr3_target_count <= 4, "CR3-target count above 4")?;
         require(c.pin & pin::NMI != 0 || c.pin & pin::VIRTUAL_NMIS == 0, "virtual NMIs without NMI exiting")?;
         let window = c.primary & primary::NMI_WINDOW != 0;
@@ -38,7 +39,7 @@ impl Cpu {
         require(second & secondary::VPID == 0 || c.vpid != 0, "VPID 0")?;
         let ept = second & secondary::EPT != 0;
         require(ept || second & secondary::UNRESTRICTED_GUEST == 0, "unrestricted guest without EPT")?;
-        require(!ept || valid_pointer(c.eptp, self.model.physical_bits), "EPT pointer")?;
+        require(!ept || valid_pointer(c.eptp, self.wiring.model.physical_bits), "EPT pointer")?;
         let timer = c.pin & pin::PREEMPTION_TIMER != 0;
         require(timer || c.exit & exit::SAVE_PREEMPTION_TIMER == 0, "preemption timer saved but not activated")?;
         self.check_injection(c)
@@ -81,24 +82,24 @@ impl Cpu {
 
     fn check_registers(&self, c: &Controls) -> Check {
         let long = c.entry & entry::IA32E_GUEST != 0;
-        require(self.cr0 & c.cr0_fixed() == c.cr0_fixed(), "fixed bits of CR0")?;
-        require(self.cr0 & (CR0_PE | CR0_PG) != CR0_PG, "CR0.PG without CR0.PE")?;
-        require(self.cr4 & CR4_VMXE != 0, "CR4.VMXE clear")?;
-        require(self.cr4 & !(self.cr4_bits() | CR4_VMXE) == 0, "reserved bits of CR4")?;
-        require(!long || self.cr4 & CR4_PAE != 0, "IA-32e mode guest without CR4.PAE")?;
-        require(!long || self.cr0 & CR0_PG != 0, "IA-32e mode guest without CR0.PG")?;
-        require(long || self.cr4 & CR4_PCIDE == 0, "CR4.PCIDE outside IA-32e mode")?;
-        require(self.cr3 & self.beyond_physical() == 0, "CR3 beyond physical addresses")?;
-        require(self.dr[7] >> 32 == 0, "upper half of DR7")?;
-        require(self.canonical_base(self.msr.sysenter_esp), "IA32_SYSENTER_ESP not canonical")?;
-        require(self.canonical_base(self.msr.sysenter_eip), "IA32_SYSENTER_EIP not canonical")?;
+        require(self.arch.cr0 & c.cr0_fixed() == c.cr0_fixed(), "fixed bits of CR0")?;
+        require(self.arch.cr0 & (CR0_PE | CR0_PG) != CR0_PG, "CR0.PG without CR0.PE")?;
+        require(self.arch.cr4 & CR4_VMXE != 0, "CR4.VMXE clear")?;
+        require(self.arch.cr4 & !(self.cr4_bits() | CR4_VMXE) == 0, "reserved bits of CR4")?;
+        require(!long || self.arch.cr4 & CR4_PAE != 0, "IA-32e mode guest without CR4.PAE")?;
+        require(!long || self.arch.cr0 & CR0_PG != 0, "IA-32e mode guest without CR0.PG")?;
+        require(long || self.arch.cr4 & CR4_PCIDE == 0, "CR4.PCIDE outside IA-32e mode")?;
+        require(self.arch.cr3 & self.beyond_physical() == 0, "CR3 beyond physical addresses")?;
+        require(self.arch.dr[7] >> 32 == 0, "upper half of DR7")?;
+        require(self.canonical_base(self.arch.msr.sysenter_esp), "IA32_SYSENTER_ESP not canonical")?;
+        require(self.canonical_base(self.arch.msr.sysenter_eip), "IA32_SYSENTER_EIP not canonical")?;
         require(long == self.long_mode(), "IA-32e mode guest against EFER.LMA")?;
-        let enabled = self.msr.efer & EFER_LME != 0;
-        require(self.cr0 & CR0_PG == 0 || long == enabled, "EFER.LMA against EFER.LME")
+        let enabled = self.arch.msr.efer & EFER_LME != 0;
+        require(self.arch.cr0 & CR0_PG == 0 || long == enabled, "EFER.LMA against EFER.LME")
     }
 
     fn check_segments(&self, c: &Controls) -> Check {
-        let part = |which: u8| &self.seg[usize::from(which)];
+        let part = |which: u8| &self.arch.seg[usize::from(which)];
         let (cs, ss) = (part(seg::CS), part(seg::SS));
         if self.v8086() {
             let good = (seg::ES..=seg::GS).map(part).all(|s| {
@@ -109,7 +110,7 @@ impl Cpu {
         }
         let unrestricted = c.secondary(secondary::UNRESTRICTED_GUEST);
         // AMD's SYSRET leaves in SS the RPL that STAR has, and VMRUN checks nothing of the kind (APM vol. 2, 15.5.1).
-        let any_level = unrestricted || self.capabilities.amd;
+        let any_level = unrestricted || self.wiring.capabilities.amd;
         require(any_level || cs.selector & 3 == ss.selector & 3, "RPL of SS against that of CS")?;
         require(cs.base >> 32 == 0, "base of CS")?;
         let flat = [seg::SS, seg::DS, seg::ES].map(part);
@@ -151,56 +152,60 @@ impl Cpu {
 
     fn check_tables(&self, c: &Controls) -> Check {
         let long = c.entry & entry::IA32E_GUEST != 0;
-        let (tr, ldtr) = (&self.tr, &self.ldtr);
+        let (tr, ldtr) = (&self.arch.tr, &self.arch.ldtr);
         let kind = tr.rights as u8 & 15;
-        let busy = system_type::TSS32 | system_type::BUSY;
-        let good = kind == busy || (!long && kind == system_type::TSS16 | system_type::BUSY);
+        let busy = descriptor::TSS32 | descriptor::BUSY;
+        let good = kind == busy || (!long && kind == descriptor::TSS16 | descriptor::BUSY);
         require(good, "type of TR")?;
         let system = tr.rights & (rights::S | rights::P | rights::UNUSABLE) == rights::P;
         require(system && limit_fits(tr), "access rights of TR")?;
         require(tr.selector & 4 == 0, "TI of TR")?;
         require(self.canonical_base(tr.base), "base of TR")?;
         if ldtr.usable() {
-            require(ldtr.rights as u8 & 15 == system_type::LDT, "type of LDTR")?;
+            require(ldtr.rights as u8 & 15 == descriptor::LDT, "type of LDTR")?;
             let system = ldtr.rights & (rights::S | rights::P) == rights::P;
             require(system && limit_fits(ldtr), "access rights of LDTR")?;
             require(ldtr.selector & 4 == 0, "TI of LDTR")?;
             require(self.canonical_base(ldtr.base), "base of LDTR")?;
         }
-        require(self.canonical_base(self.gdtr.base) && self.canonical_base(self.idtr.base), "base of GDTR or IDTR")
+        require(
+            self.canonical_base(self.arch.gdtr.base) && self.canonical_base(self.arch.idtr.base),
+            "base of GDTR or IDTR",
+        )
     }
 
     fn check_flags(&self, c: &Controls) -> Check {
         let long = c.entry & entry::IA32E_GUEST != 0;
-        let in_64_bit_mode = long && self.seg[usize::from(seg::CS)].rights & rights::L != 0;
+        let in_64_bit_mode = long && self.arch.seg[usize::from(seg::CS)].rights & rights::L != 0;
         // The bits above the linear address, not its highest one as well, must be alike: code may run over the edge.
-        let bits = if self.capabilities.has(Capability::La57) { 57 } else { 48 };
-        let good = if in_64_bit_mode { matches!(self.rip as i64 >> bits, 0 | -1) } else { self.rip >> 32 == 0 };
+        let bits = if self.wiring.capabilities.has(Capability::La57) { 57 } else { 48 };
+        let good =
+            if in_64_bit_mode { matches!(self.arch.rip as i64 >> bits, 0 | -1) } else { self.arch.rip >> 32 == 0 };
         // AMD's SYSRET goes to whatever is in RCX, and VMRUN to whatever RIP is; fetching from there faults.
-        require(good || self.capabilities.amd, "RIP")?;
+        require(good || self.wiring.capabilities.amd, "RIP")?;
         require(!self.v8086() || (!long && self.protected()), "RFLAGS.VM")?;
         let info = c.entry_interruption;
         let external = info & (interruption::VALID | interruption::TYPE) == interruption::VALID;
-        require(!external || self.flags & flags::IF != 0, "external interrupt with RFLAGS.IF clear")
+        require(!external || self.arch.flags & flags::IF != 0, "external interrupt with RFLAGS.IF clear")
     }
 
     fn check_non_register_state(&self, c: &Controls) -> Check {
         let halted = c.activity == activity::HLT;
         require(matches!(c.activity, activity::ACTIVE | activity::HLT), "activity state")?;
-        require(!halted || self.seg[usize::from(seg::SS)].dpl() == 0, "HLT outside level 0")?;
+        require(!halted || self.arch.seg[usize::from(seg::SS)].dpl() == 0, "HLT outside level 0")?;
         let blocking = c.interruptibility;
         let (sti, mov_ss) = (blocking & interruptibility::STI != 0, blocking & interruptibility::MOV_SS != 0);
         require(!halted || !(sti || mov_ss), "HLT with blocking by STI or MOV SS")?;
         let known = interruptibility::STI | interruptibility::MOV_SS | interruptibility::NMI;
         require(blocking & !known == 0, "reserved bits of the interruptibility state")?;
         require(!(sti && mov_ss), "blocking by STI and MOV SS")?;
-        require(!sti || self.flags & flags::IF != 0, "blocking by STI with RFLAGS.IF clear")?;
+        require(!sti || self.arch.flags & flags::IF != 0, "blocking by STI with RFLAGS.IF clear")?;
         self.check_event_against_state(c)?;
         let pending = c.pending_debug;
         let known = pending_debug::BREAKPOINTS | pending_debug::ENABLED_BREAKPOINT | pending_debug::BS;
         require(pending & !known == 0, "reserved bits of the pending debug exceptions")?;
         let held = sti || mov_ss || halted;
-        let traced = self.flags & flags::TF != 0;
+        let traced = self.arch.flags & flags::TF != 0;
         require(!held || (pending & pending_debug::BS != 0) == traced, "pending single step against RFLAGS.TF")?;
         self.check_guest_pdptes(c)
     }
@@ -236,12 +241,12 @@ impl Cpu {
         if !self.pae_paging() || !c.secondary(secondary::EPT) {
             return Ok(());
         }
-        require(self.pdpte.iter().all(|entry| self.good_pdpte(*entry)), "reserved bits of a PDPTE")
+        require(self.arch.pdpte.iter().all(|entry| self.good_pdpte(*entry)), "reserved bits of a PDPTE")
     }
 
     /// Paging with PDPTEs.
     pub(super) fn pae_paging(&self) -> bool {
-        self.cr0 & CR0_PG != 0 && self.cr4 & CR4_PAE != 0 && !self.long_mode()
+        self.arch.cr0 & CR0_PG != 0 && self.arch.cr4 & CR4_PAE != 0 && !self.long_mode()
     }
 }
 
@@ -255,6 +260,5 @@ fn limit_fits(s: &Segment) -> bool {
 
 /// What holds for every usable code or data segment.
 fn well_formed(s: &Segment) -> bool {
-    const RESERVED: u32 = 0xf00 | 0xfffe_0000;
-    s.rights & (rights::S | rights::P) == rights::S | rights::P && s.rights & RESERVED == 0 && limit_fits(s)
+    s.rights & (rights::S | rights::P) == rights::S | rights::P && s.rights & rights::RESERVED == 0 && limit_fits(s)
 }

@@ -1,152 +1,54 @@
 //! What a VMCS holds besides the registers: the controls of non-root mode, and the guest state that no register has.
 
 use std::rc::Rc;
+use x86::vmx::{interruption, primary};
 
-/// Pin-based execution controls (SDM vol. 3, 24.6.1).
-pub mod pin {
-    #![allow(missing_docs)]
-    pub const EXTERNAL_INTERRUPT: u32 = 1 << 0;
-    pub const NMI: u32 = 1 << 3;
-    pub const VIRTUAL_NMIS: u32 = 1 << 5;
-    pub const PREEMPTION_TIMER: u32 = 1 << 6;
-    /// The controls that there are.
-    pub const ALL: u32 = EXTERNAL_INTERRUPT | NMI | VIRTUAL_NMIS | PREEMPTION_TIMER;
-}
+/// The controls that there are, of those that the manuals define.
+///
+/// Of VM-exit and VM-entry controls there are none that only say what is copied between the processor and a VMCS: the guest's
+/// registers stay in the processor.
+pub(crate) mod supported {
+    use x86::vmx::{entry, exit, pin, primary, secondary};
 
-/// Primary processor-based execution controls (SDM vol. 3, 24.6.2).
-pub mod primary {
-    #![allow(missing_docs)]
-    pub const INTERRUPT_WINDOW: u32 = 1 << 2;
-    pub const TSC_OFFSETTING: u32 = 1 << 3;
-    pub const HLT: u32 = 1 << 7;
-    pub const INVLPG: u32 = 1 << 9;
-    pub const MWAIT: u32 = 1 << 10;
-    pub const RDPMC: u32 = 1 << 11;
-    pub const RDTSC: u32 = 1 << 12;
-    pub const CR3_LOAD: u32 = 1 << 15;
-    pub const CR3_STORE: u32 = 1 << 16;
-    pub const CR8_LOAD: u32 = 1 << 19;
-    pub const CR8_STORE: u32 = 1 << 20;
-    pub const NMI_WINDOW: u32 = 1 << 22;
-    pub const MOV_DR: u32 = 1 << 23;
-    pub const UNCONDITIONAL_IO: u32 = 1 << 24;
-    pub const IO_BITMAPS: u32 = 1 << 25;
-    pub const MONITOR_TRAP: u32 = 1 << 27;
-    pub const MSR_BITMAPS: u32 = 1 << 28;
-    pub const MONITOR: u32 = 1 << 29;
-    pub const PAUSE: u32 = 1 << 30;
-    pub const SECONDARY: u32 = 1 << 31;
-    /// The controls that there are.
-    pub const ALL: u32 = INTERRUPT_WINDOW
-        | TSC_OFFSETTING
-        | HLT
-        | INVLPG
-        | MWAIT
-        | RDPMC
-        | RDTSC
-        | CR3_LOAD
-        | CR3_STORE
-        | CR8_LOAD
-        | CR8_STORE
-        | NMI_WINDOW
-        | MOV_DR
-        | UNCONDITIONAL_IO
-        | IO_BITMAPS
-        | MONITOR_TRAP
-        | MSR_BITMAPS
-        | MONITOR
-        | PAUSE
-        | SECONDARY;
-}
-
-/// Secondary processor-based execution controls (SDM vol. 3, 24.6.2).
-pub mod secondary {
-    #![allow(missing_docs)]
-    pub const EPT: u32 = 1 << 1;
-    pub const DESCRIPTOR_TABLE: u32 = 1 << 2;
-    pub const RDTSCP: u32 = 1 << 3;
-    pub const VPID: u32 = 1 << 5;
-    pub const WBINVD: u32 = 1 << 6;
-    pub const UNRESTRICTED_GUEST: u32 = 1 << 7;
-    pub const PAUSE_LOOP: u32 = 1 << 10;
-    pub const RDRAND: u32 = 1 << 11;
-    pub const INVPCID: u32 = 1 << 12;
-    pub const RDSEED: u32 = 1 << 16;
-    pub const XSAVES: u32 = 1 << 20;
-    /// The controls that there are.
-    pub const ALL: u32 = EPT
-        | DESCRIPTOR_TABLE
-        | RDTSCP
-        | VPID
-        | WBINVD
-        | UNRESTRICTED_GUEST
-        | PAUSE_LOOP
-        | RDRAND
-        | INVPCID
-        | RDSEED
-        | XSAVES;
-}
-
-/// VM-exit controls (SDM vol. 3, 24.7.1). Those that only say what is copied between the processor and a VMCS do not exist:
-/// the guest's registers stay in the processor.
-pub mod exit {
-    #![allow(missing_docs)]
-    pub const ACKNOWLEDGE_INTERRUPT: u32 = 1 << 15;
-    pub const SAVE_PREEMPTION_TIMER: u32 = 1 << 22;
-    /// The controls that there are.
-    pub const ALL: u32 = ACKNOWLEDGE_INTERRUPT | SAVE_PREEMPTION_TIMER;
-}
-
-/// VM-entry controls (SDM vol. 3, 24.8.1), with the same omission as [`exit`].
-pub mod entry {
-    #![allow(missing_docs)]
-    pub const IA32E_GUEST: u32 = 1 << 9;
-    /// The controls that there are.
-    pub const ALL: u32 = IA32E_GUEST;
-}
-
-/// Interruption information: of VM entries, VM exits and IDT vectoring (SDM vol. 3, 24.8.3, 24.9.2, 24.9.3).
-pub mod interruption {
-    #![allow(missing_docs)]
-    pub const VECTOR: u32 = 0xff;
-    pub const TYPE: u32 = 7 << 8;
-    pub const EXTERNAL: u32 = 0 << 8;
-    pub const NMI: u32 = 2 << 8;
-    pub const HARDWARE_EXCEPTION: u32 = 3 << 8;
-    pub const SOFTWARE_INTERRUPT: u32 = 4 << 8;
-    pub const PRIVILEGED_SOFTWARE_EXCEPTION: u32 = 5 << 8;
-    pub const SOFTWARE_EXCEPTION: u32 = 6 << 8;
-    /// On entry: a monitor-trap-flag exit becomes pending.
-    pub const OTHER_EVENT: u32 = 7 << 8;
-    pub const ERROR_CODE: u32 = 1 << 11;
-    /// VM exits: IRET had unblocked NMIs before the fault.
-    pub const NMI_UNBLOCKED: u32 = 1 << 12;
-    pub const VALID: u32 = 1 << 31;
-}
-
-/// Interruptibility state (SDM vol. 3, table 24-3).
-pub mod interruptibility {
-    #![allow(missing_docs)]
-    pub const STI: u32 = 1 << 0;
-    pub const MOV_SS: u32 = 1 << 1;
-    pub const SMI: u32 = 1 << 2;
-    pub const NMI: u32 = 1 << 3;
-}
-
-/// Activity state (SDM vol. 3, 24.4.2).
-pub mod activity {
-    #![allow(missing_docs)]
-    pub const ACTIVE: u32 = 0;
-    pub const HLT: u32 = 1;
-    pub const SHUTDOWN: u32 = 2;
-}
-
-/// Pending debug exceptions beyond the breakpoints of bits 3:0 (SDM vol. 3, table 24-4).
-pub mod pending_debug {
-    #![allow(missing_docs)]
-    pub const BREAKPOINTS: u64 = 0xf;
-    pub const ENABLED_BREAKPOINT: u64 = 1 << 12;
-    pub const BS: u64 = 1 << 14;
+    /// Of [`pin`].
+    pub const PIN: u32 = pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS | pin::PREEMPTION_TIMER;
+    /// Of [`primary`].
+    pub const PRIMARY: u32 = primary::INTERRUPT_WINDOW
+        | primary::TSC_OFFSETTING
+        | primary::HLT
+        | primary::INVLPG
+        | primary::MWAIT
+        | primary::RDPMC
+        | primary::RDTSC
+        | primary::CR3_LOAD
+        | primary::CR3_STORE
+        | primary::CR8_LOAD
+        | primary::CR8_STORE
+        | primary::NMI_WINDOW
+        | primary::MOV_DR
+        | primary::UNCONDITIONAL_IO
+        | primary::IO_BITMAPS
+        | primary::MONITOR_TRAP
+        | primary::MSR_BITMAPS
+        | primary::MONITOR
+        | primary::PAUSE
+        | primary::SECONDARY;
+    /// Of [`secondary`].
+    pub const SECONDARY: u32 = secondary::EPT
+        | secondary::DESCRIPTOR_TABLE
+        | secondary::RDTSCP
+        | secondary::VPID
+        | secondary::WBINVD
+        | secondary::UNRESTRICTED_GUEST
+        | secondary::PAUSE_LOOP
+        | secondary::RDRAND
+        | secondary::INVPCID
+        | secondary::RDSEED
+        | secondary::XSAVES;
+    /// Of [`exit`].
+    pub const EXIT: u32 = exit::ACKNOWLEDGE_INTERRUPT | exit::SAVE_PREEMPTION_TIMER;
+    /// Of [`entry`].
+    pub const ENTRY: u32 = entry::IA32E_GUEST;
 }
 
 /// I/O bitmaps A and B, one after the other.
@@ -157,15 +59,15 @@ pub type MsrBitmap = [u8; 4096];
 /// The controls, and the guest state that no register holds. The names are those of the SDM, vol. 3, 24.4 to 24.8.
 #[derive(Clone, Debug, Default)]
 pub struct Controls {
-    /// Pin-based execution controls, see [`pin`].
+    /// Pin-based execution controls, see [`x86::vmx::pin`].
     pub pin: u32,
     /// Primary processor-based execution controls, see [`primary`].
     pub primary: u32,
-    /// Secondary processor-based execution controls, see [`secondary`]; only looked at with [`primary::SECONDARY`].
+    /// Secondary processor-based execution controls, see [`x86::vmx::secondary`]; only looked at with [`primary::SECONDARY`].
     pub secondary: u32,
-    /// VM-exit controls, see [`exit`].
+    /// VM-exit controls, see [`x86::vmx::exit`].
     pub exit: u32,
-    /// VM-entry controls, see [`entry`]. An exit sets IA-32e mode guest to what EFER.LMA is then.
+    /// VM-entry controls, see [`x86::vmx::entry`]. An exit sets IA-32e mode guest to what EFER.LMA is then.
     pub entry: u32,
     /// Exceptions that exit, by vector.
     pub exception_bitmap: u32,
@@ -211,11 +113,11 @@ pub struct Controls {
     /// Length of the instruction that a software interrupt or exception comes from.
     pub entry_instruction_length: u32,
 
-    /// Blocking by STI, MOV SS and NMI, see [`interruptibility`].
+    /// Blocking by STI, MOV SS and NMI, see [`x86::vmx::interruptibility`].
     pub interruptibility: u32,
-    /// Active or halted, see [`activity`].
+    /// Active or halted, see [`x86::vmx::activity`].
     pub activity: u32,
-    /// Debug exceptions that are due, see [`pending_debug`].
+    /// Debug exceptions that are due, see [`x86::vmx::pending_debug`].
     pub pending_debug: u64,
 
     /// What [`Cpu::charged_space`](crate::Cpu::charged_space) is once a value among [`Controls::cr3_targets`] has been moved to

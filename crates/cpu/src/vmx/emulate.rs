@@ -5,19 +5,20 @@
 //! through the TLB; nothing is charged, and no time passes. What was accessed is reported, so that the hypervisor can set a
 //! price on it and follow up on writes to page tables.
 
-use super::controls::interruptibility;
 use super::invalidate::Flush;
+use crate::arch::attention;
 use crate::cache::BlockCache;
 use crate::decode::execute;
-use crate::fault::{Cause, Exec, vector};
-use crate::flags;
-use crate::ram::PAGE;
-use crate::run::DR6_BS;
-use crate::state::{Cpu, attention};
+use crate::fault::{Cause, Exec};
+use crate::state::Cpu;
 use crate::tlb::Entry;
 use crate::walk::{Access, Privilege};
 use std::fmt::Debug;
 use std::rc::Rc;
+use x86::debug::DR6_BS;
+use x86::page::PAGE;
+use x86::vmx::interruptibility;
+use x86::{flags, vector};
 
 /// The registers of a guest that a hypervisor may keep apart from the processor's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,21 +40,28 @@ pub struct GuestView {
 impl GuestView {
     /// What the processor's own registers hold.
     pub fn of(cpu: &Cpu) -> Self {
-        Self { cr0: cpu.cr0, cr3: cpu.cr3, cr4: cpu.cr4, efer: cpu.msr.efer, pdpte: cpu.pdpte, xcr0: cpu.xcr0 }
+        Self {
+            cr0: cpu.arch.cr0,
+            cr3: cpu.arch.cr3,
+            cr4: cpu.arch.cr4,
+            efer: cpu.arch.msr.efer,
+            pdpte: cpu.arch.pdpte,
+            xcr0: cpu.arch.xcr0,
+        }
     }
 
     /// Long mode is active.
     pub fn long_mode(&self) -> bool {
-        self.efer & crate::state::bits::EFER_LMA != 0
+        self.efer & x86::control::EFER_LMA != 0
     }
 
     fn load(&self, cpu: &mut Cpu) {
-        cpu.cr0 = self.cr0;
-        cpu.cr3 = self.cr3;
-        cpu.cr4 = self.cr4;
-        cpu.msr.efer = self.efer;
-        cpu.pdpte = self.pdpte;
-        cpu.xcr0 = self.xcr0;
+        cpu.arch.cr0 = self.cr0;
+        cpu.arch.cr3 = self.cr3;
+        cpu.arch.cr4 = self.cr4;
+        cpu.arch.msr.efer = self.efer;
+        cpu.arch.pdpte = self.pdpte;
+        cpu.arch.xcr0 = self.xcr0;
     }
 }
 
@@ -242,12 +250,12 @@ impl Cpu {
         (information, error_code, instruction_length): (u32, u32, u32),
     ) -> Emulation {
         self.in_software(view, memory, cache, |cpu| {
-            let controls = &mut cpu.vmx.controls;
+            let controls = &mut cpu.arch.vmx.controls;
             controls.entry_interruption = information;
             controls.entry_error_code = error_code;
             controls.entry_instruction_length = instruction_length;
             cpu.inject();
-            cpu.vmx.controls.entry_interruption = 0;
+            cpu.arch.vmx.controls.entry_interruption = 0;
             cpu.emulated_outcome()
         })
     }
@@ -259,23 +267,23 @@ impl Cpu {
         cache: &mut BlockCache,
         body: impl FnOnce(&mut Self) -> Outcome,
     ) -> Emulation {
-        debug_assert!(!self.non_root() && self.vmx.emulation.is_none());
+        debug_assert!(!self.non_root() && self.engine.emulation.is_none());
         let real = GuestView::of(self);
-        let allowed = std::mem::replace(&mut self.code_write_allowed, true);
-        self.vmx.emulation = Some(Box::new(Emulating { memory: memory.cloned(), ..Emulating::default() }));
+        let allowed = std::mem::replace(&mut self.engine.code_write_allowed, true);
+        self.engine.emulation = Some(Box::new(Emulating { memory: memory.cloned(), ..Emulating::default() }));
         view.load(self);
-        self.ilen = 0;
-        self.attention &= !LEFT_BEHIND;
-        self.pending_dr6 = 0;
+        self.engine.ilen = 0;
+        self.arch.attention &= !LEFT_BEHIND;
+        self.arch.pending_dr6 = 0;
         self.mode_changed();
         let outcome = body(self);
-        let trap = std::mem::take(&mut self.pending_dr6);
-        self.attention &= !(LEFT_BEHIND & !(attention::STI_SHADOW | attention::SS_SHADOW));
+        let trap = std::mem::take(&mut self.arch.pending_dr6);
+        self.arch.attention &= !(LEFT_BEHIND & !(attention::STI_SHADOW | attention::SS_SHADOW));
         let after = GuestView::of(self);
-        let done = self.vmx.emulation.take().unwrap_or_default();
-        self.ilen = 0;
-        self.single_step = false;
-        self.code_write_allowed = allowed;
+        let done = self.engine.emulation.take().unwrap_or_default();
+        self.engine.ilen = 0;
+        self.arch.single_step = false;
+        self.engine.code_write_allowed = allowed;
         self.show_privilege_level();
         real.load(self);
         if done.mapping_changed {
@@ -287,34 +295,34 @@ impl Cpu {
     }
 
     fn emulate_instruction(&mut self) -> Outcome {
-        let start = self.rip;
-        let blocked = self.vmx.controls.interruptibility & interruptibility::MOV_SS != 0;
-        let resume = self.flags & flags::RF != 0;
-        if !resume && (!blocked || self.capabilities.amd) {
+        let start = self.arch.rip;
+        let blocked = self.arch.vmx.controls.interruptibility & interruptibility::MOV_SS != 0;
+        let resume = self.arch.flags & flags::RF != 0;
+        if !resume && (!blocked || self.wiring.capabilities.amd) {
             let hit = self.instruction_breakpoint();
             if hit != 0 {
                 self.debug_trap(hit);
                 return self.emulated_fault();
             }
         }
-        self.single_step = self.flags & flags::TF != 0;
+        self.arch.single_step = self.arch.flags & flags::TF != 0;
         if self.execute_in_software().is_err() {
-            self.rip = start;
+            self.arch.rip = start;
             return self.emulated_fault();
         }
         if resume {
-            self.flags &= !flags::RF;
+            self.arch.flags &= !flags::RF;
         }
-        if self.single_step && self.attention & attention::SS_SHADOW == 0 {
-            self.pending_dr6 |= DR6_BS;
+        if self.arch.single_step && self.arch.attention & attention::SS_SHADOW == 0 {
+            self.arch.pending_dr6 |= DR6_BS;
         }
         self.emulated_outcome()
     }
 
     fn execute_in_software(&mut self) -> Exec {
-        let mode = self.mode;
+        let mode = self.engine.mode;
         let linear = self.code_linear();
-        if self.long64 && !self.canonical(linear) {
+        if self.engine.long64 && !self.canonical(linear) {
             return Err(self.gp(0));
         }
         let privilege = self.privilege();
@@ -322,17 +330,17 @@ impl Cpu {
         let (instruction, _) = self.fetch_at(linear, physical, mode)?;
         let (op, _) = self.operation_of(&instruction, mode);
         // Repeated instructions stop after one iteration.
-        self.stop_at = 0;
+        self.engine.stop_at = 0;
         execute(self, &op).map(|_| ())
     }
 
     /// The exception that stopped the instruction.
     fn emulated_fault(&mut self) -> Outcome {
-        match std::mem::take(&mut self.fault) {
+        match std::mem::take(&mut self.engine.fault) {
             Cause::Exception(vector, code) => {
-                let address = if vector == vector::PF { self.fault_address } else { 0 };
-                let dr6 = if vector == vector::DB { self.fault_dr6 } else { 0 };
-                self.pending_dr6 = 0;
+                let address = if vector == vector::PF { self.engine.fault_address } else { 0 };
+                let dr6 = if vector == vector::DB { self.engine.fault_dr6 } else { 0 };
+                self.arch.pending_dr6 = 0;
                 Outcome::Exception { vector, code, address, dr6 }
             }
             Cause::Shutdown | Cause::None | Cause::CodeWrite | Cause::VmExit => Outcome::Shutdown,
@@ -343,11 +351,11 @@ impl Cpu {
     fn emulated_outcome(&mut self) -> Outcome {
         let shadows =
             [(attention::STI_SHADOW, interruptibility::STI), (attention::SS_SHADOW, interruptibility::MOV_SS)];
-        let set = shadows.iter().filter(|(shadow, _)| self.attention & shadow != 0);
+        let set = shadows.iter().filter(|(shadow, _)| self.arch.attention & shadow != 0);
         let blocking = set.fold(0, |all, (_, bit)| all | bit);
-        let nmi = if self.nmi_blocked { interruptibility::NMI } else { 0 };
-        self.vmx.controls.interruptibility = nmi | blocking;
-        let due = self.attention;
+        let nmi = if self.arch.nmi_blocked { interruptibility::NMI } else { 0 };
+        self.arch.vmx.controls.interruptibility = nmi | blocking;
+        let due = self.arch.attention;
         if due & attention::SHUTDOWN != 0 {
             Outcome::Shutdown
         } else if due & attention::HALT != 0 {
@@ -368,7 +376,7 @@ impl Cpu {
         privilege: Privilege,
     ) -> Exec<(u64, Entry)> {
         let (page, offset) = (linear & !(PAGE - 1), linear & (PAGE - 1));
-        let known = self.vmx.emulation.as_ref().and_then(|e| {
+        let known = self.engine.emulation.as_ref().and_then(|e| {
             let same = |f: &&Found| f.linear == page && f.access == access && f.privilege == privilege;
             e.found.iter().find(same).copied()
         });
@@ -378,7 +386,7 @@ impl Cpu {
         let walked = self.walk(linear, access, privilege)?;
         let entry = walked.entry;
         let physical = entry.physical | (page & ((1u64 << entry.shift) - 1));
-        if let Some(emulating) = &mut self.vmx.emulation {
+        if let Some(emulating) = &mut self.engine.emulation {
             emulating.accesses.walks += 1;
             emulating.accesses.references += walked.references;
             emulating.found.push(Found { linear: page, access, privilege, physical, entry });
@@ -388,7 +396,7 @@ impl Cpu {
 
     /// Notes an access to a device, in emulation.
     pub(crate) fn note_device(&mut self, device: DeviceAccess) {
-        if let Some(emulating) = &mut self.vmx.emulation {
+        if let Some(emulating) = &mut self.engine.emulation {
             emulating.accesses.devices.push(device);
         }
     }
@@ -397,12 +405,12 @@ impl Cpu {
     /// no RAM.
     #[inline]
     pub(crate) fn backing(&self, address: u64) -> Option<u64> {
-        let Some(emulating) = &self.vmx.emulation else { return Some(address) };
+        let Some(emulating) = &self.engine.emulation else { return Some(address) };
         let host = match &emulating.memory {
             Some(memory) => memory.host(address)?,
             None => address,
         };
-        self.ram.visible_page(host).is_some().then_some(host)
+        self.wiring.ram.visible_page(host).is_some().then_some(host)
     }
 }
 

@@ -1,9 +1,9 @@
 //! Emulation of random instructions against ordinary execution of the same ones.
 
 use super::{GuestView, Outcome};
-use crate::fault::vector;
-use crate::state::{Segment, TableRegister, attention, reg};
+use crate::arch::{Segment, TableRegister, attention};
 use crate::testing::{DATA, Machine, RAM, Raised, Random, STACK};
+use x86::{reg, vector};
 
 /// State that both processors start a case from, or end it with.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,33 +26,33 @@ const BLOCKED: u32 = attention::STI_SHADOW | attention::SS_SHADOW;
 fn state(m: &Machine) -> State {
     let cpu = &m.cpu;
     State {
-        gpr: cpu.gpr,
-        rip: cpu.rip,
+        gpr: cpu.arch.gpr,
+        rip: cpu.arch.rip,
         flags: cpu.rflags(),
-        seg: cpu.seg,
-        cpl: cpu.cpl,
+        seg: cpu.arch.seg,
+        cpl: cpu.arch.cpl,
         view: GuestView::of(cpu),
-        tables: [cpu.gdtr, cpu.idtr],
-        system: [cpu.ldtr, cpu.tr],
-        dr: cpu.dr,
-        cr2: cpu.cr2,
-        blocked: cpu.attention & BLOCKED,
+        tables: [cpu.arch.gdtr, cpu.arch.idtr],
+        system: [cpu.arch.ldtr, cpu.arch.tr],
+        dr: cpu.arch.dr,
+        cr2: cpu.arch.cr2,
+        blocked: cpu.arch.attention & BLOCKED,
     }
 }
 
 fn load(m: &mut Machine, s: &State) {
     let cpu = &mut m.cpu;
-    (cpu.gpr, cpu.rip, cpu.seg, cpu.cpl) = (s.gpr, s.rip, s.seg, s.cpl);
-    (cpu.cr0, cpu.cr3, cpu.cr4, cpu.msr.efer) = (s.view.cr0, s.view.cr3, s.view.cr4, s.view.efer);
-    (cpu.pdpte, cpu.xcr0, cpu.dr, cpu.cr2) = (s.view.pdpte, s.view.xcr0, s.dr, s.cr2);
-    [cpu.gdtr, cpu.idtr] = s.tables;
-    [cpu.ldtr, cpu.tr] = s.system;
+    (cpu.arch.gpr, cpu.arch.rip, cpu.arch.seg, cpu.arch.cpl) = (s.gpr, s.rip, s.seg, s.cpl);
+    (cpu.arch.cr0, cpu.arch.cr3, cpu.arch.cr4, cpu.arch.msr.efer) = (s.view.cr0, s.view.cr3, s.view.cr4, s.view.efer);
+    (cpu.arch.pdpte, cpu.arch.xcr0, cpu.arch.dr, cpu.arch.cr2) = (s.view.pdpte, s.view.xcr0, s.dr, s.cr2);
+    [cpu.arch.gdtr, cpu.arch.idtr] = s.tables;
+    [cpu.arch.ldtr, cpu.arch.tr] = s.system;
     cpu.set_rflags(s.flags);
-    cpu.attention = 0;
-    cpu.pending_dr6 = 0;
-    cpu.nmi_blocked = false;
-    cpu.clock = 0;
-    cpu.tlb.flush_all();
+    cpu.arch.attention = 0;
+    cpu.arch.pending_dr6 = 0;
+    cpu.arch.nmi_blocked = false;
+    cpu.micro.clock = 0;
+    cpu.micro.tlb.flush_all();
     cpu.mapping_changed();
     cpu.mode_changed();
 }
@@ -98,8 +98,8 @@ fn random_instructions_do_the_same_in_emulation() {
                 m.poke(start.rip, &instruction);
             }
             // A repeated instruction would go on for long.
-            plain.cpu.stop_at = 0;
-            let before = plain.cpu.ram.clone();
+            plain.cpu.engine.stop_at = 0;
+            let before = plain.cpu.wiring.ram.clone();
             let result = plain.step();
             let view = GuestView::of(&emulated.cpu);
             let done = emulated.cpu.emulate(&view, None, &mut emulated.cache);
@@ -109,7 +109,7 @@ fn random_instructions_do_the_same_in_emulation() {
                     kinds[1] += 1;
                     assert_eq!((vector, code), (v, c), "{instruction:x?}");
                     if vector == vector::PF {
-                        assert_eq!(address, plain.cpu.fault_address, "{instruction:x?}");
+                        assert_eq!(address, plain.cpu.engine.fault_address, "{instruction:x?}");
                     }
                 }
                 (Ok(_), Outcome::Completed | Outcome::Halt | Outcome::Mwait { .. }) => kinds[0] += 1,
@@ -122,13 +122,13 @@ fn random_instructions_do_the_same_in_emulation() {
             for write in &done.accesses.writes {
                 let mut both = [vec![0; write.len as usize], vec![0; write.len as usize]];
                 before.read_bytes(write.address, &mut both[0]);
-                emulated.cpu.ram.read_bytes(write.address, &mut both[1]);
+                emulated.cpu.wiring.ram.read_bytes(write.address, &mut both[1]);
                 assert_eq!(both[0], both[1], "{instruction:x?}");
             }
         }
         let mut all = [vec![0; RAM as usize], vec![0; RAM as usize]];
-        plain.cpu.ram.read_bytes(0, &mut all[0]);
-        emulated.cpu.ram.read_bytes(0, &mut all[1]);
+        plain.cpu.wiring.ram.read_bytes(0, &mut all[0]);
+        emulated.cpu.wiring.ram.read_bytes(0, &mut all[1]);
         let different = all[0].iter().zip(&all[1]).position(|(a, b)| a != b);
         assert_eq!(different, None);
     }

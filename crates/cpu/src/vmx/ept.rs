@@ -1,37 +1,11 @@
 //! Extended page tables: from guest-physical to host-physical addresses (SDM vol. 3, 28.3).
 
-use super::information::reason;
 use crate::fault::{Exec, Fault};
 use crate::state::Cpu;
 use crate::walk::Access;
-
-/// Bits of the EPT pointer and of EPT entries.
-mod bits {
-    pub const EPTP_TYPE: u64 = 7;
-    pub const EPTP_LENGTH: u64 = 7 << 3;
-    pub const EPTP_ACCESSED_DIRTY: u64 = 1 << 6;
-    pub const EPTP_RESERVED: u64 = 0xf80;
-    pub const READ: u64 = 1;
-    pub const WRITE: u64 = 2;
-    pub const FETCH: u64 = 4;
-    pub const RIGHTS: u64 = READ | WRITE | FETCH;
-    pub const TYPE_SHIFT: u32 = 3;
-    pub const LARGE: u64 = 1 << 7;
-    pub const ACCESSED: u64 = 1 << 8;
-    pub const DIRTY: u64 = 1 << 9;
-    pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-}
-use bits::*;
-
-/// Bits of the exit qualification of an EPT violation (SDM vol. 3, table 27-7), beyond the access and the rights.
-mod qualification {
-    pub const RIGHTS_SHIFT: u32 = 3;
-    pub const LINEAR_VALID: u64 = 1 << 7;
-    pub const FINAL: u64 = 1 << 8;
-}
-
-/// Guest-physical addresses that four levels translate.
-const WIDTH: u32 = 48;
+use x86::ept::*;
+use x86::vmx::qualification::ept as qualification;
+use x86::vmx::reason;
 
 /// What a guest-physical address is translated for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +35,8 @@ pub(crate) struct Placed {
 
 /// Whether an EPT pointer is valid (SDM vol. 3, 26.2.1.1).
 pub(super) fn valid_pointer(eptp: u64, physical_bits: u8) -> bool {
-    matches!(eptp & EPTP_TYPE, 0 | 6)
-        && eptp & EPTP_LENGTH == 3 << 3
+    matches!(eptp & EPTP_TYPE, UNCACHEABLE | WRITE_BACK)
+        && eptp & EPTP_LENGTH == EPTP_FOUR_LEVELS
         && eptp & EPTP_RESERVED == 0
         && eptp >> u32::from(physical_bits).min(52) == 0
 }
@@ -83,7 +57,7 @@ fn misconfigured(entry: u64, shift: u8, leaf: bool, beyond: u64) -> bool {
 impl Cpu {
     /// Whether the EPT pointer enables accessed and dirty flags.
     fn ept_flags(&self) -> bool {
-        self.vmx.controls.eptp & EPTP_ACCESSED_DIRTY != 0
+        self.arch.vmx.controls.eptp & EPTP_ACCESSED_DIRTY != 0
     }
 
     /// Translates a guest-physical address through EPT, and sets accessed and dirty flags. `linear` is the address that the
@@ -93,23 +67,23 @@ impl Cpu {
         let wanted = match purpose {
             Purpose::Data(Access::Read) | Purpose::Pdpte => READ,
             Purpose::Data(Access::Write) => WRITE,
-            Purpose::Data(Access::Fetch) => FETCH,
+            Purpose::Data(Access::Fetch) => EXECUTE,
             // With accessed and dirty flags, every access to the guest's tables counts as a write.
             Purpose::Table if !flags => READ,
             Purpose::Table | Purpose::TableFlags => READ | WRITE,
         };
-        if address >> WIDTH != 0 {
+        if address >> ADDRESS_BITS != 0 {
             return Err(self.ept_violation(address, linear, purpose, wanted, 0));
         }
         let beyond = self.beyond_physical();
         let mut rights = RIGHTS;
         let mut path = [(0u64, 0u64); 4];
         let mut depth = 0;
-        let mut table = self.vmx.controls.eptp & ADDRESS;
+        let mut table = self.arch.vmx.controls.eptp & ADDRESS;
         let mut shift = 39u8;
         let leaf = loop {
             let at = table + 8 * (address >> shift & 0x1ff);
-            let entry = self.ram.read::<u64>(at).unwrap_or(u64::MAX);
+            let entry = self.wiring.ram.read::<u64>(at).unwrap_or(u64::MAX);
             *references += 1;
             rights &= entry;
             if entry & RIGHTS == 0 {
@@ -136,7 +110,7 @@ impl Cpu {
                 let dirty = if write && i + 1 == depth { DIRTY } else { 0 };
                 if entry & (ACCESSED | dirty) != ACCESSED | dirty {
                     self.code_written(at, 8);
-                    self.ram.write(at, entry | ACCESSED | dirty);
+                    self.wiring.ram.write(at, entry | ACCESSED | dirty);
                 }
             }
         }
@@ -147,13 +121,13 @@ impl Cpu {
 
     /// Likewise for a look from outside: whatever the rights, and without a trace. `None`: not mapped.
     pub(crate) fn look_up_physical(&self, address: u64) -> Option<u64> {
-        let mut table = self.vmx.controls.eptp & ADDRESS;
+        let mut table = self.arch.vmx.controls.eptp & ADDRESS;
         let mut shift = 39u8;
-        if address >> WIDTH != 0 {
+        if address >> ADDRESS_BITS != 0 {
             return None;
         }
         loop {
-            let entry = self.ram.read::<u64>(table + 8 * (address >> shift & 0x1ff))?;
+            let entry = self.wiring.ram.read::<u64>(table + 8 * (address >> shift & 0x1ff))?;
             let leaf = shift == 12 || (entry & LARGE != 0 && shift <= 30);
             if entry & RIGHTS == 0 || misconfigured(entry, shift, leaf, self.beyond_physical()) {
                 return None;
@@ -176,15 +150,15 @@ impl Cpu {
             Purpose::Pdpte => 0,
         };
         let fault = self.exit_fault(reason::EPT_VIOLATION, wanted | (rights & RIGHTS) << RIGHTS_SHIFT | place);
-        self.vm_exit.guest_physical = address;
-        self.vm_exit.guest_linear = if place & LINEAR_VALID != 0 { linear } else { 0 };
+        self.arch.vm_exit.guest_physical = address;
+        self.arch.vm_exit.guest_linear = if place & LINEAR_VALID != 0 { linear } else { 0 };
         fault
     }
 
     #[cold]
     fn ept_misconfiguration(&mut self, address: u64) -> Fault {
         let fault = self.exit_fault(reason::EPT_MISCONFIGURATION, 0);
-        self.vm_exit.guest_physical = address;
+        self.arch.vm_exit.guest_physical = address;
         fault
     }
 }

@@ -1,22 +1,21 @@
 //! Two-dimensional walks against a model of them that is written the other way round: recursive, and over plain words.
 
-use super::controls::{primary, secondary};
-use super::information::reason;
 use crate::Cpu;
-use crate::fault::{Cause, vector};
+use crate::fault::Cause;
 use crate::ram::Ram;
-use crate::state::bits::*;
 use crate::testing::{self, Random};
 use crate::tlb::perm;
 use crate::walk::{Access, Privilege};
+use x86::control::*;
+use x86::page::{ADDRESS, NX};
+use x86::vector;
+use x86::vmx::{primary, reason, secondary};
 
 const RAM: u64 = 4 << 20;
 /// Guest-physical frames of the guest's tables, four for each level, and host frames of EPT's.
 const GUEST: u64 = 0x100;
 const EPT: u64 = 0x200;
 const PHYSICAL: u64 = 46;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-const NX: u64 = 1 << 63;
 
 /// How paging is set up in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -314,23 +313,23 @@ fn build(random: &mut Random, mode: Mode) -> World {
 fn processor(world: &World) -> Cpu {
     let mut cpu = testing::cpu(Ram::anonymous(RAM));
     for (i, word) in world.words.iter().enumerate() {
-        cpu.ram.write(8 * i as u64, *word);
+        cpu.wiring.ram.write(8 * i as u64, *word);
     }
     let mode = world.mode;
     let when = |on, bit| if on { bit } else { 0 };
-    cpu.cr0 = CR0_PE | when(mode != Mode::Off, CR0_PG) | when(world.wp, CR0_WP);
-    cpu.cr4 = when(matches!(mode, Mode::Pae | Mode::Long), CR4_PAE)
+    cpu.arch.cr0 = CR0_PE | when(mode != Mode::Off, CR0_PG) | when(world.wp, CR0_WP);
+    cpu.arch.cr4 = when(matches!(mode, Mode::Pae | Mode::Long), CR4_PAE)
         | when(world.pse, CR4_PSE)
         | when(world.smep, CR4_SMEP)
         | when(world.pge, CR4_PGE);
-    cpu.msr.efer = when(mode == Mode::Long, EFER_LMA | EFER_LME) | when(world.nxe, EFER_NXE);
-    cpu.cr3 = world.cr3;
-    cpu.pdpte = world.pdpte;
-    cpu.vmx.active = true;
-    cpu.vmx.controls.primary = primary::SECONDARY;
-    cpu.vmx.controls.secondary = secondary::EPT | secondary::UNRESTRICTED_GUEST;
-    cpu.vmx.controls.eptp = world.eptp;
-    cpu.vmx.ept = true;
+    cpu.arch.msr.efer = when(mode == Mode::Long, EFER_LMA | EFER_LME) | when(world.nxe, EFER_NXE);
+    cpu.arch.cr3 = world.cr3;
+    cpu.arch.pdpte = world.pdpte;
+    cpu.arch.vmx.active = true;
+    cpu.arch.vmx.controls.primary = primary::SECONDARY;
+    cpu.arch.vmx.controls.secondary = secondary::EPT | secondary::UNRESTRICTED_GUEST;
+    cpu.arch.vmx.controls.eptp = world.eptp;
+    cpu.arch.vmx.ept = true;
     cpu.mapping_changed();
     cpu
 }
@@ -343,13 +342,13 @@ fn outcome(cpu: &mut Cpu, linear: u64, access: Access, privilege: Privilege) -> 
         let physical = e.physical | linear & (size - 1);
         return Expected::Mapped { physical, size, references: walked.references, perms: e.perms };
     }
-    match std::mem::take(&mut cpu.fault) {
+    match std::mem::take(&mut cpu.engine.fault) {
         Cause::Exception(vector::PF, Some(code)) => {
-            assert_eq!(cpu.fault_address, linear);
+            assert_eq!(cpu.engine.fault_address, linear);
             Expected::PageFault { code }
         }
         Cause::VmExit => {
-            let exit = cpu.vm_exit;
+            let exit = cpu.arch.vm_exit;
             let (qualification, physical) = (exit.qualification, exit.guest_physical);
             match exit.reason {
                 reason::EPT_VIOLATION => {
@@ -395,7 +394,7 @@ fn two_dimensional_walks_are_as_the_model_has_them() {
         }
         for (i, word) in world.words.iter().enumerate() {
             let address = 8 * i as u64;
-            assert_eq!(cpu.ram.read::<u64>(address), Some(*word), "{mode:?} word at {address:#x}");
+            assert_eq!(cpu.wiring.ram.read::<u64>(address), Some(*word), "{mode:?} word at {address:#x}");
         }
     }
     assert!(seen.iter().all(|n| *n > 300), "too few of a kind: {seen:?}");

@@ -1,16 +1,15 @@
 //! Events in non-root mode: injection, what exits instead of being delivered, and what happens between instructions.
 
-use super::controls::{Controls, exit, interruption, pin, primary};
-use super::information::{VmExit, reason};
+use super::controls::Controls;
+use super::information::VmExit;
+use crate::arch::attention;
 use crate::exec::interrupt::{Event, Source};
-use crate::fault::{Cause, Exec, Fault, vector};
-use crate::flags;
-use crate::state::{Cpu, attention};
-
-/// Bits of DR6 that the exit qualification of a debug exception has too.
-const DEBUG_CONDITIONS: u64 = 0xe00f;
-/// Exit qualification of an EPT violation: IRET had unblocked NMIs before it.
-const VIOLATION_NMI_UNBLOCKED: u64 = 1 << 12;
+use crate::fault::{Cause, Exec, Fault};
+use crate::state::Cpu;
+use x86::debug::DR6_CONDITIONS;
+use x86::vmx::qualification::ept as qualification;
+use x86::vmx::{exit, interruption, pin, primary, reason};
+use x86::{flags, vector};
 
 /// An event that was being delivered: interruption information, error code, and the length of the instruction that made it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +32,7 @@ fn in_bitmap(controls: &Controls, vector: u8, code: Option<u32>) -> bool {
 impl Cpu {
     /// Delivers the event that a VM entry injects.
     pub(super) fn inject(&mut self) {
-        let controls = &self.vmx.controls;
+        let controls = &self.arch.vmx.controls;
         let info = controls.entry_interruption;
         if info & interruption::VALID == 0 {
             return;
@@ -41,7 +40,7 @@ impl Cpu {
         let length = controls.entry_instruction_length;
         let (source, length) = match info & interruption::TYPE {
             interruption::OTHER_EVENT => {
-                self.vmx.trap_pending = true;
+                self.arch.vmx.trap_pending = true;
                 return;
             }
             interruption::EXTERNAL => (Source::External, 0),
@@ -52,7 +51,7 @@ impl Cpu {
             _ => (Source::Exception, 0),
         };
         if source == Source::Nmi {
-            self.nmi_blocked = true;
+            self.arch.nmi_blocked = true;
         }
         let code = (info & interruption::ERROR_CODE != 0).then_some(controls.entry_error_code);
         self.deliver(Event { vector: (info & interruption::VECTOR) as u8, code, source, injected: true }, length);
@@ -79,8 +78,8 @@ impl Cpu {
     fn exception_information(&self, event: &Event, length: u32) -> VmExit {
         let what = self.information(event, length);
         let qualification = match event.vector {
-            vector::DB => self.fault_dr6 & DEBUG_CONDITIONS,
-            vector::PF => self.fault_address,
+            vector::DB => self.engine.fault_dr6 & DR6_CONDITIONS,
+            vector::PF => self.engine.fault_address,
             _ => 0,
         };
         VmExit {
@@ -95,17 +94,19 @@ impl Cpu {
 
     /// Whether an event about to be delivered is an exception that exits; then it has.
     pub(crate) fn exception_exits(&mut self, event: &Event) -> bool {
-        self.vmx.halted = false;
-        let original = self.vmx.delivering.take();
-        let unblocked = std::mem::take(&mut self.vmx.nmi_unblocked);
+        self.arch.vmx.halted = false;
+        let original = self.arch.vmx.delivering.take();
+        let unblocked = std::mem::take(&mut self.arch.vmx.nmi_unblocked);
         let subject = event.source == Source::Exception && !event.injected;
-        if !subject || !in_bitmap(&self.vmx.controls, event.vector, event.code) {
+        if !subject || !in_bitmap(&self.arch.vmx.controls, event.vector, event.code) {
             return false;
         }
-        self.vm_exit = self.exception_information(event, 0);
+        self.arch.vm_exit = self.exception_information(event, 0);
         match original {
-            Some(original) => self.vm_exit.set_vectoring(original),
-            None if unblocked && event.vector != vector::DF => self.vm_exit.interruption |= interruption::NMI_UNBLOCKED,
+            Some(original) => self.arch.vm_exit.set_vectoring(original),
+            None if unblocked && event.vector != vector::DF => {
+                self.arch.vm_exit.interruption |= interruption::NMI_UNBLOCKED
+            }
             None => {}
         }
         self.leave_with_resume_flag(event);
@@ -114,12 +115,12 @@ impl Cpu {
 
     /// Whether an exception met while delivering `first` exits; then it has.
     pub(crate) fn nested_exits(&mut self, event: &Event, first: &Event, length: u32) -> bool {
-        if !in_bitmap(&self.vmx.controls, event.vector, event.code) {
+        if !in_bitmap(&self.arch.vmx.controls, event.vector, event.code) {
             return false;
         }
-        self.vm_exit = self.exception_information(event, length);
+        self.arch.vm_exit = self.exception_information(event, length);
         let original = self.information(first, length);
-        self.vm_exit.set_vectoring(original);
+        self.arch.vm_exit.set_vectoring(original);
         self.leave_with_resume_flag(event);
         true
     }
@@ -127,27 +128,27 @@ impl Cpu {
     /// Something other than an exception exits while an event is delivered: [`Cpu::vm_exit`] already says what.
     pub(crate) fn exit_in_delivery(&mut self, event: &Event, length: u32) {
         let original = self.information(event, length);
-        self.vm_exit.set_vectoring(original);
+        self.arch.vm_exit.set_vectoring(original);
         self.leave_with_resume_flag(event);
     }
 
     /// Leaves with RF as the handler of `event` would have found it on its stack.
     fn leave_with_resume_flag(&mut self, event: &Event) {
-        self.flags |= self.pushed_flags(event) & flags::RF;
+        self.arch.flags |= self.pushed_flags(event) & flags::RF;
         self.leave_guest();
     }
 
     /// Follows the beginning of a delivery: its handler is to return to after the instruction.
     pub(crate) fn delivery_begins(&mut self, length: u32) {
         if length != 0 {
-            let next = self.rip.wrapping_add(u64::from(length));
-            self.rip = if self.long64 { next } else { next & 0xffff_ffff };
+            let next = self.arch.rip.wrapping_add(u64::from(length));
+            self.arch.rip = if self.engine.long64 { next } else { next & 0xffff_ffff };
         }
     }
 
     /// Follows the end of a delivery.
     pub(crate) fn delivery_ends(&mut self) {
-        self.vmx.trap_pending |= self.traps_monitored();
+        self.arch.vmx.trap_pending |= self.traps_monitored();
     }
 
     /// Triple fault in non-root mode.
@@ -157,27 +158,27 @@ impl Cpu {
 
     /// An exit because of something between instructions.
     fn event_exit(&mut self, reason: u32) {
-        self.vm_exit = VmExit { reason, ..VmExit::default() };
+        self.arch.vm_exit = VmExit { reason, ..VmExit::default() };
         self.leave_guest();
     }
 
     /// INT n, INT3, INTO and INT1 in non-root mode. The latter three are exceptions to the bitmap.
     pub(crate) fn guest_software_interrupt(&mut self, event: &Event) -> Exec {
-        let length = u32::from(self.ilen);
-        if event.source != Source::Int && in_bitmap(&self.vmx.controls, event.vector, None) {
-            self.vm_exit = self.exception_information(event, length);
-            self.fault = Cause::VmExit;
+        let length = u32::from(self.engine.ilen);
+        if event.source != Source::Int && in_bitmap(&self.arch.vmx.controls, event.vector, None) {
+            self.arch.vm_exit = self.exception_information(event, length);
+            self.engine.fault = Cause::VmExit;
             return Err(Fault);
         }
         let entered = self.enter_handler(event);
         if entered.is_err() {
             let original = self.information(event, length);
-            match self.fault {
+            match self.engine.fault {
                 Cause::VmExit => {
-                    self.vm_exit.set_vectoring(original);
-                    self.flags &= !flags::RF;
+                    self.arch.vm_exit.set_vectoring(original);
+                    self.arch.flags &= !flags::RF;
                 }
-                Cause::Exception(..) => self.vmx.delivering = Some(original),
+                Cause::Exception(..) => self.arch.vmx.delivering = Some(original),
                 _ => {}
             }
         } else {
@@ -188,30 +189,30 @@ impl Cpu {
 
     /// Leaves because an instruction asked to, by [`Cpu::exit_fault`]; RIP is back on it.
     pub(crate) fn instruction_exit(&mut self) {
-        let unblocked = std::mem::take(&mut self.vmx.nmi_unblocked);
-        self.vmx.delivering = None;
-        let delivered = self.vm_exit.vectoring & interruption::VALID != 0;
-        match self.vm_exit.reason {
+        let unblocked = std::mem::take(&mut self.arch.vmx.nmi_unblocked);
+        self.arch.vmx.delivering = None;
+        let delivered = self.arch.vm_exit.vectoring & interruption::VALID != 0;
+        match self.arch.vm_exit.reason {
             reason::EPT_VIOLATION | reason::EPT_MISCONFIGURATION if !delivered => {
-                self.flags |= flags::RF;
-                if unblocked && self.vm_exit.reason == reason::EPT_VIOLATION {
-                    self.vm_exit.qualification |= VIOLATION_NMI_UNBLOCKED;
+                self.arch.flags |= flags::RF;
+                if unblocked && self.arch.vm_exit.reason == reason::EPT_VIOLATION {
+                    self.arch.vm_exit.qualification |= qualification::NMI_UNBLOCKED;
                 }
             }
             reason::EPT_VIOLATION | reason::EPT_MISCONFIGURATION | reason::TASK_SWITCH => {}
-            _ => self.flags &= !flags::RF,
+            _ => self.arch.flags &= !flags::RF,
         }
         self.leave_guest();
     }
 
     /// Whether every instruction is to be followed by an exit.
     pub(crate) fn traps_monitored(&self) -> bool {
-        self.vmx.active && self.vmx.controls.primary(primary::MONITOR_TRAP)
+        self.arch.vmx.active && self.arch.vmx.controls.primary(primary::MONITOR_TRAP)
     }
 
     /// The exit after an instruction or delivery under the monitor trap flag, before any debug trap.
     pub(crate) fn monitor_trap(&mut self) -> bool {
-        let due = self.vmx.active && self.vmx.trap_pending;
+        let due = self.arch.vmx.active && self.arch.vmx.trap_pending;
         if due {
             self.event_exit(reason::MONITOR_TRAP);
         }
@@ -221,62 +222,63 @@ impl Cpu {
     /// Events between instructions of a guest, highest priority first: whether something exited or was delivered. `shadow` is
     /// the blocking by STI or MOV SS.
     pub(crate) fn guest_events(&mut self, shadow: u32) -> bool {
-        if self.clock >= self.vmx.timer_at {
+        if self.micro.clock >= self.arch.vmx.timer_at {
             self.event_exit(reason::PREEMPTION_TIMER);
             return true;
         }
         if shadow != 0 {
             return false;
         }
-        let controls = &self.vmx.controls;
+        let controls = &self.arch.vmx.controls;
         let (pin, primary) = (controls.pin, controls.primary);
-        if primary & primary::NMI_WINDOW != 0 && !self.nmi_blocked {
+        if primary & primary::NMI_WINDOW != 0 && !self.arch.nmi_blocked {
             self.event_exit(reason::NMI_WINDOW);
             return true;
         }
         // Virtual NMIs have the blocking for themselves.
-        let nmi_blocked = self.nmi_blocked && pin & pin::VIRTUAL_NMIS == 0;
-        if self.attention & attention::NMI != 0 && !nmi_blocked {
-            self.attention &= !attention::NMI;
+        let nmi_blocked = self.arch.nmi_blocked && pin & pin::VIRTUAL_NMIS == 0;
+        if self.arch.attention & attention::NMI != 0 && !nmi_blocked {
+            self.arch.attention &= !attention::NMI;
             if pin & pin::NMI != 0 {
                 let nmi = self.information(&Event::new(vector::NMI, None, Source::Nmi), 0);
-                self.vm_exit = VmExit { reason: reason::EXCEPTION_NMI, interruption: nmi.info, ..VmExit::default() };
+                self.arch.vm_exit =
+                    VmExit { reason: reason::EXCEPTION_NMI, interruption: nmi.info, ..VmExit::default() };
                 self.leave_guest();
             } else {
-                self.vmx.halted = false;
+                self.arch.vmx.halted = false;
                 self.deliver_nmi();
             }
             return true;
         }
-        let open = self.flags & flags::IF != 0;
+        let open = self.arch.flags & flags::IF != 0;
         if primary & primary::INTERRUPT_WINDOW != 0 && open {
             self.event_exit(reason::INTERRUPT_WINDOW);
             return true;
         }
         let exits = pin & pin::EXTERNAL_INTERRUPT != 0;
-        self.attention & attention::INTR != 0 && (exits || open) && self.guest_interrupt(exits)
+        self.arch.attention & attention::INTR != 0 && (exits || open) && self.guest_interrupt(exits)
     }
 
     /// An external interrupt: whether it still was there.
     fn guest_interrupt(&mut self, exits: bool) -> bool {
-        if exits && self.vmx.controls.exit & exit::ACKNOWLEDGE_INTERRUPT == 0 {
+        if exits && self.arch.vmx.controls.exit & exit::ACKNOWLEDGE_INTERRUPT == 0 {
             self.event_exit(reason::EXTERNAL_INTERRUPT);
             return true;
         }
         let who = self.ident();
-        let acknowledged = self.bus.borrow_mut().acknowledge(who);
+        let acknowledged = self.wiring.bus.borrow_mut().acknowledge(who);
         let Some(vector) = acknowledged else {
-            self.attention &= !attention::INTR;
+            self.arch.attention &= !attention::INTR;
             return false;
         };
         self.attend(attention::BUS);
         let event = Event::new(vector, None, Source::External);
         if exits {
             let interruption = self.information(&event, 0).info;
-            self.vm_exit = VmExit { reason: reason::EXTERNAL_INTERRUPT, interruption, ..VmExit::default() };
+            self.arch.vm_exit = VmExit { reason: reason::EXTERNAL_INTERRUPT, interruption, ..VmExit::default() };
             self.leave_guest();
         } else {
-            self.vmx.halted = false;
+            self.arch.vmx.halted = false;
             self.deliver(event, 0);
         }
         true

@@ -1,15 +1,15 @@
 //! Instructions that exit: when, and what they report. Handlers come here after the faults that have priority over an exit
 //! (SDM vol. 3, 25.1.1): #UD, privilege, I/O permission.
 
-use super::controls::{primary, secondary};
-use super::information::reason;
 use crate::exec;
 use crate::fault::{Exec, Fault, Flow};
 use crate::op::{NO_REG, Op, SEG_FLAT};
-use crate::state::{Cpu, seg};
+use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
 use ledger::{Class, TICKS_PER_CYCLE};
+use x86::seg;
+use x86::vmx::{primary, reason, secondary};
 
 /// Rows of the instructions that VMX brought. Outside non-root mode they do not exist: the processor offers no root mode to
 /// software.
@@ -39,7 +39,7 @@ pub struct Pauses {
 }
 
 fn vmcall(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    if !cpu.vmx.active || cpu.capabilities.amd {
+    if !cpu.arch.vmx.active || cpu.wiring.capabilities.amd {
         return exec::undefined(cpu, op);
     }
     Err(cpu.exit_fault(reason::VMCALL, 0))
@@ -47,7 +47,7 @@ fn vmcall(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 /// What AMD's processors have in its place.
 fn vmmcall(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    if !cpu.vmx.active || !cpu.capabilities.amd {
+    if !cpu.arch.vmx.active || !cpu.wiring.capabilities.amd {
         return exec::undefined(cpu, op);
     }
     Err(cpu.exit_fault(reason::VMCALL, 0))
@@ -63,8 +63,8 @@ fn vmx(i: &Instruction, op: &mut Op, reason: u32) -> Option<crate::op::Handler> 
 }
 
 fn vmx_exit(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let compatibility = cpu.long_mode() && !cpu.long64;
-    if !cpu.vmx.active || cpu.capabilities.amd || compatibility || cpu.only_protected().is_err() {
+    let compatibility = cpu.long_mode() && !cpu.engine.long64;
+    if !cpu.arch.vmx.active || cpu.wiring.capabilities.amd || compatibility || cpu.only_protected().is_err() {
         return exec::undefined(cpu, op);
     }
     let reason = op.imm as u32;
@@ -111,43 +111,51 @@ impl Cpu {
     /// Exits whatever the controls, if in non-root mode.
     #[inline(always)]
     pub(crate) fn exit_always(&mut self, reason: u32) -> Exec {
-        if self.vmx.active { Err(self.exit_fault(reason, 0)) } else { Ok(()) }
+        if self.arch.vmx.active { Err(self.exit_fault(reason, 0)) } else { Ok(()) }
     }
 
     /// Exits if in non-root mode with a primary control.
     #[inline(always)]
     pub(crate) fn exit_if(&mut self, control: u32, reason: u32) -> Exec {
-        if self.vmx.active && self.vmx.controls.primary(control) { Err(self.exit_fault(reason, 0)) } else { Ok(()) }
+        if self.arch.vmx.active && self.arch.vmx.controls.primary(control) {
+            Err(self.exit_fault(reason, 0))
+        } else {
+            Ok(())
+        }
     }
 
     /// Exits if in non-root mode with a secondary control.
     #[inline(always)]
     pub(crate) fn exit_if_secondary(&mut self, control: u32, reason: u32) -> Exec {
-        if self.vmx.active && self.vmx.controls.secondary(control) { Err(self.exit_fault(reason, 0)) } else { Ok(()) }
+        if self.arch.vmx.active && self.arch.vmx.controls.secondary(control) {
+            Err(self.exit_fault(reason, 0))
+        } else {
+            Ok(())
+        }
     }
 
     /// #UD in non-root mode without the secondary control that enables an instruction.
     #[inline(always)]
     pub(crate) fn needs_control(&mut self, control: u32) -> Exec {
-        if self.vmx.active && !self.vmx.controls.secondary(control) { Err(self.ud()) } else { Ok(()) }
+        if self.arch.vmx.active && !self.arch.vmx.controls.secondary(control) { Err(self.ud()) } else { Ok(()) }
     }
 
     /// An exit of an instruction with a memory operand, or a register in its place: the displacement is the qualification.
     #[cold]
     pub(crate) fn operand_exit(&mut self, reason: u32, op: &Op, information: u32) -> Fault {
         let fault = self.exit_fault(reason, if op.has(Op::MEM) { op.disp } else { 0 });
-        self.vm_exit.instruction_information = operand_information(op) | information;
+        self.arch.vm_exit.instruction_information = operand_information(op) | information;
         fault
     }
 
     /// LGDT and its kin, with the identity the instruction information has for them. `operand` is the register number in place
     /// of a memory operand.
     pub(crate) fn table_exit(&mut self, reason: u32, op: &Op, identity: u32) -> Exec {
-        if !self.vmx.active || !self.vmx.controls.secondary(secondary::DESCRIPTOR_TABLE) {
+        if !self.arch.vmx.active || !self.arch.vmx.controls.secondary(secondary::DESCRIPTOR_TABLE) {
             return Ok(());
         }
         let detail = match (reason, op.has(Op::MEM)) {
-            (reason::GDTR_IDTR, _) if !self.long64 && !exec::tables::operand_16(op) => 1 << 11,
+            (reason::GDTR_IDTR, _) if !self.engine.long64 && !exec::tables::operand_16(op) => 1 << 11,
             (reason::LDTR_TR, false) => u32::from(op.r0) << 3,
             _ => 0,
         };
@@ -161,25 +169,25 @@ impl Cpu {
             if seed { (secondary::RDSEED, reason::RDSEED) } else { (secondary::RDRAND, reason::RDRAND) };
         self.exit_if_secondary(control, reason).inspect_err(|_| {
             let size = op.size.trailing_zeros().wrapping_sub(1);
-            self.vm_exit.instruction_information = u32::from(op.r0) << 3 | size << 11;
+            self.arch.vm_exit.instruction_information = u32::from(op.r0) << 3 | size << 11;
         })
     }
 
     /// PAUSE: an exit each time, or once privileged code has spun in a loop for too long.
     #[inline(always)]
     pub(crate) fn pause_exit(&mut self) -> Exec {
-        if self.vmx.active { self.guest_pause() } else { Ok(()) }
+        if self.arch.vmx.active { self.guest_pause() } else { Ok(()) }
     }
 
     #[cold]
     fn guest_pause(&mut self) -> Exec {
         self.exit_if(primary::PAUSE, reason::PAUSE)?;
-        if self.cpl != 0 || !self.vmx.controls.secondary(secondary::PAUSE_LOOP) {
+        if self.arch.cpl != 0 || !self.arch.vmx.controls.secondary(secondary::PAUSE_LOOP) {
             return Ok(());
         }
-        let now = self.clock / TICKS_PER_CYCLE;
-        let (gap, window) = (self.vmx.controls.ple_gap, self.vmx.controls.ple_window);
-        let pauses = &mut self.vmx.pauses;
+        let now = self.micro.clock / TICKS_PER_CYCLE;
+        let (gap, window) = (self.arch.vmx.controls.ple_gap, self.arch.vmx.controls.ple_window);
+        let pauses = &mut self.arch.vmx.pauses;
         if now.saturating_sub(pauses.last) > u64::from(gap) {
             pauses.first = now;
         }
@@ -194,7 +202,7 @@ impl Cpu {
     /// XSAVES and XRSTORS, after their other faults: components that the guest may not have to itself.
     #[inline(always)]
     pub(crate) fn supervisor_state_exit(&mut self, reason: u32, op: &Op, requested: u64) -> Exec {
-        if self.vmx.active && requested & self.msr.xss & self.vmx.controls.xss_bitmap != 0 {
+        if self.arch.vmx.active && requested & self.arch.msr.xss & self.arch.vmx.controls.xss_bitmap != 0 {
             return Err(self.operand_exit(reason, op, 0));
         }
         Ok(())

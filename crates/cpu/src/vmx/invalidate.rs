@@ -1,8 +1,8 @@
 //! What is invalidated in the TLB, and by whom.
 
 use super::NonRoot;
-use super::controls::secondary;
 use crate::state::Cpu;
+use x86::vmx::secondary;
 
 /// What an instruction invalidates, of the current VPID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,27 +55,27 @@ impl Cpu {
     /// Does what an instruction asks of the TLB. In emulation this is only noted: the TLB is not the guest's as the instruction
     /// sees it.
     pub(crate) fn flush_tlb(&mut self, what: Flush) {
-        if let Some(emulating) = &mut self.vmx.emulation {
+        if let Some(emulating) = &mut self.engine.emulation {
             emulating.note_flush(what);
             return;
         }
         match what {
-            Flush::All => self.tlb.flush_all(),
-            Flush::NonGlobal => self.tlb.flush_non_global(),
-            Flush::Pcid(pcid) => self.tlb.flush_pcid(pcid),
+            Flush::All => self.micro.tlb.flush_all(),
+            Flush::NonGlobal => self.micro.tlb.flush_non_global(),
+            Flush::Pcid(pcid) => self.micro.tlb.flush_pcid(pcid),
             Flush::Page(linear) => {
                 let pcid = self.pcid();
-                self.tlb.flush_page(linear, pcid);
+                self.micro.tlb.flush_page(linear, pcid);
             }
-            Flush::PageOf { linear, pcid } => self.tlb.flush_page_non_global(linear, pcid),
+            Flush::PageOf { linear, pcid } => self.micro.tlb.flush_page_non_global(linear, pcid),
         }
     }
 
     /// Invalidates translations made through EPT. Nothing is charged: that is up to the hypervisor.
     pub fn invept(&mut self, what: Invept) {
         match what {
-            Invept::Single(eptp) => self.tlb.flush_ept(Some(eptp)),
-            Invept::Global => self.tlb.flush_ept(None),
+            Invept::Single(eptp) => self.micro.tlb.flush_ept(Some(eptp)),
+            Invept::Global => self.micro.tlb.flush_ept(None),
         }
         self.mapping_changed();
     }
@@ -83,10 +83,10 @@ impl Cpu {
     /// Invalidates translations by VPID. Nothing is charged: that is up to the hypervisor.
     pub fn invvpid(&mut self, what: Invvpid) {
         match what {
-            Invvpid::Address { vpid, linear } => self.tlb.flush_page_of_vpid(vpid, linear),
-            Invvpid::Single(vpid) => self.tlb.flush_vpid(vpid, true),
-            Invvpid::All => self.tlb.flush_vpids(),
-            Invvpid::RetainGlobals(vpid) => self.tlb.flush_vpid(vpid, false),
+            Invvpid::Address { vpid, linear } => self.micro.tlb.flush_page_of_vpid(vpid, linear),
+            Invvpid::Single(vpid) => self.micro.tlb.flush_vpid(vpid, true),
+            Invvpid::All => self.micro.tlb.flush_vpids(),
+            Invvpid::RetainGlobals(vpid) => self.micro.tlb.flush_vpid(vpid, false),
         }
         self.mapping_changed();
     }
@@ -94,42 +94,42 @@ impl Cpu {
     /// Ends non-root mode without an exit, as RESET and INIT do here: the guest's processor is the one that is reset. Who calls
     /// it on its own lets [`Cpu::mode_changed`] follow.
     pub fn abandon_guest(&mut self) {
-        *self.vmx = NonRoot::default();
-        self.level = 0;
-        self.charged_space = None;
-        self.tlb.enter(0, None);
+        *self.arch.vmx = NonRoot::default();
+        self.micro.level = 0;
+        self.micro.charged_space = None;
+        self.micro.tlb.enter(0, None);
         self.mapping_changed();
     }
 
     /// Puts the guest's translations in force on VM entry, the host's on VM exit; [`Self::non_root`] says already which. Without
     /// VPIDs both are VPID 0, and everything of it goes.
     pub(super) fn transition_flush(&mut self) {
-        let under = [self.cr0, self.cr4, self.msr.efer, u64::from(self.pkru), self.msr.pkrs];
-        let controls = &self.vmx.controls;
-        let tagged = if self.vmx.active {
+        let under = [self.arch.cr0, self.arch.cr4, self.arch.msr.efer, u64::from(self.arch.pkru), self.arch.msr.pkrs];
+        let controls = &self.arch.vmx.controls;
+        let tagged = if self.arch.vmx.active {
             let vpid = if controls.secondary(secondary::VPID) { controls.vpid } else { 0 };
             let eptp = controls.secondary(secondary::EPT).then_some(controls.eptp);
-            self.vmx.ept = eptp.is_some();
-            self.tlb.enter(vpid, eptp);
+            self.arch.vmx.ept = eptp.is_some();
+            self.micro.tlb.enter(vpid, eptp);
             vpid != 0
         } else {
-            let tagged = self.tlb.context().vpid_tagged();
+            let tagged = self.micro.tlb.context().vpid_tagged();
             if !tagged {
-                self.tlb.flush_all();
+                self.micro.tlb.flush_all();
             }
-            self.vmx.ept = false;
-            self.tlb.enter(0, None);
+            self.arch.vmx.ept = false;
+            self.micro.tlb.enter(0, None);
             tagged
         };
         if !tagged {
-            self.tlb.flush_all();
+            self.micro.tlb.flush_all();
         }
         // What the fast paths know of a VPID also depends on these registers, which the hypervisor may have changed.
-        if tagged && (!self.vmx.active || self.vmx.left_under == under) {
+        if tagged && (!self.arch.vmx.active || self.arch.vmx.left_under == under) {
             self.space_changed(None);
         } else {
             self.mapping_changed();
         }
-        self.vmx.left_under = under;
+        self.arch.vmx.left_under = under;
     }
 }

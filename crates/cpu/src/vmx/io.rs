@@ -1,19 +1,12 @@
 //! Ports: which accesses exit.
 
-use super::controls::{IoBitmap, primary};
-use super::information::reason;
+use super::controls::IoBitmap;
 use crate::fault::Exec;
 use crate::op::{Op, SEG_FLAT, address_mask};
-use crate::state::{Cpu, reg, seg};
-
-/// Exit qualification of I/O instructions (SDM vol. 3, table 27-5).
-pub(crate) mod qualification {
-    pub const IN: u64 = 1 << 3;
-    pub const STRING: u64 = 1 << 4;
-    pub const REP: u64 = 1 << 5;
-    pub const IMMEDIATE: u64 = 1 << 6;
-    pub const PORT_SHIFT: u32 = 16;
-}
+use crate::state::Cpu;
+use x86::vmx::qualification::io as qualification;
+use x86::vmx::{primary, reason};
+use x86::{reg, seg};
 
 /// Whether the bitmap has one of the `size` ports from `port`, or they go on beyond the last port.
 fn in_bitmap(bitmap: &IoBitmap, port: u16, size: u8) -> bool {
@@ -26,7 +19,7 @@ fn in_bitmap(bitmap: &IoBitmap, port: u16, size: u8) -> bool {
 
 impl Cpu {
     fn port_exits(&self, port: u16, size: u8) -> bool {
-        let controls = &self.vmx.controls;
+        let controls = &self.arch.vmx.controls;
         if !controls.primary(primary::IO_BITMAPS) {
             return controls.primary(primary::UNCONDITIONAL_IO);
         }
@@ -36,7 +29,7 @@ impl Cpu {
     /// IN and OUT, after the permission check. `kind` is the part of the qualification that the instruction knows.
     #[inline(always)]
     pub(crate) fn port_exit(&mut self, port: u16, size: u8, kind: u64) -> Exec {
-        if self.vmx.active { self.guest_port(port, size, kind) } else { Ok(()) }
+        if self.arch.vmx.active { self.guest_port(port, size, kind) } else { Ok(()) }
     }
 
     #[cold]
@@ -44,14 +37,15 @@ impl Cpu {
         if !self.port_exits(port, size) {
             return Ok(());
         }
-        let qualification = u64::from(port) << qualification::PORT_SHIFT | kind | u64::from(size.wrapping_sub(1) & 7);
+        let qualification =
+            u64::from(port) << qualification::PORT_SHIFT | kind | u64::from(size.wrapping_sub(1)) & qualification::SIZE;
         Err(self.exit_fault(reason::IO, qualification))
     }
 
     /// INS (`IN` in `kind`) and OUTS likewise.
     #[inline(always)]
     pub(crate) fn port_string_exit(&mut self, op: &Op, kind: u64) -> Exec {
-        if self.vmx.active { self.guest_port_string(op, kind) } else { Ok(()) }
+        if self.arch.vmx.active { self.guest_port_string(op, kind) } else { Ok(()) }
     }
 
     #[cold]
@@ -64,12 +58,12 @@ impl Cpu {
             let (index, segment) = if input { (reg::RDI, seg::ES) } else { (reg::RSI, op.seg) };
             let offset = self.reg(index) & address_mask(op.asize);
             // 64-bit code has segments with bases only where it overrides them.
-            let flat = segment >= SEG_FLAT || (input && self.long64);
-            let base = if flat { 0 } else { self.seg[usize::from(segment)].base };
+            let flat = segment >= SEG_FLAT || (input && self.engine.long64);
+            let base = if flat { 0 } else { self.arch.seg[usize::from(segment)].base };
             let linear = base.wrapping_add(offset);
-            self.vm_exit.guest_linear = if self.long64 { linear } else { linear & 0xffff_ffff };
+            self.arch.vm_exit.guest_linear = if self.engine.long64 { linear } else { linear & 0xffff_ffff };
             let segment = if segment >= SEG_FLAT { seg::DS } else { segment };
-            self.vm_exit.instruction_information =
+            self.arch.vm_exit.instruction_information =
                 super::instructions::address_size(op.asize) | u32::from(segment) << 15;
         })
     }

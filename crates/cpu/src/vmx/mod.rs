@@ -23,7 +23,7 @@ mod events;
 mod information;
 pub(crate) mod instructions;
 mod invalidate;
-pub(crate) mod io;
+mod io;
 mod msr;
 mod registers;
 #[cfg(test)]
@@ -33,19 +33,17 @@ mod transition;
 #[cfg(test)]
 mod tests;
 
-pub use controls::{
-    Controls, IoBitmap, MsrBitmap, activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary,
-    secondary,
-};
+pub use controls::{Controls, IoBitmap, MsrBitmap};
 pub use emulate::{Accesses, DeviceAccess, Emulating, Emulation, GuestPhysical, GuestView, Outcome, Stretch};
 pub(crate) use ept::{Placed, Purpose};
 pub use events::Delivering;
-pub use information::{VmExit, reason};
+pub use information::VmExit;
 pub use instructions::Pauses;
 pub use invalidate::{Flush, Invept, Invvpid};
 pub use transition::EntryFailure;
 
 use ledger::Ticks;
+use x86::vmx::primary;
 
 /// The VMX-preemption timer counts down at the rate of the time-stamp counter divided by two to this power.
 pub const PREEMPTION_TIMER_SHIFT: u32 = 5;
@@ -68,11 +66,9 @@ pub struct NonRoot {
     pub visible: Option<GuestView>,
     /// Registers that translation depends on, as the last transition found them: CR0, CR4, EFER, PKRU, PKRS.
     pub left_under: [u64; 5],
-    /// The emulation that is under way, in root mode.
-    pub emulation: Option<Box<Emulating>>,
     /// An exit because of the monitor trap flag comes next.
     pub trap_pending: bool,
-    /// Blocking by STI or MOV SS under which the running instruction was started ([`crate::state::attention`]).
+    /// Blocking by STI or MOV SS under which the running instruction was started ([`crate::arch::attention`]).
     pub shadow: u32,
     /// The software interrupt whose delivery met the exception in [`crate::Cpu::fault`].
     pub delivering: Option<Delivering>,
@@ -105,7 +101,6 @@ impl Default for NonRoot {
             pauses: Pauses::default(),
             visible: None,
             left_under: [0; 5],
-            emulation: None,
         }
     }
 }

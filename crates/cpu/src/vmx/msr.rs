@@ -1,20 +1,13 @@
 //! RDMSR and WRMSR: which registers exit.
 
-use super::controls::primary;
-use super::information::reason;
 use crate::fault::Exec;
 use crate::state::Cpu;
-
-/// Bytes of one of the four parts of the bitmap: reads and writes of low registers, then of high ones.
-const PART: usize = 1024;
-/// First of the high registers.
-const HIGH: u32 = 0xc000_0000;
-/// Registers in a range.
-const RANGE: u32 = 0x2000;
+use x86::msr::{BITMAP_HIGH as HIGH, BITMAP_PART as PART, BITMAP_REGISTERS as RANGE};
+use x86::vmx::{primary, reason};
 
 impl Cpu {
     fn msr_exits(&self, index: u32, write: bool) -> bool {
-        let controls = &self.vmx.controls;
+        let controls = &self.arch.vmx.controls;
         let Some(bitmap) = controls.msr_bitmap.as_ref().filter(|_| controls.primary(primary::MSR_BITMAPS)) else {
             return true;
         };
@@ -30,7 +23,7 @@ impl Cpu {
     /// RDMSR or WRMSR, after the privilege check.
     #[inline(always)]
     pub(crate) fn msr_exit(&mut self, index: u32, write: bool) -> Exec {
-        if self.vmx.active { self.guest_msr(index, write) } else { Ok(()) }
+        if self.arch.vmx.active { self.guest_msr(index, write) } else { Ok(()) }
     }
 
     #[cold]

@@ -1,20 +1,12 @@
 //! Control registers in non-root mode: masks and shadows, what exits, and what a write that does not exit does.
 
-use super::controls::{Controls, primary, secondary};
-use super::information::reason;
+use super::controls::Controls;
 use crate::fault::Exec;
 use crate::op::Op;
-use crate::state::{Cpu, bits::*};
-
-/// Exit qualification of control-register accesses (SDM vol. 3, table 27-3).
-mod qualification {
-    pub const FROM: u64 = 1 << 4;
-    pub const CLTS: u64 = 2 << 4;
-    pub const LMSW: u64 = 3 << 4;
-    pub const LMSW_MEMORY: u64 = 1 << 6;
-    pub const REGISTER_SHIFT: u32 = 8;
-    pub const SOURCE_SHIFT: u32 = 16;
-}
+use crate::state::Cpu;
+use x86::control::*;
+use x86::vmx::qualification::control_register as qualification;
+use x86::vmx::{primary, reason, secondary};
 
 /// Bits of CR0 that LMSW can reach.
 const LMSW_BITS: u64 = CR0_PE | CR0_MP | CR0_EM | CR0_TS;
@@ -34,20 +26,20 @@ fn shadowed(register: u64, mask: u64, shadow: u64) -> u64 {
 impl Cpu {
     /// CR0 as MOV and SMSW read it.
     pub fn cr0_read(&self) -> u64 {
-        let c = &self.vmx.controls;
-        if self.vmx.active { shadowed(self.cr0, c.cr0_mask, c.cr0_shadow) } else { self.cr0 }
+        let c = &self.arch.vmx.controls;
+        if self.arch.vmx.active { shadowed(self.arch.cr0, c.cr0_mask, c.cr0_shadow) } else { self.arch.cr0 }
     }
 
     /// CR4 as MOV reads it.
     pub fn cr4_read(&self) -> u64 {
-        let c = &self.vmx.controls;
-        if self.vmx.active { shadowed(self.cr4, c.cr4_mask, c.cr4_shadow) } else { self.cr4 }
+        let c = &self.arch.vmx.controls;
+        if self.arch.vmx.active { shadowed(self.arch.cr4, c.cr4_mask, c.cr4_shadow) } else { self.arch.cr4 }
     }
 
     /// MOV from a control register, after the privilege check.
     #[inline(always)]
     pub(crate) fn control_read_exit(&mut self, op: &Op) -> Exec {
-        if !self.vmx.active {
+        if !self.arch.vmx.active {
             return Ok(());
         }
         let control = match op.r1 {
@@ -55,7 +47,7 @@ impl Cpu {
             8 => primary::CR8_STORE,
             _ => return Ok(()),
         };
-        if !self.vmx.controls.primary(control) {
+        if !self.arch.vmx.controls.primary(control) {
             return Ok(());
         }
         let register = u64::from(op.r0) << qualification::REGISTER_SHIFT;
@@ -65,15 +57,15 @@ impl Cpu {
     /// MOV to a control register, after the privilege check: what is really written.
     #[inline(always)]
     pub(crate) fn control_write(&mut self, op: &Op, value: u64) -> Exec<u64> {
-        if self.vmx.active { self.guest_control_write(op, value) } else { Ok(value) }
+        if self.arch.vmx.active { self.guest_control_write(op, value) } else { Ok(value) }
     }
 
     #[cold]
     fn guest_control_write(&mut self, op: &Op, value: u64) -> Exec<u64> {
-        let c = &self.vmx.controls;
+        let c = &self.arch.vmx.controls;
         let (exits, merged) = match op.r0 {
-            0 => ((value ^ c.cr0_shadow) & c.cr0_mask != 0, shadowed(value, c.cr0_mask, self.cr0)),
-            4 => ((value ^ c.cr4_shadow) & c.cr4_mask != 0, shadowed(value, c.cr4_mask, self.cr4)),
+            0 => ((value ^ c.cr0_shadow) & c.cr0_mask != 0, shadowed(value, c.cr0_mask, self.arch.cr0)),
+            4 => ((value ^ c.cr4_shadow) & c.cr4_mask != 0, shadowed(value, c.cr4_mask, self.arch.cr4)),
             3 => {
                 let targets = &c.cr3_targets[..(c.cr3_target_count as usize).min(c.cr3_targets.len())];
                 (c.primary(primary::CR3_LOAD) && !targets.contains(&value), value)
@@ -90,13 +82,13 @@ impl Cpu {
 
     /// Follows a MOV of a CR3-target value to CR3: the address space that is charged from now on.
     pub(crate) fn target_loaded(&mut self, value: u64) {
-        let c = &self.vmx.controls;
-        if !self.vmx.active || !c.primary(primary::CR3_LOAD) {
+        let c = &self.arch.vmx.controls;
+        if !self.arch.vmx.active || !c.primary(primary::CR3_LOAD) {
             return;
         }
         let counted = c.cr3_targets.iter().zip(&c.target_spaces).take(c.cr3_target_count as usize);
         if let Some((_, Some(space))) = counted.into_iter().find(|(target, _)| **target == value) {
-            self.charged_space = Some(*space);
+            self.micro.charged_space = Some(*space);
             self.origin_changed();
         }
     }
@@ -104,7 +96,7 @@ impl Cpu {
     /// LMSW, after the privilege check and the read of its operand: what is written to CR0. `linear` is where a memory operand
     /// lies.
     pub(crate) fn guest_lmsw(&mut self, value: u16, linear: Option<u64>) -> Exec<u64> {
-        let c = &self.vmx.controls;
+        let c = &self.arch.vmx.controls;
         let source = u64::from(value);
         // LMSW sets PE but never clears it.
         let differs = ((source ^ c.cr0_shadow) & (LMSW_BITS & !CR0_PE)) | (source & !c.cr0_shadow & CR0_PE);
@@ -114,16 +106,16 @@ impl Cpu {
                 reason::CONTROL_REGISTER,
                 qualification::LMSW | memory | source << qualification::SOURCE_SHIFT,
             );
-            self.vm_exit.guest_linear = linear.unwrap_or(0);
+            self.arch.vm_exit.guest_linear = linear.unwrap_or(0);
             return Err(fault);
         }
         let own = LMSW_BITS & !c.cr0_mask;
-        Ok((self.cr0 & !(own & !CR0_PE)) | (source & own))
+        Ok((self.arch.cr0 & !(own & !CR0_PE)) | (source & own))
     }
 
     /// CLTS, after the privilege check: whether it clears the flag.
     pub(crate) fn guest_clts(&mut self) -> Exec<bool> {
-        let c = &self.vmx.controls;
+        let c = &self.arch.vmx.controls;
         if c.cr0_mask & CR0_TS == 0 {
             return Ok(true);
         }
@@ -136,7 +128,7 @@ impl Cpu {
     /// MOV to or from a debug register. This exit has priority even over faults because of privilege and CR4.DE.
     #[inline(always)]
     pub(crate) fn debug_register_exit(&mut self, number: u8, general: u8, from: bool) -> Exec {
-        if self.vmx.active && self.vmx.controls.primary(primary::MOV_DR) {
+        if self.arch.vmx.active && self.arch.vmx.controls.primary(primary::MOV_DR) {
             let direction = if from { qualification::FROM } else { 0 };
             let register = u64::from(general) << qualification::REGISTER_SHIFT;
             return Err(self.exit_fault(reason::MOV_DR, u64::from(number & 7) | direction | register));

@@ -1,13 +1,14 @@
 //! Translations tagged with VPID, EPT pointer and PCID: which stay, which go, and what the fast paths make of it.
 
-use super::information::reason;
-use super::{Controls, Flush, Invept, Invvpid, entry, primary, secondary};
+use super::{Controls, Flush, Invept, Invvpid};
 use crate::Exit;
-use crate::fault::{Cause, vector};
+use crate::fault::Cause;
 use crate::op::SEG_FLAT;
-use crate::state::bits::*;
 use crate::testing::{CODE, DATA, Machine};
 use iced_x86::code_asm::*;
+use x86::control::*;
+use x86::vector;
+use x86::vmx::{entry, primary, reason, secondary};
 
 /// The guest's page table for the two megabytes of DATA, one for its GiB, and three pages with different contents.
 const TABLE: u64 = 0x4000;
@@ -32,8 +33,8 @@ impl Guest {
     /// A 64-bit guest with EPT that maps everything to itself, and a VPID unless that is 0.
     fn new(vpid: u16) -> Self {
         let mut m = Machine::long64(0);
-        m.cpu.cr4 |= CR4_VMXE;
-        let ram = m.cpu.ram.clone();
+        m.cpu.arch.cr4 |= CR4_VMXE;
+        let ram = m.cpu.wiring.ram.clone();
         ram.write(DIRECTORY + 8 * (DATA >> 21), TABLE | 0x27);
         for (i, page) in PAGES.iter().enumerate() {
             ram.write(*page, i as u64 + 1);
@@ -71,7 +72,7 @@ impl Guest {
     /// Leaves, lets the host do something, and enters again.
     fn host(&mut self, what: impl FnOnce(&mut Self)) {
         self.m.cpu.exit_fault(reason::VMCALL, 0);
-        self.m.cpu.fault = Cause::None;
+        self.m.cpu.engine.fault = Cause::None;
         self.m.cpu.leave_guest();
         what(self);
         self.enter();
@@ -84,18 +85,18 @@ impl Guest {
 
     /// Maps page `n` of DATA to one of the pages, in the guest's table.
     fn map(&self, n: u64, page: usize, flags: u64) {
-        self.m.cpu.ram.write(TABLE + 8 * n, PAGES[page] | 0x67 | flags);
+        self.m.cpu.wiring.ram.write(TABLE + 8 * n, PAGES[page] | 0x67 | flags);
     }
 
     /// Puts another page where the guest has page `from`, in an EPT.
     fn back(&self, ept: usize, from: usize, to: usize, flags: u64) {
         let at = EPT[ept] + 0x3000 + 8 * (PAGES[from] >> 12 & 0x1ff);
-        self.m.cpu.ram.write(at, PAGES[to] | flags);
+        self.m.cpu.wiring.ram.write(at, PAGES[to] | flags);
     }
 
     /// The EPT entry of a page.
     fn backing(&self, ept: usize, page: usize) -> u64 {
-        self.m.cpu.ram.read(EPT[ept] + 0x3000 + 8 * (PAGES[page] >> 12 & 0x1ff)).expect("RAM")
+        self.m.cpu.wiring.ram.read(EPT[ept] + 0x3000 + 8 * (PAGES[page] >> 12 & 0x1ff)).expect("RAM")
     }
 }
 
@@ -211,7 +212,7 @@ fn invept_does_what_its_type_says() {
 #[test]
 fn pcids_are_apart_within_a_vpid() {
     let mut g = Guest::new(1);
-    g.m.cpu.cr4 |= CR4_PCIDE;
+    g.m.cpu.arch.cr4 |= CR4_PCIDE;
     g.m.cpu.mapping_changed();
     assert_eq!(g.read(0), 1);
     g.map(0, 1, 0);
@@ -245,7 +246,7 @@ fn more_vpids_and_pointers_than_are_told_apart_do_no_harm() {
     for i in 0..600u64 {
         // Roots with the same first entry.
         let root = 0x70_0000 + (i << 12);
-        g.m.cpu.ram.write(root, (EPT[0] + 0x1000) | 7);
+        g.m.cpu.wiring.ram.write(root, (EPT[0] + 0x1000) | 7);
         g.map(0, i as usize % 3, 0);
         g.host(|g| g.controls.eptp = root | 3 << 3 | 6);
         assert_eq!(g.read(0), i % 3 + 1);
@@ -255,15 +256,15 @@ fn more_vpids_and_pointers_than_are_told_apart_do_no_harm() {
 #[test]
 fn registers_that_the_host_changes_count_at_once() {
     let mut g = Guest::new(1);
-    g.m.cpu.ram.write(TABLE, PAGES[0] | 0x65);
-    g.m.cpu.cr0 &= !CR0_WP;
+    g.m.cpu.wiring.ram.write(TABLE, PAGES[0] | 0x65);
+    g.m.cpu.arch.cr0 &= !CR0_WP;
     g.m.cpu.mapping_changed();
     for _ in 0..2 {
         g.m.cpu.write_linear::<u64>(DATA, SEG_FLAT, 9).expect("CR0.WP is clear");
     }
-    g.host(|g| g.m.cpu.cr0 |= CR0_WP);
+    g.host(|g| g.m.cpu.arch.cr0 |= CR0_WP);
     assert!(g.m.cpu.write_linear::<u64>(DATA, SEG_FLAT, 9).is_err());
-    assert_eq!(g.m.cpu.fault, Cause::Exception(vector::PF, Some(3)));
+    assert_eq!(g.m.cpu.engine.fault, Cause::Exception(vector::PF, Some(3)));
 }
 
 #[test]
@@ -276,12 +277,12 @@ fn ept_permissions_and_dirty_flags_hold_on_the_fast_path() {
     for _ in 0..2 {
         assert_eq!(g.read(0), 1);
         assert!(g.m.cpu.write_linear::<u64>(DATA + 8, SEG_FLAT, 5).is_err());
-        assert_eq!(g.m.cpu.fault, Cause::VmExit);
-        let exit = g.m.cpu.vm_exit;
+        assert_eq!(g.m.cpu.engine.fault, Cause::VmExit);
+        let exit = g.m.cpu.arch.vm_exit;
         // A write, to a page that may be read and fetched, at the end of a linear address's translation.
         assert_eq!((exit.reason, exit.qualification), (reason::EPT_VIOLATION, 2 | 5 << 3 | 3 << 7));
         assert_eq!((exit.guest_linear, exit.guest_physical), (DATA + 8, PAGES[0] + 8));
-        g.m.cpu.fault = Cause::None;
+        g.m.cpu.engine.fault = Cause::None;
     }
     assert_eq!(g.backing(0, 0) & 0x300, 0x100);
     g.back(0, 0, 0, ALL | 0x100);
@@ -289,7 +290,7 @@ fn ept_permissions_and_dirty_flags_hold_on_the_fast_path() {
     assert_eq!(g.backing(0, 0) & 0x300, 0x100);
     for i in 0..2 {
         g.m.cpu.write_linear::<u64>(DATA + 8, SEG_FLAT, 5 + i).expect("writable now");
-        assert_eq!(g.m.cpu.ram.read::<u64>(PAGES[0] + 8), Some(5 + i));
+        assert_eq!(g.m.cpu.wiring.ram.read::<u64>(PAGES[0] + 8), Some(5 + i));
     }
     assert_eq!(g.backing(0, 0) & 0x300, 0x300);
     // Cleared and invalidated (dirty logging), it is set by the next write.
@@ -310,27 +311,27 @@ fn violations_of_instructions_leave_the_guest_on_them() {
         a.hlt()
     });
     assert_eq!(g.m.run(1 << 30), Exit::Vm);
-    let exit = g.m.cpu.vm_exit;
+    let exit = g.m.cpu.arch.vm_exit;
     assert_eq!((exit.reason, exit.qualification), (reason::EPT_VIOLATION, 1 | 4 << 3 | 3 << 7));
-    assert_eq!((exit.guest_physical, g.m.cpu.rip), (PAGES[0] + 0x10, CODE));
+    assert_eq!((exit.guest_physical, g.m.cpu.arch.rip), (PAGES[0] + 0x10, CODE));
     g.back(0, 0, 0, ALL);
     g.enter();
     assert_eq!(g.m.run(1 << 30), Exit::Vm);
-    assert_eq!(g.m.cpu.vm_exit.reason, reason::HLT);
+    assert_eq!(g.m.cpu.arch.vm_exit.reason, reason::HLT);
 
     // Execute-only works, no-execute exits.
-    g.m.cpu.ram.write(PAGES[0] + 0x10, 0xf4u8);
-    g.m.cpu.rip = DATA + 0x10;
+    g.m.cpu.wiring.ram.write(PAGES[0] + 0x10, 0xf4u8);
+    g.m.cpu.arch.rip = DATA + 0x10;
     g.back(0, 0, 0, 4 | 0x30);
     g.m.cpu.invept(Invept::Global);
     g.enter();
     assert_eq!(g.m.run(1 << 30), Exit::Vm);
-    assert_eq!((g.m.cpu.vm_exit.reason, g.m.cpu.rip), (reason::HLT, DATA + 0x10));
+    assert_eq!((g.m.cpu.arch.vm_exit.reason, g.m.cpu.arch.rip), (reason::HLT, DATA + 0x10));
     g.back(0, 0, 0, 3 | 0x30);
     g.m.cpu.invept(Invept::Global);
     g.enter();
     assert_eq!(g.m.run(1 << 30), Exit::Vm);
-    let exit = g.m.cpu.vm_exit;
+    let exit = g.m.cpu.arch.vm_exit;
     assert_eq!((exit.reason, exit.qualification), (reason::EPT_VIOLATION, 4 | 3 << 3 | 3 << 7));
     assert_eq!((exit.guest_linear, exit.guest_physical), (DATA + 0x10, PAGES[0] + 0x10));
 }
@@ -339,33 +340,33 @@ fn violations_of_instructions_leave_the_guest_on_them() {
 fn the_guests_tables_are_behind_ept_too() {
     let mut g = Guest::new(1);
     // The directory's page may only be read: setting its accessed flag is a violation, and reading it is not.
-    g.m.cpu.ram.write(DIRECTORY + 8 * (DATA >> 21), TABLE | 7);
+    g.m.cpu.wiring.ram.write(DIRECTORY + 8 * (DATA >> 21), TABLE | 7);
     let at = EPT[0] + 0x2000;
-    g.m.cpu.ram.write(at, LARGE | ALL & !2);
+    g.m.cpu.wiring.ram.write(at, LARGE | ALL & !2);
     assert!(g.m.cpu.read_linear::<u64>(DATA, SEG_FLAT).is_err());
-    let exit = g.m.cpu.vm_exit;
+    let exit = g.m.cpu.arch.vm_exit;
     assert_eq!((exit.reason, exit.qualification), (reason::EPT_VIOLATION, 3 | 5 << 3 | 1 << 7));
     assert_eq!((exit.guest_linear, exit.guest_physical), (DATA, DIRECTORY + 8 * (DATA >> 21)));
-    g.m.cpu.fault = Cause::None;
-    g.m.cpu.ram.write(at, LARGE | ALL);
+    g.m.cpu.engine.fault = Cause::None;
+    g.m.cpu.wiring.ram.write(at, LARGE | ALL);
     assert_eq!(g.read(0), 1);
-    assert_eq!(g.m.cpu.ram.read::<u64>(DIRECTORY + 8 * (DATA >> 21)), Some(TABLE | 0x27));
+    assert_eq!(g.m.cpu.wiring.ram.read::<u64>(DIRECTORY + 8 * (DATA >> 21)), Some(TABLE | 0x27));
     assert_eq!(g.m.cpu.look_up(DATA + 0x123), Some(PAGES[0] + 0x123));
 }
 
 #[test]
 fn pdptes_are_loaded_through_ept() {
     let mut g = Guest::new(1);
-    g.m.cpu.msr.efer = 0;
-    g.m.cpu.cr0 |= CR0_PG;
+    g.m.cpu.arch.msr.efer = 0;
+    g.m.cpu.arch.cr0 |= CR0_PG;
     g.m.cpu.mode_changed();
-    g.m.cpu.ram.write(PAGES[1] + 0x20, 0x4001u64);
+    g.m.cpu.wiring.ram.write(PAGES[1] + 0x20, 0x4001u64);
     g.back(0, 0, 1, ALL);
     g.m.cpu.load_cr3(PAGES[0] + 0x20).expect("readable");
-    assert_eq!(g.m.cpu.pdpte, [0x4001, 0, 0, 0]);
+    assert_eq!(g.m.cpu.arch.pdpte, [0x4001, 0, 0, 0]);
     g.back(0, 0, 1, 4 | 0x30);
     assert!(g.m.cpu.load_cr3(PAGES[0] + 0x20).is_err());
-    let exit = g.m.cpu.vm_exit;
+    let exit = g.m.cpu.arch.vm_exit;
     assert_eq!((exit.reason, exit.qualification), (reason::EPT_VIOLATION, 1 | 4 << 3));
     assert_eq!((exit.guest_physical, exit.guest_linear), (PAGES[0] + 0x20, 0));
 }
@@ -377,12 +378,12 @@ fn looks_from_outside_use_what_the_guest_sees() {
     let view = super::GuestView::of(&g.m.cpu);
     g.host(|g| {
         // As under shadow paging: the real CR3 is another.
-        g.m.cpu.cr3 = 0x7000;
+        g.m.cpu.arch.cr3 = 0x7000;
         assert_eq!(g.m.cpu.look_up(DATA), None);
-        g.m.cpu.vmx.visible = Some(view);
+        g.m.cpu.arch.vmx.visible = Some(view);
         assert_eq!(g.m.cpu.look_up(DATA + 5), Some(PAGES[1] + 5));
         assert_eq!(g.m.cpu.look_up_in(&super::GuestView { cr3: 0x7000, ..view }, DATA), None);
-        g.m.cpu.cr3 = view.cr3;
+        g.m.cpu.arch.cr3 = view.cr3;
     });
 }
 
@@ -391,7 +392,7 @@ fn a_reset_ends_non_root_mode() {
     let mut g = Guest::new(1);
     assert_eq!(g.read(0), 1);
     g.m.cpu.reset(true);
-    assert!(!g.m.cpu.non_root() && !g.m.cpu.vmx.ept && g.m.cpu.level == 0);
+    assert!(!g.m.cpu.non_root() && !g.m.cpu.arch.vmx.ept && g.m.cpu.micro.level == 0);
     // Physical addresses are the machine's own again.
     g.back(0, 0, 2, ALL);
     assert_eq!(g.m.cpu.read_linear::<u64>(PAGES[0], SEG_FLAT), Ok(1));

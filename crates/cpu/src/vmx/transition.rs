@@ -1,12 +1,14 @@
 //! VM entry and exit: between root and non-root mode.
 
 use super::PREEMPTION_TIMER_SHIFT;
-use super::controls::{Controls, activity, entry, exit, interruptibility, interruption, pending_debug, pin, secondary};
-use super::information::{VmExit, reason};
+use super::controls::Controls;
+use super::information::VmExit;
+use crate::arch::attention;
 use crate::fault::{Cause, Fault};
-use crate::flags;
-use crate::state::{Cpu, attention, rights, seg};
+use crate::state::Cpu;
 use ledger::{Family, Kind, TICKS_PER_CYCLE, Ticks};
+use x86::vmx::{activity, entry, exit, interruptibility, interruption, pending_debug, pin, reason, secondary};
+use x86::{flags, rights, seg};
 
 /// Interruptibility, and what [`Cpu::attention`] has for it.
 const BLOCKING: [(u32, u32); 2] =
@@ -35,41 +37,42 @@ impl Cpu {
     /// Whether the processor is in VMX non-root mode.
     #[inline(always)]
     pub fn non_root(&self) -> bool {
-        self.vmx.active
+        self.arch.vmx.active
     }
 
     /// The controls of the last VM entry; what exits left in them.
     pub fn controls(&self) -> &Controls {
-        &self.vmx.controls
+        &self.arch.vmx.controls
     }
 
     /// The controls, to change between an exit and [`Cpu::vm_reentry`].
     pub fn controls_mut(&mut self) -> &mut Controls {
-        &mut self.vmx.controls
+        &mut self.arch.vmx.controls
     }
 
     /// VM entry with these controls, into the guest whose registers the processor's fields hold.
     pub fn vm_entry(&mut self, controls: Controls) -> Result<(), EntryFailure> {
-        self.vmx.controls = controls;
+        self.arch.vmx.controls = controls;
         self.vm_reentry()
     }
 
     /// VM entry with the controls as they are.
     pub fn vm_reentry(&mut self) -> Result<(), EntryFailure> {
-        if self.vmx.active {
+        if self.arch.vmx.active {
             return Err(EntryFailure::Control("the processor is in non-root mode already"));
         }
         // An exit that nobody asked about any more.
-        self.attention &= !attention::VM_EXIT;
-        self.check_controls(&self.vmx.controls).map_err(EntryFailure::Control)?;
+        self.arch.attention &= !attention::VM_EXIT;
+        self.check_controls(&self.arch.vmx.controls).map_err(EntryFailure::Control)?;
         self.charge_host_kind(Kind::new(Family::VmEntry, 0), 1);
-        if let Err(check) = self.check_guest(&self.vmx.controls).and_then(|()| self.load_guest_pdptes()) {
-            self.vm_exit = VmExit { reason: reason::INVALID_GUEST_STATE | reason::ENTRY_FAILURE, ..VmExit::default() };
+        if let Err(check) = self.check_guest(&self.arch.vmx.controls).and_then(|()| self.load_guest_pdptes()) {
+            self.arch.vm_exit =
+                VmExit { reason: reason::INVALID_GUEST_STATE | reason::ENTRY_FAILURE, ..VmExit::default() };
             self.charge_host_kind(Kind::new(Family::VmExit, reason::INVALID_GUEST_STATE), 1);
             return Err(EntryFailure::GuestState(check));
         }
-        self.vmx.active = true;
-        self.level = 1;
+        self.arch.vmx.active = true;
+        self.micro.level = 1;
         self.transition_flush();
         self.enter_guest_state();
         self.mode_changed();
@@ -79,33 +82,34 @@ impl Cpu {
 
     /// Without EPT an entry loads the PDPTEs from memory.
     fn load_guest_pdptes(&mut self) -> Result<(), &'static str> {
-        if !self.pae_paging() || self.vmx.controls.secondary(secondary::EPT) {
+        if !self.pae_paging() || self.arch.vmx.controls.secondary(secondary::EPT) {
             return Ok(());
         }
-        self.load_pdptes(self.cr3).map_err(|_| {
-            self.fault = Cause::None;
+        self.load_pdptes(self.arch.cr3).map_err(|_| {
+            self.engine.fault = Cause::None;
             "reserved bits of a PDPTE in memory"
         })
     }
 
     /// Takes over the guest state that is not in registers.
     fn enter_guest_state(&mut self) {
-        let vectoring = self.vmx.controls.injects();
-        let controls = &self.vmx.controls;
+        let vectoring = self.arch.vmx.controls.injects();
+        let controls = &self.arch.vmx.controls;
         let blocking = controls.interruptibility;
         let pending = controls.pending_debug;
         let timer = controls.pin & pin::PREEMPTION_TIMER != 0;
         let wait = Ticks::from(controls.preemption_timer) << PREEMPTION_TIMER_SHIFT;
-        self.vmx.timer_at = if timer { self.clock.saturating_add(wait * TICKS_PER_CYCLE) } else { Ticks::MAX };
-        self.vmx.halted = self.vmx.controls.activity == activity::HLT && !vectoring;
-        self.vmx.trap_pending = false;
-        self.vmx.delivering = None;
-        self.vmx.nmi_unblocked = false;
-        self.nmi_blocked = blocking & interruptibility::NMI != 0;
-        self.single_step = false;
-        self.pending_dr6 = 0;
-        self.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW | attention::DEBUG | attention::HALT);
-        let stepping = self.flags & (flags::TF | flags::RF) != 0 || self.instruction_breakpoints_enabled();
+        self.arch.vmx.timer_at =
+            if timer { self.micro.clock.saturating_add(wait * TICKS_PER_CYCLE) } else { Ticks::MAX };
+        self.arch.vmx.halted = self.arch.vmx.controls.activity == activity::HLT && !vectoring;
+        self.arch.vmx.trap_pending = false;
+        self.arch.vmx.delivering = None;
+        self.arch.vmx.nmi_unblocked = false;
+        self.arch.nmi_blocked = blocking & interruptibility::NMI != 0;
+        self.arch.single_step = false;
+        self.arch.pending_dr6 = 0;
+        self.arch.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW | attention::DEBUG | attention::HALT);
+        let stepping = self.arch.flags & (flags::TF | flags::RF) != 0 || self.instruction_breakpoints_enabled();
         if stepping {
             self.attend(attention::STEP);
         }
@@ -117,8 +121,8 @@ impl Cpu {
                 self.attend(shadow);
             }
         }
-        self.pending_dr6 = pending & (pending_debug::BREAKPOINTS | pending_debug::BS);
-        if self.pending_dr6 != 0 {
+        self.arch.pending_dr6 = pending & (pending_debug::BREAKPOINTS | pending_debug::BS);
+        if self.arch.pending_dr6 != 0 {
             self.attend(attention::DEBUG);
         }
     }
@@ -127,19 +131,20 @@ impl Cpu {
     /// [`Cpu::vm_exit`] are the caller's to fill after this.
     #[cold]
     pub fn exit_fault(&mut self, reason: u32, qualification: u64) -> Fault {
-        self.vm_exit = VmExit { reason, qualification, instruction_length: u32::from(self.ilen), ..VmExit::default() };
-        self.fault = Cause::VmExit;
+        self.arch.vm_exit =
+            VmExit { reason, qualification, instruction_length: u32::from(self.engine.ilen), ..VmExit::default() };
+        self.engine.fault = Cause::VmExit;
         Fault
     }
 
     /// Leaves non-root mode with [`Cpu::vm_exit`] as it is, RIP where it is to be; [`Cpu::run`] returns at once.
     #[cold]
     pub(crate) fn leave_guest(&mut self) {
-        self.ilen = 0;
-        self.charge_host_kind(Kind::new(Family::VmExit, self.vm_exit.basic()), 1);
+        self.engine.ilen = 0;
+        self.charge_host_kind(Kind::new(Family::VmExit, self.arch.vm_exit.basic()), 1);
         self.save_guest_state();
-        self.vmx.active = false;
-        self.level = 0;
+        self.arch.vmx.active = false;
+        self.micro.level = 0;
         self.transition_flush();
         self.mode_changed();
         self.attend(attention::VM_EXIT);
@@ -147,19 +152,20 @@ impl Cpu {
 
     /// Gives back the guest state that is not in registers.
     fn save_guest_state(&mut self) {
-        let shadow = self.attention | self.vmx.shadow;
-        let mut blocking = if self.nmi_blocked { interruptibility::NMI } else { 0 };
+        let shadow = self.arch.attention | self.arch.vmx.shadow;
+        let mut blocking = if self.arch.nmi_blocked { interruptibility::NMI } else { 0 };
         for (bit, attended) in BLOCKING {
             blocking |= if shadow & attended != 0 { bit } else { 0 };
         }
         self.show_privilege_level();
         let long = self.long_mode();
-        let left = (self.vmx.timer_at.saturating_sub(self.clock) / TICKS_PER_CYCLE) >> PREEMPTION_TIMER_SHIFT;
-        let halted = std::mem::take(&mut self.vmx.halted);
+        let left =
+            (self.arch.vmx.timer_at.saturating_sub(self.micro.clock) / TICKS_PER_CYCLE) >> PREEMPTION_TIMER_SHIFT;
+        let halted = std::mem::take(&mut self.arch.vmx.halted);
         let debug = self.pending_debug_exceptions(blocking, halted);
-        self.vmx.timer_at = Ticks::MAX;
-        self.vmx.trap_pending = false;
-        let controls = &mut self.vmx.controls;
+        self.arch.vmx.timer_at = Ticks::MAX;
+        self.arch.vmx.trap_pending = false;
+        let controls = &mut self.arch.vmx.controls;
         controls.interruptibility = blocking;
         controls.pending_debug = debug;
         controls.activity = if halted { activity::HLT } else { activity::ACTIVE };
@@ -168,31 +174,31 @@ impl Cpu {
         if controls.pin & pin::PREEMPTION_TIMER != 0 && controls.exit & exit::SAVE_PREEMPTION_TIMER != 0 {
             controls.preemption_timer = u32::try_from(left).unwrap_or(u32::MAX);
         }
-        self.attention &= !GUEST_ATTENTION;
-        self.pending_dr6 = 0;
-        self.single_step = false;
+        self.arch.attention &= !GUEST_ATTENTION;
+        self.arch.pending_dr6 = 0;
+        self.arch.single_step = false;
     }
 
     /// Makes the DPL of SS the current privilege level: a VMCS has no other place for it (SDM vol. 3, 24.4.1). Intel's processors
     /// always have it so. AMD's SYSRET loads the selector of SS alone (APM vol. 3), whose DPL stays that of the kernel; a VMCB has
     /// a field for the level.
     pub(super) fn show_privilege_level(&mut self) {
-        let ss = &mut self.seg[usize::from(seg::SS)];
-        ss.rights = ss.rights & !(3 << rights::DPL_SHIFT) | u32::from(self.cpl) << rights::DPL_SHIFT;
+        let ss = &mut self.arch.seg[usize::from(seg::SS)];
+        ss.rights = ss.rights & !(3 << rights::DPL_SHIFT) | u32::from(self.arch.cpl) << rights::DPL_SHIFT;
     }
 
     /// The debug exceptions that an exit leaves pending: those that it has priority over, or that MOV SS holds back.
     fn pending_debug_exceptions(&self, blocking: u32, halted: bool) -> u64 {
-        let held = blocking & interruptibility::MOV_SS != 0 || self.vm_exit.basic() == reason::MONITOR_TRAP;
+        let held = blocking & interruptibility::MOV_SS != 0 || self.arch.vm_exit.basic() == reason::MONITOR_TRAP;
         let mut pending = 0;
-        if held && self.attention & attention::DEBUG != 0 {
-            pending = self.pending_dr6 & (pending_debug::BREAKPOINTS | pending_debug::BS);
+        if held && self.arch.attention & attention::DEBUG != 0 {
+            pending = self.arch.pending_dr6 & (pending_debug::BREAKPOINTS | pending_debug::BS);
             pending |= if pending & pending_debug::BREAKPOINTS != 0 { pending_debug::ENABLED_BREAKPOINT } else { 0 };
         }
         // What an entry in this state asks for.
         let shadow = interruptibility::STI | interruptibility::MOV_SS;
         if blocking & shadow != 0 || halted {
-            let traced = self.flags & flags::TF != 0;
+            let traced = self.arch.flags & flags::TF != 0;
             pending = (pending & !pending_debug::BS) | if traced { pending_debug::BS } else { 0 };
         }
         pending

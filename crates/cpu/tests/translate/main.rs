@@ -27,7 +27,7 @@ fn compare(tiers: &mut Tiers, seed: u64) -> Result<(), String> {
             tiers.interrupt();
         }
         let exit = tiers.run(1 + random.below(2 * stretch))?;
-        if !matches!(exit, Exit::Deadline | Exit::Bus | Exit::Probe) || tiers.reference().cpu.clock > LONGEST {
+        if !matches!(exit, Exit::Deadline | Exit::Bus | Exit::Probe) || tiers.reference().cpu.micro.clock > LONGEST {
             break;
         }
     }
@@ -74,7 +74,7 @@ fn random_programs_do_the_same_on_both_tiers() {
 fn flat_32_bit_code_is_translated() {
     for mut machine in [Machine::protected32(0), Machine::protected32(3), Machine::compatibility32(3)] {
         machine.cache.tier = Tier::Translator;
-        let at = machine.cpu.rip;
+        let at = machine.cpu.arch.rip;
         // add eax, [esp]; jmp to it
         machine.poke(at, &[0x03, 0x04, 0x24, 0xeb, 0xfb]);
         machine.run(100_000);
@@ -104,9 +104,9 @@ fn everything_may_be_dropped_between_two_blocks() {
     machine.poke(at, &[0xeb, 0x00].repeat(jumps));
     machine.poke(at + 2 * jumps as u64, &[0xf4]);
     for _ in 0..2 {
-        machine.cpu.rip = at;
+        machine.cpu.arch.rip = at;
         assert_eq!(machine.run(u64::MAX / 2), Exit::Halt);
-        assert_eq!(machine.cpu.rip, at + 2 * jumps as u64 + 1);
+        assert_eq!(machine.cpu.arch.rip, at + 2 * jumps as u64 + 1);
     }
 }
 

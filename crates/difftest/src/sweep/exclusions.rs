@@ -2,8 +2,8 @@
 
 use super::Outcome;
 use super::space::{Encoding, Map};
-use cpu::fault::vector;
 use iced_x86::{Instruction, Mnemonic};
+use x86::vector;
 
 /// Why an encoding is not executed, or `None` if it is.
 pub fn not_run(encoding: &Encoding) -> Option<&'static str> {

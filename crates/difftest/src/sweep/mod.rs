@@ -8,15 +8,16 @@ mod exclusions;
 pub mod space;
 
 use crate::emulated::{Emulated, host_cpuid};
-use crate::layout::{ARENA, ARENA_LEN, CODE, PAGE, STACK, SWEEP, writable};
+use crate::layout::{ARENA, ARENA_LEN, CODE, STACK, SWEEP, writable};
 use crate::native::{Native, Trap, Unavailable};
 use crate::state::State;
-use cpu::fault::vector;
 use cpu::model::CpuidEntry;
 use iced_x86::{Code, CpuidFeature, Formatter, GasFormatter, Instruction};
 use serde::{Deserialize, Serialize};
 use space::{AT, DATA, Encoding, Map};
 use std::collections::BTreeMap;
+use x86::page::{PAGE, code};
+use x86::vector;
 
 /// What an instruction leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,8 +199,7 @@ impl Sweeper {
         if interrupted && [CODE, SWEEP].iter().any(|page| (*page..page + PAGE).contains(&before)) {
             return Outcome::Goes(before);
         }
-        const FETCH: u32 = 1 << 4;
-        let fetch = trap.vector == vector::PF && trap.code & FETCH != 0;
+        let fetch = trap.vector == vector::PF && trap.code & code::FETCH != 0;
         if fetch && trap.address == trap.rip && trap.rip != AT {
             return Outcome::Goes(trap.rip);
         }

@@ -5,22 +5,20 @@ use crate::events::vector;
 use crate::failure::Failure;
 use crate::registers::Visible;
 use crate::vcpu::{Context, Step};
-use cpu::state::bits::CR4_PCIDE;
 use ledger::Operation;
-
-/// No flush: bit 63 of what is moved to CR3 while CR4.PCIDE is set.
-const CR3_NO_FLUSH: u64 = 1 << 63;
+use x86::control::{CR3_NO_FLUSH, CR4_PCIDE};
+use x86::vmx::qualification::control_register as qualification;
 
 /// Exit for an access to a control register (SDM vol. 3, table 27-3).
 pub(super) fn access(context: &mut Context) -> Result<Step, Failure> {
-    let qualification = context.qualification();
+    let what = context.qualification();
     context.charge(Operation::ControlRegister, 1);
-    let number = qualification & 0xf;
-    let to = qualification >> 4 & 3 == 0;
+    let number = what & qualification::NUMBER;
+    let to = what & qualification::TYPE == 0;
     let before = context.vcpu.visible;
-    let register = (qualification >> 8 & 0xf) as usize;
-    let given = context.cpu.gpr[register];
-    let given = if context.cpu.long64 { given } else { given & 0xffff_ffff };
+    let register = (what >> qualification::REGISTER_SHIFT & qualification::REGISTER) as usize;
+    let given = context.cpu.arch.gpr[register];
+    let given = if context.cpu.engine.long64 { given } else { given & 0xffff_ffff };
     if number == 8 {
         context.charge_device(Access::ApicRegister);
     }
@@ -34,9 +32,9 @@ pub(super) fn access(context: &mut Context) -> Result<Step, Failure> {
     // A root that was the guest's to load when it looked, and is not any more.
     let meant = context.vcpu.paravirt.cr3.retired(given).filter(|_| context.vcpu.paravirt.state.is_some());
     let value = meant.unwrap_or(given);
-    let kept = std::mem::replace(&mut context.cpu.gpr[register], value);
+    let kept = std::mem::replace(&mut context.cpu.arch.gpr[register], value);
     let step = context.emulate_register_access(before, Some(value));
-    context.cpu.gpr[register] = kept;
+    context.cpu.arch.gpr[register] = kept;
     step
 }
 

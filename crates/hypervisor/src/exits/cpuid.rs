@@ -3,18 +3,18 @@
 use crate::events::vector;
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
-use cpu::state::reg;
 use ledger::Operation;
+use x86::reg;
 
 /// Exit for CPUID.
 pub(super) fn cpuid(context: &mut Context) -> Result<Step, Failure> {
     let cpu = &mut *context.cpu;
     // CPUID faulting (MISC_FEATURES_ENABLES).
-    if cpu.msr.misc_features & 1 != 0 && cpu.cpl != 0 {
+    if cpu.arch.msr.misc_features & 1 != 0 && cpu.arch.cpl != 0 {
         context.raise(vector::GP, Some(0));
         return Ok(Step::Resume);
     }
-    let (leaf, subleaf) = (cpu.gpr[usize::from(reg::RAX)] as u32, cpu.gpr[usize::from(reg::RCX)] as u32);
+    let (leaf, subleaf) = (cpu.arch.gpr[usize::from(reg::RAX)] as u32, cpu.arch.gpr[usize::from(reg::RCX)] as u32);
     let regs = crate::cpuid::cpuid(context.vm, &context.vcpu.visible, cpu, leaf, subleaf);
     for (number, value) in [(reg::RAX, regs.eax), (reg::RBX, regs.ebx), (reg::RCX, regs.ecx), (reg::RDX, regs.edx)] {
         cpu.set::<u32>(number, value);

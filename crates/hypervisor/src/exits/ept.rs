@@ -2,18 +2,16 @@
 
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
-use cpu::vmx::{interruptibility, interruption};
 use ledger::Operation;
-
-/// NMIs were unblocked by an IRET that then violated.
-const NMI_UNBLOCKED: u64 = 1 << 12;
+use x86::vmx::{interruptibility, interruption, qualification};
 
 /// Exit for an EPT violation.
 pub(super) fn violation(context: &mut Context) -> Result<Step, Failure> {
     let qualification = context.qualification();
     // The guest-physical address.
     context.charge(Operation::Vmread, 1);
-    if qualification & NMI_UNBLOCKED != 0 && context.exit.vectoring & interruption::VALID == 0 {
+    // An IRET had unblocked NMIs and then violated.
+    if qualification & qualification::ept::NMI_UNBLOCKED != 0 && context.exit.vectoring & interruption::VALID == 0 {
         context.cpu.controls_mut().interruptibility |= interruptibility::NMI;
     }
     context.ept_fault(context.exit.guest_physical, qualification)

@@ -3,10 +3,10 @@
 use crate::events::vector;
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
-use cpu::flags;
-use cpu::state::attention;
-use cpu::vmx::{interruptibility, interruption, pending_debug};
+use cpu::arch::attention;
 use ledger::Operation;
+use x86::flags;
+use x86::vmx::{interruptibility, interruption, pending_debug};
 
 /// Exit for an exception or an NMI.
 pub(super) fn exception_or_nmi(context: &mut Context) -> Result<Step, Failure> {
@@ -15,7 +15,7 @@ pub(super) fn exception_or_nmi(context: &mut Context) -> Result<Step, Failure> {
     let information = exit.interruption;
     if information & interruption::TYPE == interruption::NMI {
         context.vcpu.events.nmi = true;
-        context.cpu.attention &= !attention::NMI;
+        context.cpu.arch.attention &= !attention::NMI;
         return Ok(Step::Resume);
     }
     // IRET had unblocked NMIs before it faulted: it will be executed again.
@@ -36,7 +36,7 @@ pub(super) fn exception_or_nmi(context: &mut Context) -> Result<Step, Failure> {
             if information & interruption::TYPE == interruption::PRIVILEGED_SOFTWARE_EXCEPTION {
                 // INT1: its exception is a trap, but the exit is on the instruction. A single step of it does not count.
                 context.pass();
-            } else if context.shadowed() && context.cpu.flags & flags::TF != 0 {
+            } else if context.shadowed() && context.cpu.arch.flags & flags::TF != 0 {
                 // The entry wants the single step pending that the exit has not kept.
                 context.cpu.controls_mut().pending_debug |= pending_debug::BS;
             }

@@ -4,8 +4,8 @@ use crate::config::Irqchip;
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
 use cpu::Exit;
-use cpu::vmx::interruptibility;
 use ledger::Operation;
+use x86::vmx::interruptibility;
 
 /// HLT.
 pub(super) fn hlt(context: &mut Context) -> Result<Step, Failure> {

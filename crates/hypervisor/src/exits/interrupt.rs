@@ -2,14 +2,14 @@
 
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
-use cpu::state::attention;
+use cpu::arch::attention;
 
 /// An external interrupt. It tells the hypervisor that a device of the guest wants something: what, is seen before the entry.
 pub(super) fn external(context: &mut Context) -> Result<Step, Failure> {
     if !std::mem::take(&mut context.vcpu.kicked) {
         context.vcpu.events.waiting = true;
     }
-    context.cpu.attention &= !attention::INTR;
+    context.cpu.arch.attention &= !attention::INTR;
     Ok(Step::Resume)
 }
 

@@ -4,18 +4,18 @@ use crate::devices::Access;
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
 use ledger::Operation;
+use x86::vmx::qualification::io;
 
 /// Exit for IN, OUT, INS or OUTS (SDM vol. 3, table 27-5).
 pub(super) fn access(context: &mut Context) -> Result<Step, Failure> {
-    const STRING: u64 = 1 << 4;
     let qualification = context.qualification();
-    if qualification & STRING != 0 {
+    if qualification & io::STRING != 0 {
         return context.emulate();
     }
     // Without string the operands are known: nothing needs to be decoded.
     context.charge(Operation::Vmread, 3);
     context.charge(Operation::Vmwrite, 1);
-    let port = (qualification >> 16) as u16;
+    let port = (qualification >> io::PORT_SHIFT) as u16;
     context.charge_device(Access::Port(port));
     let (step, _) = context.execute_for_guest()?;
     Ok(step)

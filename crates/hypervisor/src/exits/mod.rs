@@ -13,10 +13,10 @@ mod task;
 
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
-use cpu::flags;
-use cpu::vmx::{interruptibility, reason};
 use ledger::Operation;
-use ledger::operation::exit_reason_name;
+use x86::debug::DR6_BS;
+use x86::flags;
+use x86::vmx::{interruptibility, reason};
 
 /// What handles an exit.
 type Handler = fn(&mut Context) -> Result<Step, Failure>;
@@ -84,16 +84,13 @@ pub(crate) fn handle(context: &mut Context) -> Result<Step, Failure> {
     }
 }
 
-/// DR6.BS.
-const SINGLE_STEP: u64 = 1 << 14;
-
 impl Context<'_> {
     /// The failure of an exit that nothing handles.
     pub fn unhandled(&mut self) -> Failure {
-        let reason = self.exit.basic();
+        let basic = self.exit.basic();
         Failure::Unhandled {
-            reason,
-            name: exit_reason_name(reason).unwrap_or("unknown"),
+            reason: basic,
+            name: reason::name(basic).unwrap_or("unknown"),
             qualification: self.exit.qualification,
             place: self.place(),
         }
@@ -111,8 +108,8 @@ impl Context<'_> {
         // RIP, length and interruptibility are read, RIP is written.
         self.charge(Operation::Vmread, 3);
         self.charge(Operation::Vmwrite, 1);
-        let next = self.cpu.rip.wrapping_add(u64::from(self.exit.instruction_length));
-        self.cpu.rip = if self.cpu.long64 { next } else { next & 0xffff_ffff };
+        let next = self.cpu.arch.rip.wrapping_add(u64::from(self.exit.instruction_length));
+        self.cpu.arch.rip = if self.cpu.engine.long64 { next } else { next & 0xffff_ffff };
         self.end_shadows();
     }
 
@@ -123,14 +120,14 @@ impl Context<'_> {
 
     fn end_shadows(&mut self) {
         self.cpu.controls_mut().interruptibility &= !(interruptibility::STI | interruptibility::MOV_SS);
-        self.cpu.flags &= !flags::RF;
+        self.cpu.arch.flags &= !flags::RF;
     }
 
     /// An instruction has been completed in the guest's place: shadows of the one before end, and a single step traps.
     pub fn completed(&mut self) {
         self.end_shadows();
-        if self.cpu.flags & flags::TF != 0 {
-            self.raise_debug(SINGLE_STEP);
+        if self.cpu.arch.flags & flags::TF != 0 {
+            self.raise_debug(DR6_BS);
         }
     }
 
@@ -148,6 +145,6 @@ mod tests {
     #[test]
     fn each_reason_has_one_handler() {
         assert!(HANDLERS.windows(2).all(|pair| pair[0].0 < pair[1].0));
-        assert!(HANDLERS.iter().all(|entry| exit_reason_name(entry.0).is_some()));
+        assert!(HANDLERS.iter().all(|entry| reason::name(entry.0).is_some()));
     }
 }

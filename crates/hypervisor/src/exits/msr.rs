@@ -1,22 +1,22 @@
 //! RDMSR and WRMSR.
 
-use crate::controls::{self, SPEC_CTRL};
+use crate::controls;
 use crate::devices::Access;
 use crate::events::vector;
 use crate::failure::Failure;
 use crate::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE};
 use crate::vcpu::{Context, Step};
-use cpu::state::reg;
 use ledger::Operation;
 use std::rc::Rc;
+use x86::{msr, reg};
 
 /// Registers of the local APIC and its deadline timer.
 fn of_apic(index: u32) -> bool {
-    matches!(index, 0x1b | 0x6e0 | 0x800..=0x8ff)
+    matches!(index, msr::APIC_BASE | msr::TSC_DEADLINE | msr::X2APIC_FIRST..=msr::X2APIC_LAST)
 }
 
 fn index(context: &Context) -> u32 {
-    context.cpu.gpr[usize::from(reg::RCX)] as u32
+    context.cpu.arch.gpr[usize::from(reg::RCX)] as u32
 }
 
 /// Exit for RDMSR.
@@ -39,12 +39,12 @@ pub(super) fn write(context: &mut Context) -> Result<Step, Failure> {
     let index = index(context);
     if !context.vm.config.paravirt || !matches!(index, MSR_HYPERCALL_PAGE | MSR_STATE_PAGE) {
         let step = by_processor(context, index);
-        if index == SPEC_CTRL && context.cpu.msr.spec_ctrl != 0 {
+        if index == msr::SPEC_CTRL && context.cpu.arch.msr.spec_ctrl != 0 {
             context.give_spec_ctrl();
         }
         return step;
     }
-    let (low, high) = (context.cpu.gpr[usize::from(reg::RAX)], context.cpu.gpr[usize::from(reg::RDX)]);
+    let (low, high) = (context.cpu.arch.gpr[usize::from(reg::RAX)], context.cpu.arch.gpr[usize::from(reg::RDX)]);
     let value = high << 32 | low & 0xffff_ffff;
     let good = match index {
         MSR_HYPERCALL_PAGE => context.write_hypercall_page(value),
@@ -77,7 +77,7 @@ impl Context<'_> {
     /// without exits, and each exit saves what it holds.
     fn give_spec_ctrl(&mut self) {
         let Some(bitmap) = &mut self.cpu.controls_mut().msr_bitmap else { return };
-        controls::pass_through(Rc::make_mut(bitmap), SPEC_CTRL);
+        controls::pass_through(Rc::make_mut(bitmap), msr::SPEC_CTRL);
         self.vcpu.spec_ctrl = true;
     }
 }

@@ -2,14 +2,13 @@
 
 use crate::failure::Failure;
 use crate::vcpu::{Context, Step};
+use x86::vmx::qualification::task_switch;
 
 /// Exit for a task switch, which the hypervisor carries out.
 pub(super) fn switch(context: &mut Context) -> Result<Step, Failure> {
-    /// Sources of a switch, in bits 31:30: a task gate in the interrupt descriptor table.
-    const GATE: u64 = 3;
-    let source = context.qualification() >> 30 & 3;
+    let source = context.qualification() >> task_switch::SOURCE_SHIFT & task_switch::SOURCE;
     match context.vcpu.events.next.take() {
-        Some(event) if source == GATE => context.emulate_event(event),
+        Some(event) if source == task_switch::GATE => context.emulate_event(event),
         _ => context.emulate(),
     }
 }

@@ -7,7 +7,8 @@
 use super::pool::Keeping;
 use super::roots::{RootSet, VcpuMmu};
 use super::{Guest, Mmu, MmuError};
-use cpu::state::bits::*;
+use x86::control::*;
+use x86::page::ADDRESS;
 
 /// A page directory pointer table whose PDPTEs are behind cached roots.
 #[derive(Clone, Copy, Debug, Default)]
@@ -104,7 +105,7 @@ impl Mmu {
     /// The guest frees the page directory at guest-physical address `gpa`: no root stays pinned for it.
     pub fn page_directory_freed(&mut self, vcpu: &mut VcpuMmu, gpa: u64) {
         for at in 0..vcpu.cache.sets.len() {
-            let of_page = |set: &RootSet| (set.cr3 & 0x000f_ffff_ffff_f000) >> 12 == gpa >> 12;
+            let of_page = |set: &RootSet| (set.cr3 & ADDRESS) >> 12 == gpa >> 12;
             if vcpu.cache.sets[at].as_ref().is_some_and(of_page) {
                 self.drop_entry_of_cache(vcpu, at);
             }
@@ -136,7 +137,7 @@ impl Mmu {
         }
         let mut set = self.make_set(vcpu, guest, at as u8 + 1)?;
         if set.is_pae && guest.cr4 & CR4_PAE != 0 && guest.cr0 & CR0_PG != 0 {
-            set.pdpt_version = self.watch_pdpt(guest.cr3 & 0xffff_ffe0);
+            set.pdpt_version = self.watch_pdpt(guest.cr3 & CR3_ADDRESS_PAE);
         }
         vcpu.cache.sets[at] = Some(set);
         vcpu.cache.active = Some(at);
@@ -159,7 +160,7 @@ impl Mmu {
 
     fn pdpt_of(set: &RootSet) -> Option<u64> {
         let used = set.is_pae && set.pdpte != [0; 4];
-        used.then_some(set.cr3 & 0xffff_ffe0)
+        used.then_some(set.cr3 & CR3_ADDRESS_PAE)
     }
 
     fn unwatch_pdpt(&mut self, set: &RootSet) {

@@ -3,19 +3,10 @@
 use super::role::Paging;
 use super::spte::{ALL, EXEC, USER, WRITE};
 use super::{Guest, Mmu};
-use cpu::flags;
-use cpu::state::bits::*;
-use cpu::walk::code;
 use ledger::Operation;
-
-const P: u64 = 1;
-const RW: u64 = 2;
-const US: u64 = 4;
-const A: u64 = 1 << 5;
-const D: u64 = 1 << 6;
-const PS: u64 = 1 << 7;
-const NX: u64 = 1 << 63;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+use x86::control::*;
+use x86::flags;
+use x86::page::*;
 
 /// A page fault for the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use super::role::Role;
 use cpu::Ram;
 use std::collections::BTreeMap;
+use x86::page::PAGE;
 
 /// Number of a page of the pool.
 pub type PageId = u32;
@@ -98,12 +99,12 @@ impl Pool {
 
     /// Host-physical address of a page.
     pub fn hpa(&self, page: PageId) -> u64 {
-        self.base + u64::from(page) * 4096
+        self.base + u64::from(page) * PAGE
     }
 
     /// The page at a host-physical address that an entry points to.
     pub fn id(&self, hpa: u64) -> PageId {
-        (hpa.wrapping_sub(self.base) / 4096) as PageId
+        (hpa.wrapping_sub(self.base) / PAGE) as PageId
     }
 
     /// What is known about a page.

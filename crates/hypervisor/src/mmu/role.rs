@@ -2,7 +2,7 @@
 
 use super::Guest;
 use super::spte::ALL;
-use cpu::state::bits::*;
+use x86::control::*;
 
 /// What a shadow page is good for. Two pages for the same frame with the same role are the same page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

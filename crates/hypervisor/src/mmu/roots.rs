@@ -6,8 +6,9 @@ use super::role::{CR0_ROLE, CR4_ROLE, Paging, Role};
 use super::spte::Format;
 use super::{Flushes, Guest, Mmu, MmuError, Root};
 use crate::config::{Cr0Wp, MmuMode};
-use cpu::state::bits::*;
 use ledger::Operation;
+use x86::control::*;
+use x86::page::ADDRESS;
 
 /// Roots of other address spaces that a virtual processor keeps beside the current one (64-bit guests).
 const KEPT: usize = 3;
@@ -162,7 +163,7 @@ impl Mmu {
             vcpu.own = Some(vcpu.kept.remove(at));
         }
         if flush && guest.cr4 & CR4_PCIDE != 0 {
-            self.drop_kept_of(vcpu, (guest.cr3 & 0xfff) as u16);
+            self.drop_kept_of(vcpu, (guest.cr3 & CR3_PCID) as u16);
         }
         while vcpu.kept.len() > KEPT {
             if let Some(set) = vcpu.kept.pop() {
@@ -190,7 +191,7 @@ impl Mmu {
     /// The guest flushes translations of one PCID that need not be the current one, or of all without the global ones.
     pub fn invpcid(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, pcid: Option<u16>) {
         let Some(pcid) = pcid else { return self.flush_guest(vcpu) };
-        if (guest.cr3 & 0xfff) as u16 == pcid || self.mode.is_tdp() {
+        if (guest.cr3 & CR3_PCID) as u16 == pcid || self.mode.is_tdp() {
             self.flush_pcid(vcpu);
             vcpu.sync = true;
             if self.mode == MmuMode::ShadowNocache {
@@ -203,7 +204,7 @@ impl Mmu {
     /// Lets go of kept roots of a PCID: they would have to be synchronized.
     fn drop_kept_of(&mut self, vcpu: &mut VcpuMmu, pcid: u16) {
         for set in std::mem::take(&mut vcpu.kept) {
-            if (set.cr3 & 0xfff) as u16 == pcid {
+            if (set.cr3 & CR3_PCID) as u16 == pcid {
                 self.put_down(set);
             } else {
                 vcpu.kept.push(set);
@@ -351,7 +352,7 @@ impl Mmu {
         set.cr3 = guest.cr3;
         set.is_pae = !(paging.enabled && paging.long);
         if !set.is_pae {
-            let root = self.shadow_top((guest.cr3 & 0x000f_ffff_ffff_f000) >> 12, role);
+            let root = self.shadow_top((guest.cr3 & ADDRESS) >> 12, role);
             set.pages[0] = self.count_root(root)?;
             return Ok(set);
         }
@@ -361,8 +362,8 @@ impl Mmu {
             let root = match (paging.enabled, paging.pae) {
                 (false, _) => self.get_page(u64::from(number) << 18, role),
                 (true, true) if guest.pdpte[at] & 1 == 0 => continue,
-                (true, true) => self.shadow_top((guest.pdpte[at] & 0x000f_ffff_ffff_f000) >> 12, role),
-                (true, false) => self.shadow_top((guest.cr3 & 0xffff_f000) >> 12, Role { quadrant: number, ..role }),
+                (true, true) => self.shadow_top((guest.pdpte[at] & ADDRESS) >> 12, role),
+                (true, false) => self.shadow_top((guest.cr3 & CR3_ADDRESS_32) >> 12, Role { quadrant: number, ..role }),
             };
             match self.count_root(root) {
                 Ok(page) => set.pages[at] = page,

@@ -9,8 +9,8 @@ use super::roots::VcpuMmu;
 use super::spte::{EXEC, PIECES, USER, WRITE, index};
 use super::{Guest, Mmu, Resolution};
 use crate::config::MmuMode;
-use cpu::walk::code;
 use ledger::Operation;
+use x86::page::code;
 
 /// Entries that are made around one that is needed, that included; a power of two.
 const PREFETCH: u16 = 8;
@@ -92,7 +92,7 @@ impl Mmu {
         linear: u64,
         error: u32,
     ) -> bool {
-        let explicit_allowed = guest.rflags & cpu::flags::AC != 0 && guest.cpl < 3;
+        let explicit_allowed = guest.rflags & x86::flags::AC != 0 && guest.cpl < 3;
         if error & (code::USER | code::FETCH) != 0 || access & USER == 0 || !paging.smap || !explicit_allowed {
             return false;
         }

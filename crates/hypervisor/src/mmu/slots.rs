@@ -2,6 +2,7 @@
 
 use super::MmuError;
 use cpu::Ram;
+use x86::page::OFFSET;
 
 /// What a slot is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +99,7 @@ impl Slots {
 
     /// Host-physical address of a guest-physical one.
     pub fn translate(&self, gpa: u64) -> Option<u64> {
-        Some(self.find(gpa >> 12)?.hpa(gpa >> 12) | gpa & 0xfff)
+        Some(self.find(gpa >> 12)?.hpa(gpa >> 12) | gpa & OFFSET)
     }
 
     /// Guest frames backed by all slots together.
@@ -109,7 +110,7 @@ impl Slots {
     /// Adds a slot, which must be RAM that guests may see, and disjoint from the others.
     pub(super) fn insert(&mut self, config: SlotConfig, ram: &Ram) -> Result<(), MmuError> {
         let end = config.gfn.checked_add(config.pages).filter(|end| *end <= GFN_END);
-        let Some(end) = end.filter(|_| config.pages != 0 && config.hpa & 0xfff == 0) else {
+        let Some(end) = end.filter(|_| config.pages != 0 && config.hpa & OFFSET == 0) else {
             return Err(MmuError::SlotRange { gfn: config.gfn });
         };
         if self.all.iter().any(|slot| config.gfn < slot.end() && slot.config.gfn < end) {

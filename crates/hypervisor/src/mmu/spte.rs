@@ -1,5 +1,8 @@
 //! Entries of the hypervisor's own tables, in the two formats that they have: ordinary page tables and EPT.
 
+use x86::ept;
+use x86::page::{self, A, D, NX, P, PS, RW, US};
+
 /// Instructions may be fetched.
 pub const EXEC: u8 = 1;
 /// Writes are allowed.
@@ -10,28 +13,17 @@ pub const USER: u8 = 4;
 pub const ALL: u8 = EXEC | WRITE | USER;
 
 /// Bits that hold the address of a table or frame.
-pub const ADDRESS: u64 = 0x0007_ffff_ffff_f000;
-/// The entry maps a page although it is not in a last-level table (both formats).
-const LARGE: u64 = 1 << 7;
+pub const ADDRESS: u64 = page::ADDRESS & !RESERVED;
+/// The entry maps a page although it is not in a last-level table: the same bit in both formats.
+const LARGE: u64 = PS;
+const _: () = assert!(LARGE == ept::LARGE);
 
-const P: u64 = 1;
-const RW: u64 = 2;
-const US: u64 = 4;
-const ACCESSED: u64 = 1 << 5;
-const DIRTY: u64 = 1 << 6;
-const NX: u64 = 1 << 63;
 /// An address bit beyond those of the processor: accesses fault with a reserved bit, which tells MMIO from what is unmapped.
 const RESERVED: u64 = 1 << 51;
 
-const EPT_READ: u64 = 1;
-const EPT_WRITE: u64 = 2;
-const EPT_EXEC: u64 = 4;
-const EPT_ALL: u64 = EPT_READ | EPT_WRITE | EPT_EXEC;
-const EPT_WRITE_BACK: u64 = 6 << 3;
-const EPT_ACCESSED: u64 = 1 << 8;
-const EPT_DIRTY: u64 = 1 << 9;
+const EPT_WRITE_BACK: u64 = ept::WRITE_BACK << ept::TYPE_SHIFT;
 /// Writable but not readable: accesses end in an EPT misconfiguration, which tells MMIO from what is unmapped.
-const EPT_MMIO: u64 = EPT_WRITE | EPT_EXEC;
+const EPT_MMIO: u64 = ept::WRITE | ept::EXECUTE;
 
 /// The format of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +53,7 @@ impl Format {
     pub fn is_mmio(self, entry: u64) -> bool {
         match self {
             Self::Paging { .. } => entry & (P | RESERVED) == P | RESERVED,
-            Self::Ept { .. } => entry & EPT_ALL == EPT_MMIO,
+            Self::Ept { .. } => entry & ept::RIGHTS == EPT_MMIO,
         }
     }
 
@@ -69,7 +61,7 @@ impl Format {
     pub fn is_present(self, entry: u64) -> bool {
         match self {
             Self::Paging { .. } => entry & P != 0 && entry & RESERVED == 0,
-            Self::Ept { .. } => entry & EPT_READ != 0,
+            Self::Ept { .. } => entry & ept::READ != 0,
         }
     }
 
@@ -86,8 +78,8 @@ impl Format {
     /// The entry that points to a table: all permissions are left to the last level.
     pub fn table(self, hpa: u64) -> u64 {
         match self {
-            Self::Paging { .. } => hpa | P | RW | US | ACCESSED,
-            Self::Ept { flags } => hpa | EPT_ALL | if flags { EPT_ACCESSED } else { 0 },
+            Self::Paging { .. } => hpa | P | RW | US | A,
+            Self::Ept { flags } => hpa | ept::RIGHTS | if flags { ept::ACCESSED } else { 0 },
         }
     }
 
@@ -102,18 +94,18 @@ impl Format {
         let large = if level > 1 { LARGE } else { 0 };
         let permissions = match self {
             Self::Paging { .. } => {
-                P | if write { RW | DIRTY } else { 0 }
+                P | if write { RW | D } else { 0 }
                     | if access & USER != 0 { US } else { 0 }
                     | if access & EXEC == 0 { NX } else { 0 }
-                    | if used { ACCESSED } else { 0 }
+                    | if used { A } else { 0 }
             }
             Self::Ept { flags } => {
-                EPT_READ
+                ept::READ
                     | EPT_WRITE_BACK
-                    | if write { EPT_WRITE } else { 0 }
-                    | if access & EXEC != 0 { EPT_EXEC } else { 0 }
-                    | if flags && used { EPT_ACCESSED } else { 0 }
-                    | if flags && write { EPT_DIRTY } else { 0 }
+                    | if write { ept::WRITE } else { 0 }
+                    | if access & EXEC != 0 { ept::EXECUTE } else { 0 }
+                    | if flags && used { ept::ACCESSED } else { 0 }
+                    | if flags && write { ept::DIRTY } else { 0 }
             }
         };
         hpa | large | permissions | if write { self.may_write() } else { 0 }
@@ -140,8 +132,8 @@ impl Format {
     /// The entry without write permission: for the dirty log, or for good.
     pub fn write_protected(self, entry: u64, for_log: bool) -> u64 {
         let dirty = match self {
-            Self::Paging { .. } => DIRTY,
-            Self::Ept { .. } => EPT_DIRTY,
+            Self::Paging { .. } => D,
+            Self::Ept { .. } => ept::DIRTY,
         };
         entry & !(RW | dirty) & if for_log { u64::MAX } else { !self.may_write() }
     }
@@ -149,8 +141,8 @@ impl Format {
     /// The entry with write permission, which only the dirty log had taken.
     pub fn write_allowed(self, entry: u64) -> u64 {
         match self {
-            Self::Paging { .. } => entry | RW | DIRTY,
-            Self::Ept { flags } => entry | EPT_WRITE | if flags { EPT_DIRTY } else { 0 },
+            Self::Paging { .. } => entry | RW | D,
+            Self::Ept { flags } => entry | ept::WRITE | if flags { ept::DIRTY } else { 0 },
         }
     }
 
@@ -161,7 +153,7 @@ impl Format {
             Self::Paging { .. } => {
                 write | if entry & US != 0 { USER } else { 0 } | if entry & NX == 0 { EXEC } else { 0 }
             }
-            Self::Ept { .. } => write | USER | if entry & EPT_EXEC != 0 { EXEC } else { 0 },
+            Self::Ept { .. } => write | USER | if entry & ept::EXECUTE != 0 { EXEC } else { 0 },
         }
     }
 

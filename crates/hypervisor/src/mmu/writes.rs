@@ -4,6 +4,7 @@ use super::Mmu;
 use super::pool::{EntryRef, PageId};
 use super::spte;
 use ledger::Operation;
+use x86::page::PAGE;
 
 /// Writes to a table without its being used in between, after which it is taken to be none any more.
 const FLOOD: u32 = 3;
@@ -27,10 +28,10 @@ impl Mmu {
         let mut at = gpa;
         let end = gpa.saturating_add(len);
         while at < end {
-            let here = (end - at).min(4096 - at % 4096);
+            let here = (end - at).min(PAGE - at % PAGE);
             self.mark_written(at >> 12);
             if self.watches() {
-                self.table_written(at >> 12, Written { offset: at % 4096, len: here });
+                self.table_written(at >> 12, Written { offset: at % PAGE, len: here });
             }
             at += here;
         }

@@ -7,10 +7,10 @@ use super::rom::hypercall_code;
 use crate::failure::Failure;
 use crate::vcpu::Context;
 use cpu::Cpu;
-use cpu::ram::PAGE;
-use cpu::state::bits::CR4_PCIDE;
-use cpu::state::reg;
 use ledger::Operation;
+use x86::control::CR4_PCIDE;
+use x86::page::{ADDRESS, PAGE};
+use x86::reg;
 
 /// Bit of the MSRs that enables what the address is for.
 const ENABLE: u64 = 1;
@@ -26,7 +26,7 @@ struct Memory<'a, 'b> {
 impl GuestMemory for Memory<'_, '_> {
     fn read32(&self, address: u64) -> Option<u32> {
         let host = self.context.host_address(address)?;
-        self.context.cpu.ram.read(host)
+        self.context.cpu.wiring.ram.read(host)
     }
 
     fn write32(&mut self, address: u64, value: u32) {
@@ -40,7 +40,7 @@ fn write_guest(context: &mut Context, address: u64, bytes: &[u8]) {
     let Some(host) = context.host_address(address) else { return };
     let cpu: &mut Cpu = context.cpu;
     cpu.code_written(host, bytes.len() as u64);
-    cpu.ram.write_bytes(host, bytes);
+    cpu.wiring.ram.write_bytes(host, bytes);
 }
 
 impl<'b> Context<'b> {
@@ -71,7 +71,7 @@ impl<'b> Context<'b> {
         let Some(page) = self.named_page(value) else { return false };
         if let Some(address) = page {
             let mut code = [BREAKPOINT; PAGE as usize];
-            let call = hypercall_code(self.cpu.capabilities.amd);
+            let call = hypercall_code(self.cpu.wiring.capabilities.amd);
             code[..call.len()].copy_from_slice(&call);
             write_guest(self, address, &code);
             self.page_written(address, PAGE);
@@ -143,7 +143,7 @@ impl<'b> Context<'b> {
         controls.cr3_target_count = 0;
         for (index, pair) in self.vcpu.paravirt.cr3.pairs().enumerate() {
             controls.cr3_targets[index] = pair.host;
-            controls.target_spaces[index] = Some(pair.guest & 0x000f_ffff_ffff_f000);
+            controls.target_spaces[index] = Some(pair.guest & ADDRESS);
             controls.cr3_target_count += 1;
         }
     }
@@ -154,7 +154,7 @@ impl<'b> Context<'b> {
             return Ok(());
         }
         self.charge(Operation::Vmread, 1);
-        let loaded = self.cpu.cr3;
+        let loaded = self.cpu.arch.cr3;
         if !self.vcpu.paravirt.cr3.has_host(loaded) {
             return Ok(());
         }
@@ -169,13 +169,13 @@ impl<'b> Context<'b> {
     pub fn hypercall(&mut self) -> Result<(), Failure> {
         self.charge(Operation::Hypercall, 1);
         let argument = |context: &Context, number: u8| {
-            let value = context.cpu.gpr[usize::from(number)];
-            if context.cpu.long64 { value } else { value & 0xffff_ffff }
+            let value = context.cpu.arch.gpr[usize::from(number)];
+            if context.cpu.engine.long64 { value } else { value & 0xffff_ffff }
         };
         let number = argument(self, reg::RAX);
         let first = argument(self, reg::RBX);
         let result = match number {
-            _ if self.cpu.cpl != 0 => EPERM,
+            _ if self.cpu.arch.cpl != 0 => EPERM,
             hypercall::FREE_PGD if self.vm.config.paravirt => self.free_pgd(first)?,
             hypercall::FLUSH_TLB if self.vm.config.paravirt => {
                 self.flush_guest()?;
@@ -183,7 +183,7 @@ impl<'b> Context<'b> {
             }
             _ => ENOSYS,
         };
-        if self.cpu.long64 {
+        if self.cpu.engine.long64 {
             self.cpu.set::<u64>(reg::RAX, result as u64);
         } else {
             self.cpu.set::<u32>(reg::RAX, result as u32);

@@ -1,9 +1,9 @@
 //! Guests to run on bare hardware and under the hypervisor: a processor of a profile, memory, and a board with one device of
 //! each kind.
 
+use cpu::arch::{Segment, TableRegister, attention};
 use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
-use cpu::state::{Segment, TableRegister, attention, bits::*, reg, rights, seg};
 use cpu::testing::{assemble, set_flat_segments, set_long_mode};
 use cpu::{BlockCache, Cpu, Exit, Ram};
 use hypervisor::config::{Config, Cr0Wp, MmuMode};
@@ -16,6 +16,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::control::*;
+use x86::{reg, rights, seg};
 
 /// Bytes of guest memory.
 pub const RAM: u64 = 16 << 20;
@@ -158,7 +160,7 @@ impl Guest {
         let model = Model::of(&profile, profile.costs(), profile.geometry(), &profile.cpuid());
         let mut cpu = Cpu::new(0, Arc::new(model), ram.clone(), bus.clone(), recorder.clone());
         let hypervisor = config.map(|config| Hypervisor::new(config, &ram, &profile).unwrap());
-        cpu.gpr = [0; 32];
+        cpu.arch.gpr = [0; 32];
         match mode {
             Mode::Long => {
                 ram.write(PML4, PDPT | 7);
@@ -170,24 +172,24 @@ impl Guest {
                     ram.write(PD + 8 * i, i << 21 | 0x87);
                 }
                 set_long_mode(&mut cpu, PML4, 0, true);
-                cpu.cr4 &= !CR4_OSXSAVE;
-                cpu.xcr0 = 1;
+                cpu.arch.cr4 &= !CR4_OSXSAVE;
+                cpu.arch.xcr0 = 1;
             }
             Mode::Protected => {
-                cpu.cr0 = CR0_PE | CR0_ET | CR0_NE;
+                cpu.arch.cr0 = CR0_PE | CR0_ET | CR0_NE;
                 set_flat_segments(&mut cpu, 0, rights::DB);
             }
             Mode::Real => {
-                cpu.cr0 = CR0_ET;
+                cpu.arch.cr0 = CR0_ET;
                 for i in 0..6 {
-                    cpu.seg[i] = Segment::real(0, i == usize::from(seg::CS));
+                    cpu.arch.seg[i] = Segment::real(0, i == usize::from(seg::CS));
                 }
             }
         }
-        cpu.tr = Segment { base: 0xd000, limit: 0x67, rights: 0x8b, selector: 0x20 };
-        cpu.ldtr = Segment { rights: rights::UNUSABLE, ..Segment::default() };
-        cpu.rip = if mode == Mode::Real { 0x8000 } else { CODE };
-        cpu.gpr[usize::from(reg::RSP)] = if mode == Mode::Real { 0x7000 } else { STACK };
+        cpu.arch.tr = Segment { base: 0xd000, limit: 0x67, rights: 0x8b, selector: 0x20 };
+        cpu.arch.ldtr = Segment { rights: rights::UNUSABLE, ..Segment::default() };
+        cpu.arch.rip = if mode == Mode::Real { 0x8000 } else { CODE };
+        cpu.arch.gpr[usize::from(reg::RSP)] = if mode == Mode::Real { 0x7000 } else { STACK };
         cpu.mode_changed();
         cpu.mapping_changed();
         let mut guest = Self { cpu, cache: BlockCache::new(), hypervisor, vcpu: Vcpu::new(), bus, recorder };
@@ -198,7 +200,7 @@ impl Guest {
     }
 
     fn poke(&mut self, address: u64, bytes: &[u8]) {
-        assert!(self.cpu.ram.write_bytes(address, bytes));
+        assert!(self.cpu.wiring.ram.write_bytes(address, bytes));
     }
 
     /// Descriptor tables. Exceptions are logged, and go on at the address in RBP if it is not 0
@@ -208,15 +210,15 @@ impl Guest {
         use iced_x86::code_asm::*;
         let descriptors = [0u64, 0x00cf_9b00_0000_ffff, 0x00cf_9300_0000_ffff, 0x00af_9b00_0000_ffff];
         for (i, descriptor) in descriptors.iter().enumerate() {
-            self.cpu.ram.write(GDT + 8 * i as u64, *descriptor);
+            self.cpu.wiring.ram.write(GDT + 8 * i as u64, *descriptor);
         }
         let long = bits == 64;
         let size = if long { 16 } else { 8 };
-        self.cpu.gdtr = TableRegister { base: GDT, limit: 31 };
-        self.cpu.idtr = TableRegister { base: IDT, limit: 256 * size - 1 };
+        self.cpu.arch.gdtr = TableRegister { base: GDT, limit: 31 };
+        self.cpu.arch.idtr = TableRegister { base: IDT, limit: 256 * size - 1 };
         // Code, data: what the flat segments that tests start with stand for.
         let code = if long { 0x18u16 } else { 0x08 };
-        self.cpu.seg[usize::from(seg::CS)].selector = code;
+        self.cpu.arch.seg[usize::from(seg::CS)].selector = code;
         for vector in 0..256u64 {
             let stub = STUBS + vector * 32;
             let coded = matches!(vector, 8 | 10..=14 | 17);
@@ -237,9 +239,9 @@ impl Guest {
             });
             self.poke(stub, &bytes);
             let low = stub & 0xffff | u64::from(code) << 16 | 0x8e00 << 32 | (stub >> 16) << 48;
-            self.cpu.ram.write(IDT + vector * u64::from(size), low);
+            self.cpu.wiring.ram.write(IDT + vector * u64::from(size), low);
             if long {
-                self.cpu.ram.write(IDT + vector * 16 + 8, 0u64);
+                self.cpu.wiring.ram.write(IDT + vector * 16 + 8, 0u64);
             }
         }
         let common = if long {
@@ -300,16 +302,16 @@ impl Guest {
 
     /// Assembles code to where RIP is.
     pub fn code(&mut self, bits: u32, write: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) {
-        let rip = self.cpu.rip;
+        let rip = self.cpu.arch.rip;
         let bytes = assemble(bits, rip, write);
         self.poke(rip, &bytes);
     }
 
     /// Runs for at most so many ticks.
     pub fn run(&mut self, ticks: u64) -> Result<Exit, Failure> {
-        let deadline = self.cpu.clock + ticks;
+        let deadline = self.cpu.micro.clock + ticks;
         if self.bus.borrow().interrupts.is_empty() {
-            self.cpu.attention &= !attention::INTR;
+            self.cpu.arch.attention &= !attention::INTR;
         } else {
             self.cpu.attend(attention::INTR);
         }
@@ -321,28 +323,28 @@ impl Guest {
 
     /// Runs until the guest halts for good, which it must within a while.
     pub fn finish(&mut self) {
-        let end = self.cpu.clock + 4_000_000_000;
+        let end = self.cpu.micro.clock + 4_000_000_000;
         loop {
             let exit = self.run(1_000_000).unwrap_or_else(|failure| panic!("{failure}"));
             match exit {
-                Exit::Halt if self.cpu.flags & cpu::flags::IF == 0 => return,
+                Exit::Halt if self.cpu.arch.flags & x86::flags::IF == 0 => return,
                 Exit::Halt if self.bus.borrow().interrupts.is_empty() => panic!("nothing wakes the guest"),
-                Exit::Shutdown => panic!("triple fault at {:#x}", self.cpu.rip),
-                _ => assert!(self.cpu.clock < end, "the guest does not end; it is at {:#x}", self.cpu.rip),
+                Exit::Shutdown => panic!("triple fault at {:#x}", self.cpu.arch.rip),
+                _ => assert!(self.cpu.micro.clock < end, "the guest does not end; it is at {:#x}", self.cpu.arch.rip),
             }
         }
     }
 
     /// A quadword of guest memory.
     pub fn word(&self, address: u64) -> u64 {
-        self.cpu.ram.read(address).unwrap()
+        self.cpu.wiring.ram.read(address).unwrap()
     }
 
     /// What the guest has computed.
     pub fn outcome(&self) -> Outcome {
         let words = |from: u64, count: u64| (0..count).map(|i| self.word(from + 8 * i)).collect::<Vec<_>>();
         let written = self.bus.borrow().written.clone();
-        let registers = self.cpu.gpr[..16].to_vec();
+        let registers = self.cpu.arch.gpr[..16].to_vec();
         Outcome { registers, results: words(DATA, 64), exceptions: words(LOG, 64), written }
     }
 

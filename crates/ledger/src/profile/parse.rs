@@ -3,10 +3,10 @@
 use super::{
     Confidence, Emulator, Prices, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, Virtualization, built_in,
 };
-use crate::operation::exit_reason;
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
+use x86::vmx::reason;
 
 /// The version of the file's layout.
 const FORMAT: i64 = 1;
@@ -374,7 +374,7 @@ fn kind(family: Family, text: &str) -> Option<Kind> {
             let (leaf, subleaf) = (number(leaf)?, number(subleaf)?);
             (leaf == 0xd && subleaf < Kind::CPUID_SUBLEAVES).then(|| Kind::cpuid(leaf, subleaf))
         }
-        (Family::VmExit, None) => Some(Kind::new(family, exit_reason(text)?)),
+        (Family::VmExit, None) => Some(Kind::new(family, reason::number(text)?)),
         (Family::Cpuid, None) => Some(Kind::cpuid(number(text)?, 0)),
         (_, Some(_)) => None,
         (_, None) => Some(Kind::new(family, number(text)?)),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::Operation;
-use crate::operation::exit_reason;
 use proptest::prelude::*;
+use x86::vmx::reason;
 
 fn leaf(profile: &Profile, leaf: u32, subleaf: Option<u32>) -> CpuidLeaf {
     *profile.cpuid().iter().find(|l| l.leaf == leaf && l.subleaf == subleaf).expect("the leaf is there")
@@ -124,7 +124,7 @@ fn a_null_exit_takes_what_was_published() {
 #[test]
 fn exits_are_priced_by_the_name_of_their_reason() {
     let costs = Profile::named("core2").unwrap().costs();
-    let price = |reason| costs.of(Kind::new(Family::VmExit, exit_reason(reason).unwrap()));
+    let price = |name| costs.of(Kind::new(Family::VmExit, reason::number(name).unwrap()));
     assert!(price("EXCEPTION_NMI") > price("CR_ACCESS"));
 }
 

@@ -11,9 +11,8 @@
 
 use super::Origin;
 use crate::Kind;
+use x86::page::PAGE;
 
-/// Bytes in a page, the first range that addresses fold into.
-pub const PAGE: u64 = 4096;
 /// Bytes in an area, within which code is counted to find out whether it is dense.
 pub const AREA: u64 = 1 << 20;
 /// More blocks and events than this make an area dense: twice those of compiled code of which all is executed.

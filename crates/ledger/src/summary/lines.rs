@@ -2,10 +2,11 @@
 
 use super::By;
 use crate::ledger::Ledger;
-use crate::recorder::coarse::{HALF, PAGE, Range};
+use crate::recorder::coarse::{HALF, Range};
 use crate::{Context, Task, TaskKind};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
+use x86::page::PAGE;
 
 /// The line of what is in no region.
 pub(super) const OUTSIDE: &str = "(outside)";

@@ -8,6 +8,7 @@ use super::btf::{Btf, Field};
 use super::kallsyms::Landmarks;
 use super::{Raw, Symbol, functions};
 use std::collections::BTreeSet;
+use x86::page::PAGE;
 
 /// Modules of a guest.
 const MOST_MODULES: usize = 4096;
@@ -23,8 +24,6 @@ const LARGEST_TEXT: u64 = 1 << 30;
 const SYMBOL: u64 = 24;
 /// MODULE_STATE_UNFORMED: in the list, but not yet filled in.
 const UNFORMED: u32 = 3;
-const PAGE: u64 = 4096;
-
 /// Functions of each loaded module, in the order of the kernel's list, as far as they can be read. `read` reads linear
 /// memory: all of the bytes, or it returns `false`.
 pub fn modules(landmarks: &Landmarks, read: impl Fn(u64, &mut [u8]) -> bool) -> Vec<(String, Vec<Symbol>)> {

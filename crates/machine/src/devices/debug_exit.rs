@@ -1,5 +1,8 @@
 //! Ways for a test program to end the run: the debug exit port, and the "Shutdown" port of Bochs.
 
+use crate::board::Ending;
+use crate::device::{At, Claim, Context, Device, Request};
+
 /// Debug exit port, 1 to 4 bytes.
 pub const DEBUG_EXIT: u16 = 0xf4;
 /// The port that takes the bytes of "Shutdown".
@@ -12,15 +15,16 @@ pub fn exit_status(value: u32) -> u8 {
     (value << 1 | 1) as u8
 }
 
-/// The "Shutdown" port.
+/// Both ports.
 #[derive(Clone, Debug, Default)]
-pub struct ShutdownPort {
+pub struct ExitPorts {
+    /// Bytes of the word that have come.
     matched: usize,
 }
 
-impl ShutdownPort {
-    /// Takes a byte; whether it completes the word.
-    pub fn write(&mut self, value: u8) -> bool {
+impl ExitPorts {
+    /// Takes a byte for the "Shutdown" port; whether it completes the word.
+    fn shutdown(&mut self, value: u8) -> bool {
         self.matched = match self.matched {
             at if value == WORD[at] => at + 1,
             _ => usize::from(value == WORD[0]),
@@ -30,6 +34,26 @@ impl ShutdownPort {
             return true;
         }
         false
+    }
+}
+
+const CLAIMS: &[Claim] = &[Claim::ports("debug exit", DEBUG_EXIT, 1), Claim::bytes("shutdown", SHUTDOWN, 1)];
+
+impl Device for ExitPorts {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, _at: At, _ctx: &mut Context) -> u64 {
+        u64::MAX
+    }
+
+    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+        match at.claim {
+            0 => ctx.request(Request::End(Ending::DebugExit(exit_status(value as u32)))),
+            _ if self.shutdown(value as u8) => ctx.request(Request::End(Ending::PowerOff)),
+            _ => {}
+        }
     }
 }
 
@@ -54,8 +78,8 @@ mod tests {
             ("shutdown", 0),
             ("ShutdownShutdown", 2),
         ] {
-            let mut port = ShutdownPort::default();
-            assert_eq!(text.bytes().filter(|&byte| port.write(byte)).count(), ends, "{text}");
+            let mut port = ExitPorts::default();
+            assert_eq!(text.bytes().filter(|&byte| port.shutdown(byte)).count(), ends, "{text}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The firmware configuration device: items that a guest selects by key (port 0x510) and reads byte by byte (0x511).
 
+use crate::device::{At, Claim, Context, Device};
 use std::collections::BTreeMap;
 
 /// Selector port, 2 bytes.
@@ -66,6 +67,22 @@ impl FwCfg {
             self.offset = self.offset.saturating_add(1);
             byte.copied().unwrap_or(0)
         })
+    }
+}
+
+const CLAIMS: &[Claim] = &[Claim::ports("fw_cfg", SELECTOR, 2)];
+
+impl Device for FwCfg {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+        FwCfg::read(self, at.port(CLAIMS), at.size).into()
+    }
+
+    fn write(&mut self, at: At, value: u64, _ctx: &mut Context) {
+        FwCfg::write(self, at.port(CLAIMS), at.size, value as u32);
     }
 }
 

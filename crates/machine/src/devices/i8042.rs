@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 
 use super::Line;
+use crate::board::Ending;
+use crate::device::{At, Claim, Context, Device, Pin, Request};
 
 /// Data port, and command and status port.
 pub const PORTS: [u16; 2] = [0x60, 0x64];
@@ -215,6 +217,40 @@ impl I8042 {
         };
         let room = KEYBOARD_QUEUE.saturating_sub(self.keyboard.len());
         self.keyboard.extend(answer.iter().take(room));
+    }
+}
+
+const CLAIMS: &[Claim] = &[Claim::bytes("i8042", PORTS[0], 1), Claim::bytes("i8042", PORTS[1], 1)];
+
+impl I8042 {
+    fn tell(&mut self, ctx: &mut Context) {
+        ctx.drive(Pin::Isa(KEYBOARD_IRQ), &mut self.irq);
+        if self.take_reset() {
+            ctx.request(Request::End(Ending::Reset));
+        }
+    }
+}
+
+impl Device for I8042 {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+        let value = I8042::read(self, at.port(CLAIMS));
+        self.tell(ctx);
+        value.into()
+    }
+
+    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+        I8042::write(self, at.port(CLAIMS), value as u8);
+        self.tell(ctx);
+    }
+
+    /// It keeps its power, as a keyboard that can wake the machine must.
+    fn reset(&mut self, ctx: &mut Context) {
+        self.irq.forgotten();
+        self.tell(ctx);
     }
 }
 

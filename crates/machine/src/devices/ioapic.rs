@@ -2,6 +2,7 @@
 //!
 //! Inputs are logical: `set_irq(n, true)` means asserted, whatever polarity the redirection entry claims.
 
+use crate::device::{At, Claim, Context, Device};
 use std::collections::VecDeque;
 
 /// Where the I/O APIC is mapped.
@@ -111,6 +112,8 @@ mod entry {
 /// The I/O APIC.
 #[derive(Clone, Debug)]
 pub struct IoApic {
+    /// After reset.
+    first_id: u32,
     id: u32,
     arbitration: u32,
     select: u8,
@@ -123,7 +126,8 @@ impl IoApic {
     /// After reset: every input masked.
     pub fn new(id: u8) -> Self {
         let id = u32::from(id & 0xf) << 24;
-        Self { id, arbitration: id, select: 0, entries: [entry::MASKED; LINES], lines: 0, messages: VecDeque::new() }
+        let entries = [entry::MASKED; LINES];
+        Self { first_id: id, id, arbitration: id, select: 0, entries, lines: 0, messages: VecDeque::new() }
     }
 
     /// Takes the next message for the local APICs.
@@ -247,6 +251,26 @@ fn mask(size: u8) -> u64 {
     u64::MAX >> (64 - 8 * u32::from(size.clamp(1, 8)))
 }
 
+const CLAIMS: &[Claim] = &[Claim::memory("I/O APIC", BASE..BASE + SIZE, 2)];
+
+impl Device for IoApic {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+        IoApic::read(self, at.offset, at.size)
+    }
+
+    fn write(&mut self, at: At, value: u64, _ctx: &mut Context) {
+        IoApic::write(self, at.offset, at.size, value);
+    }
+
+    fn reset(&mut self, _ctx: &mut Context) {
+        *self = Self::new((self.first_id >> 24) as u8);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,7 +288,7 @@ mod tests {
     fn get_entry(apic: &mut IoApic, input: u8) -> u64 {
         (0..2).fold(0, |value, index| {
             apic.write(0, 4, u64::from(0x10 + 2 * input) + index);
-            value | apic.read(0x10, 4) << (32 * index)
+            value | IoApic::read(apic, 0x10, 4) << (32 * index)
         })
     }
 

@@ -3,6 +3,7 @@
 //! A processor sends the bytes of a name, ended by NUL, to [`NAME`], and then a [`Command`] to [`CONTROL`]. Each
 //! processor has a name of its own, which stays for the next command. `docs/marker-port.md` is the guest's view.
 
+use crate::device::{At, Claim, Context, Device};
 use std::collections::VecDeque;
 
 /// Takes a name, byte by byte.
@@ -99,6 +100,22 @@ impl Marker {
             }
             _ => {}
         }
+    }
+}
+
+const CLAIMS: &[Claim] = &[Claim::bytes("marker", NAME, 2)];
+
+impl Device for Marker {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+        Marker::read(self, at.port(CLAIMS)).into()
+    }
+
+    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+        Marker::write(self, ctx.cpu, at.port(CLAIMS), value as u8);
     }
 }
 

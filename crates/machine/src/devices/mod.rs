@@ -1,14 +1,14 @@
 //! The devices of the board: registers, time and interrupt lines, each without knowledge of where the board puts it.
 //!
-//! Every device follows the same three rules, so that the board can drive them from one table:
+//! The board knows them by one trait ([`crate::device::Device`]); it is implemented at the end of each file in terms of the methods before it,
+//! which are the device by itself, and have these things in common:
 //!
 //! * **Registers.** `read`/`write` take the register (a port or an offset) and, where time matters, `now`. Devices with
 //!   8-bit registers are accessed byte by byte ([`read_bytes`], [`write_bytes`] split wider accesses).
 //! * **Time.** `next_event()` is the absolute time at which something will happen by itself; the board calls
 //!   `advance(now)` once it is due. Between events a device computes what it shows from `now`: nothing ticks.
-//! * **Interrupts.** A device with an interrupt output owns a [`Line`]. After any call the board drains it and passes the
-//!   levels on to the interrupt controllers. Controllers work the other way round: `set_irq` takes levels, and
-//!   messages for local APICs are taken out one by one.
+//! * **Interrupts.** A device with an interrupt output owns a [`Line`], whose changes it tells the board after each access. Controllers
+//!   work the other way round: `set_irq` takes levels, and messages for local APICs are taken out one by one.
 //!
 //! No sequence of guest accesses makes a device panic, and none depends on anything but its arguments.
 

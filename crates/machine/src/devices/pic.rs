@@ -4,6 +4,8 @@
 //! turns that into a spurious interrupt). A level that drops withdraws its request: acknowledging then gives the spurious
 //! vector, IRQ 7 or IRQ 15.
 
+use crate::device::{At, Claim, Context, Device};
+
 /// Command and data port of the master, of the slave, and the edge/level registers.
 pub const PORTS: [u16; 6] = [0x20, 0x21, 0xa0, 0xa1, 0x4d0, 0x4d1];
 
@@ -301,6 +303,26 @@ impl Pic {
             _ => {}
         }
         self.cascade();
+    }
+}
+
+const CLAIMS: &[Claim] = &[Claim::bytes("PIC", 0x20, 2), Claim::bytes("PIC", 0xa0, 2), Claim::bytes("PIC", 0x4d0, 2)];
+
+impl Device for Pic {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+        Pic::read(self, at.port(CLAIMS)).into()
+    }
+
+    fn write(&mut self, at: At, value: u64, _ctx: &mut Context) {
+        Pic::write(self, at.port(CLAIMS), value as u8);
+    }
+
+    fn reset(&mut self, _ctx: &mut Context) {
+        *self = Self::as_firmware_leaves();
     }
 }
 

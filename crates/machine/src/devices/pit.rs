@@ -3,6 +3,7 @@
 //! A channel is a function of time: it remembers when it was loaded and with what, and computes its count and output
 //! when asked. Only channel 0 has an interrupt line (IRQ 0), so only its rising edges are events.
 
+use crate::device::{At, Claim, Context, Device, Pin};
 use ledger::Ticks;
 
 use super::{Clock, Line};
@@ -12,6 +13,9 @@ pub const PIT_HZ: u64 = 1_193_182;
 
 /// The channels, the control word and the system control port.
 pub const PORTS: [u16; 5] = [0x40, 0x41, 0x42, 0x43, 0x61];
+
+/// ISA line of the timer.
+const TIMER_IRQ: u8 = 0;
 
 /// Refresh requests toggle bit 4 of port 0x61; a PC makes one every 18 input clocks (15 µs).
 const REFRESH_CLOCKS: u64 = 18;
@@ -414,6 +418,38 @@ impl Pit {
                 }
             });
         }
+    }
+}
+
+const CLAIMS: &[Claim] = &[Claim::bytes("PIT", 0x40, 4), Claim::bytes("PIT", 0x61, 1)];
+
+impl Device for Pit {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+        let value = Pit::read(self, at.port(CLAIMS), ctx.now);
+        ctx.drive(Pin::Isa(TIMER_IRQ), &mut self.irq);
+        value.into()
+    }
+
+    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+        Pit::write(self, at.port(CLAIMS), value as u8, ctx.now);
+        ctx.drive(Pin::Isa(TIMER_IRQ), &mut self.irq);
+    }
+
+    fn reset(&mut self, ctx: &mut Context) {
+        *self = Self::as_firmware_leaves(self.clock, ctx.now);
+    }
+
+    fn next_event(&self) -> Option<Ticks> {
+        self.next
+    }
+
+    fn advance(&mut self, ctx: &mut Context) {
+        Pit::advance(self, ctx.now);
+        ctx.drive(Pin::Isa(TIMER_IRQ), &mut self.irq);
     }
 }
 

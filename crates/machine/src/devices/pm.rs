@@ -4,6 +4,8 @@
 //! The layout is one block of [`SIZE`] ports, so that the FADT only needs the block's base. Sleep types are those of
 //! common virtual machines: 0 is soft off (S5), 1 is suspend to RAM (S3). A suspended machine wakes by [`Pm::wake`].
 
+use crate::board::Ending;
+use crate::device::{At, Claim, Context, Device, Pin, Request};
 use ledger::Ticks;
 
 use super::{Clock, Line};
@@ -228,6 +230,61 @@ impl Pm {
     /// Notes that the machine woke up.
     pub fn wake(&mut self) {
         self.status |= event::WAKE;
+    }
+}
+
+const CLAIMS: &[Claim] = &[Claim::ports("ACPI PM", BASE, SIZE), Claim::bytes("SMI command", SMI_COMMAND, 2)];
+
+impl Pm {
+    /// Says what has changed: the interrupt line, and the sleep state that is asked for.
+    pub fn tell(&mut self, ctx: &mut Context) {
+        ctx.drive(Pin::Isa(SCI_IRQ), &mut self.irq);
+        match self.take_sleep() {
+            Some(Sleep::SoftOff) => ctx.request(Request::End(Ending::PowerOff)),
+            Some(Sleep::Suspend) => ctx.request(Request::Suspend),
+            None => {}
+        }
+    }
+}
+
+impl Device for Pm {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+        let offset = at.offset as u16;
+        let value = match at.claim {
+            0 => Pm::read(self, offset, at.size, ctx.now),
+            _ => self.read_smi(offset).into(),
+        };
+        self.tell(ctx);
+        value.into()
+    }
+
+    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+        let offset = at.offset as u16;
+        match at.claim {
+            0 => Pm::write(self, offset, at.size, value as u32, ctx.now),
+            _ => self.write_smi(offset, value as u8),
+        }
+        self.tell(ctx);
+    }
+
+    /// It is what wakes the machine.
+    fn reset(&mut self, ctx: &mut Context) {
+        self.wake();
+        self.irq.forgotten();
+        self.tell(ctx);
+    }
+
+    fn next_event(&self) -> Option<Ticks> {
+        Pm::next_event(self)
+    }
+
+    fn advance(&mut self, ctx: &mut Context) {
+        Pm::advance(self, ctx.now);
+        self.tell(ctx);
     }
 }
 

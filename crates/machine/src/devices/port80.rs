@@ -1,5 +1,7 @@
 //! Port 0x80 (power-on self-test codes, and the delay of old drivers), and the debug console of Bochs at port 0xe9.
 
+use crate::device::{At, Claim, Context, Device};
+
 /// Self-test code; writes to it take time and nothing else.
 pub const POST_CODE: u16 = 0x80;
 /// Debug console.
@@ -35,6 +37,24 @@ impl DebugPorts {
     /// The last self-test code: where a guest that went silent had got to.
     pub fn code(&self) -> u8 {
         self.code
+    }
+}
+
+const CLAIMS: &[Claim] =
+    &[Claim::bytes("POST code (I/O delay)", POST_CODE, 1), Claim::bytes("debug console", DEBUG_CONSOLE, 1)];
+
+impl Device for DebugPorts {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+        DebugPorts::read(self, at.port(CLAIMS)).into()
+    }
+
+    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+        DebugPorts::write(self, at.port(CLAIMS), value as u8);
+        ctx.print(&mut self.output);
     }
 }
 

@@ -1,6 +1,9 @@
 //! The pvpanic port, by which a kernel that has panicked says so. Linux has a driver for it (`pvpanic-mmio`), which finds it by the
 //! ACPI device `QEMU0001`.
 
+use crate::board::Ending;
+use crate::device::{At, Claim, Context, Device, Request};
+
 /// Takes events, and reads as those that are understood.
 pub const PVPANIC: u16 = 0x505;
 
@@ -14,6 +17,28 @@ pub const EVENTS: u8 = PANICKED | CRASH_LOADED;
 /// Whether a kernel that writes these events has panicked and does nothing more.
 pub fn ends(events: u8) -> bool {
     events & (PANICKED | CRASH_LOADED) == PANICKED
+}
+
+const CLAIMS: &[Claim] = &[Claim::bytes("pvpanic", PVPANIC, 1)];
+
+/// The port.
+#[derive(Clone, Copy, Debug)]
+pub struct PvPanic;
+
+impl Device for PvPanic {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, _at: At, _ctx: &mut Context) -> u64 {
+        EVENTS.into()
+    }
+
+    fn write(&mut self, _at: At, value: u64, ctx: &mut Context) {
+        if ends(value as u8) {
+            ctx.request(Request::End(Ending::Panic));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! Reset registers: system control port A (0x92) and the reset control register (0xcf9), which the FADT can name.
 
+use crate::board::Ending;
+use crate::device::{At, Claim, Context, Device, Request};
+
 /// System control port A.
 pub const SYSTEM_CONTROL_A: u16 = 0x92;
 /// Reset control register. Only byte accesses are its own: wider ones at 0xcf8 are PCI's.
@@ -59,6 +62,26 @@ impl ResetPorts {
                 self.reset_control = value & RESET_KIND;
             }
             _ => {}
+        }
+    }
+}
+
+const CLAIMS: &[Claim] =
+    &[Claim::bytes("system control", SYSTEM_CONTROL_A, 1), Claim::bytes("reset control", RESET_CONTROL, 1)];
+
+impl Device for ResetPorts {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+        ResetPorts::read(self, at.port(CLAIMS)).into()
+    }
+
+    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+        ResetPorts::write(self, at.port(CLAIMS), value as u8);
+        if self.take_reset() {
+            ctx.request(Request::End(Ending::Reset));
         }
     }
 }

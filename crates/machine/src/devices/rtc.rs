@@ -5,6 +5,7 @@
 //! as if the update took no time) and the periodic interrupt. Flags of register C that have no interrupt enabled are
 //! brought up to date when somebody looks.
 
+use crate::device::{At, Claim, Context, Device, Pin, Request};
 use ledger::Ticks;
 
 use super::{Clock, Line};
@@ -133,6 +134,8 @@ pub struct Rtc {
     checked: u64,
     alarm: Option<i64>,
     next: Option<Ticks>,
+    /// The board knows that the alarm has gone off.
+    alarm_told: bool,
     /// IRQ 8.
     pub irq: Line,
 }
@@ -156,6 +159,7 @@ impl Rtc {
             checked: 0,
             alarm: None,
             next: None,
+            alarm_told: false,
             irq: Line::default(),
         }
     }
@@ -434,6 +438,51 @@ impl Rtc {
 /// Day of the week of a date, Sunday being 0.
 fn weekday(date: Date) -> i64 {
     (date.to_unix().div_euclid(DAY) + 4).rem_euclid(7)
+}
+
+const CLAIMS: &[Claim] = &[Claim::bytes("RTC", PORTS[0], 2)];
+
+impl Rtc {
+    fn tell(&mut self, ctx: &mut Context) {
+        ctx.drive(Pin::Isa(RTC_IRQ), &mut self.irq);
+        let alarm = self.alarm_asserted();
+        if alarm && !self.alarm_told {
+            ctx.request(Request::Alarm);
+        }
+        self.alarm_told = alarm;
+    }
+}
+
+impl Device for Rtc {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+        let value = Rtc::read(self, at.port(CLAIMS), ctx.now);
+        self.tell(ctx);
+        value.into()
+    }
+
+    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+        Rtc::write(self, at.port(CLAIMS), value as u8, ctx.now);
+        self.tell(ctx);
+    }
+
+    /// It has a battery.
+    fn reset(&mut self, ctx: &mut Context) {
+        self.irq.forgotten();
+        self.tell(ctx);
+    }
+
+    fn next_event(&self) -> Option<Ticks> {
+        self.next
+    }
+
+    fn advance(&mut self, ctx: &mut Context) {
+        Rtc::advance(self, ctx.now);
+        self.tell(ctx);
+    }
 }
 
 #[cfg(test)]

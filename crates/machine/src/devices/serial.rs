@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 
 use super::Line;
+use crate::device::{At, Claim, Context, Device, Pin};
 
 /// First port of COM1, which uses IRQ 4.
 pub const COM1: u16 = 0x3f8;
@@ -68,7 +69,7 @@ const FCR_CLEAR_RECEIVER: u8 = 1 << 1;
 /// sends reads the line status two or three times in a row.
 const POLLS: u8 = 8;
 
-/// The serial port. The board takes what the guest sent out of [`Serial::output`].
+/// The serial port.
 #[derive(Clone, Debug)]
 pub struct Serial {
     ier: u8,
@@ -148,7 +149,7 @@ impl Serial {
     }
 
     /// The port after a reset of the machine, with the same other end: what it has sent and received waits outside.
-    pub fn reset(&mut self) {
+    fn lose_power(&mut self) {
         let (waiting, output) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.output));
         *self = Self { waiting, output, ..Self::new() };
     }
@@ -325,6 +326,38 @@ impl Serial {
     }
 }
 
+const CLAIMS: &[Claim] = &[Claim::bytes("COM1", COM1, 8)];
+
+impl Serial {
+    /// Says what has changed: the interrupt line, and what the guest has sent.
+    pub fn tell(&mut self, ctx: &mut Context) {
+        ctx.drive(Pin::Isa(COM1_IRQ), &mut self.irq);
+        ctx.print(&mut self.output);
+    }
+}
+
+impl Device for Serial {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+        let value = Serial::read(self, at.offset as u16);
+        self.tell(ctx);
+        value.into()
+    }
+
+    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+        Serial::write(self, at.offset as u16, value as u8);
+        self.tell(ctx);
+    }
+
+    fn reset(&mut self, ctx: &mut Context) {
+        self.lose_power();
+        self.tell(ctx);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -471,7 +504,7 @@ mod tests {
     fn a_reset_keeps_what_is_outside() {
         let mut serial = port(&[(0, b'o'), (4, 0)]);
         serial.push_input(b"i");
-        serial.reset();
+        serial.lose_power();
         assert_eq!((serial.waiting(), &serial.output[..]), (1, &b"o"[..]));
     }
 

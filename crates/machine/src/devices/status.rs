@@ -1,6 +1,28 @@
 //! The status port: how a guest says with which exit status its run is to end. `docs/marker-port.md` is the guest's view.
 
+use crate::device::{At, Claim, Context, Device, Request};
+
 /// Takes the status, and reads as [`PRESENT`].
 pub const STATUS: u16 = 0x1f0d;
 /// What [`STATUS`] reads as.
 pub const PRESENT: u8 = b'S';
+
+const CLAIMS: &[Claim] = &[Claim::bytes("status", STATUS, 1)];
+
+/// The port.
+#[derive(Clone, Copy, Debug)]
+pub struct StatusPort;
+
+impl Device for StatusPort {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, _at: At, _ctx: &mut Context) -> u64 {
+        PRESENT.into()
+    }
+
+    fn write(&mut self, _at: At, value: u64, ctx: &mut Context) {
+        ctx.request(Request::ExitStatus(value as u8));
+    }
+}

@@ -1,12 +1,13 @@
 //! The test device of kvm-unit-tests: latches, interrupt lines at will, and I/O memory.
 
 use super::Line;
+use crate::device::{At, Claim, Context, Device, Pin};
 
 /// The latch, accessible with 1, 2 and 4 bytes.
 pub const LATCH: u16 = 0xe0;
 /// Flush of the host's mapping of a page: nothing to do here.
 pub const FLUSH: u16 = 0xe4;
-/// The same latch, byte by byte.
+/// The same latch, byte by byte, without the port of the debug console (0xe9).
 pub const LATCH_BYTES: u16 = 0xe8;
 /// First port of the interrupt lines, one each.
 pub const IRQ_LINES: u16 = 0x2000;
@@ -82,6 +83,51 @@ impl TestDevice {
             let count = range.len();
             self.memory[range].copy_from_slice(&value.to_le_bytes()[..count]);
         }
+    }
+}
+
+const NAME: &str = "test device";
+const CLAIMS: &[Claim] = &[
+    Claim::ports(NAME, LATCH, 8),
+    Claim::ports(NAME, LATCH_BYTES, 1),
+    Claim::ports(NAME, LATCH_BYTES + 2, 2),
+    Claim::ports(NAME, IRQ_LINES, LINES as u16),
+    Claim::memory(NAME, MEMORY_BASE..MEMORY_BASE + MEMORY_SIZE, 5),
+];
+/// The position of the I/O memory in the claims.
+const MEMORY: usize = 4;
+
+impl TestDevice {
+    fn tell(&mut self, ctx: &mut Context) {
+        for (number, line) in self.lines.iter_mut().enumerate() {
+            ctx.drive(Pin::Input(number as u8), line);
+        }
+    }
+}
+
+impl Device for TestDevice {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+        match at.claim {
+            MEMORY => self.memory_read(at.offset, at.size),
+            _ => TestDevice::read(self, at.port(CLAIMS), at.size).into(),
+        }
+    }
+
+    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+        match at.claim {
+            MEMORY => self.memory_write(at.offset, at.size, value),
+            _ => TestDevice::write(self, at.port(CLAIMS), at.size, value as u32),
+        }
+        self.tell(ctx);
+    }
+
+    fn reset(&mut self, ctx: &mut Context) {
+        self.lines.iter_mut().for_each(Line::forgotten);
+        self.tell(ctx);
     }
 }
 

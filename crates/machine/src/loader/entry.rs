@@ -3,6 +3,9 @@
 use super::LoadError;
 use super::bytes::put;
 use super::space::Space;
+use x86::control::*;
+use x86::page::{self, PAGE};
+use x86::{descriptor, flags, rights};
 
 /// Mode in which an image is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +73,6 @@ pub struct Entry {
     pub tr: EntrySegment,
 }
 
-const CR0_PE: u64 = 1;
-const CR0_ET: u64 = 1 << 4;
-const CR0_PG: u64 = 1 << 31;
-const CR4_PAE: u64 = 1 << 5;
-const EFER_LME: u64 = 1 << 8;
-const EFER_LMA: u64 = 1 << 10;
-
 /// Selectors as Linux's boot protocol fixes them.
 const BOOT_CS: u16 = 0x10;
 const BOOT_DS: u16 = 0x18;
@@ -88,10 +84,12 @@ const CODE64: u64 = 0x00af_9b00_0000_ffff;
 const DATA: u64 = 0x00cf_9300_0000_ffff;
 const TSS: u64 = 0x0000_8b00_0000_0067;
 
-const RIGHTS_CODE32: u32 = 0xc09b;
-const RIGHTS_CODE64: u32 = 0xa09b;
-const RIGHTS_DATA: u32 = 0xc093;
-const RIGHTS_TSS: u32 = 0x008b;
+/// Accessed, readable code or writable data.
+const RIGHTS: u32 = rights::ACCESSED | rights::RW | rights::S | rights::P | rights::G;
+const RIGHTS_CODE32: u32 = RIGHTS | rights::CODE | rights::DB;
+const RIGHTS_CODE64: u32 = RIGHTS | rights::CODE | rights::L;
+const RIGHTS_DATA: u32 = RIGHTS | rights::DB;
+const RIGHTS_TSS: u32 = (descriptor::TSS32 | descriptor::BUSY) as u32 | rights::P;
 
 /// Enters flat 32-bit protected mode at `eip`.
 pub(super) fn protected32(space: &mut Space, eip: u32) -> Result<Entry, LoadError> {
@@ -102,7 +100,7 @@ pub(super) fn protected32(space: &mut Space, eip: u32) -> Result<Entry, LoadErro
         rax: 0,
         rbx: 0,
         rsi: 0,
-        rflags: 2,
+        rflags: flags::FIXED,
         cr0: CR0_PE | CR0_ET,
         cr3: 0,
         cr4: 0,
@@ -125,7 +123,7 @@ pub(super) fn long64(space: &mut Space, rip: u64) -> Result<Entry, LoadError> {
         rax: 0,
         rbx: 0,
         rsi: 0,
-        rflags: 2,
+        rflags: flags::FIXED,
         cr0: CR0_PE | CR0_ET | CR0_PG,
         cr3,
         cr4: CR4_PAE,
@@ -147,9 +145,8 @@ fn place_gdt(space: &mut Space, code: u64) -> Result<EntryTable, LoadError> {
 }
 
 fn place_identity_map(space: &mut Space) -> Result<u64, LoadError> {
-    const PAGE: u64 = 4096;
-    const TABLE: u64 = 0x3;
-    const LARGE_PAGE: u64 = 0x83;
+    const TABLE: u64 = page::P | page::RW;
+    const LARGE_PAGE: u64 = TABLE | page::PS;
     const GIGABYTES: u64 = 4;
     let root = space.low((2 + GIGABYTES) * PAGE, PAGE)?;
     let mut block = vec![0; ((2 + GIGABYTES) * PAGE) as usize];
@@ -159,7 +156,7 @@ fn place_identity_map(space: &mut Space) -> Result<u64, LoadError> {
         put(&mut block, (PAGE + 8 * gigabyte) as usize, &(directory | TABLE).to_le_bytes());
     }
     for (index, slot) in block[2 * PAGE as usize..].chunks_exact_mut(8).enumerate() {
-        slot.copy_from_slice(&(((index as u64) << 21) | LARGE_PAGE).to_le_bytes());
+        slot.copy_from_slice(&(((index as u64) << page::SHIFT_2M) | LARGE_PAGE).to_le_bytes());
     }
     space.fill(root, &block, "page tables")?;
     Ok(root)

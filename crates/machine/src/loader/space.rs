@@ -1,11 +1,10 @@
 //! Who gets which part of guest RAM while an image is loaded.
 
 use std::ops::Range;
+use x86::page::PAGE;
 
 use super::LoadError;
 use crate::memory::{E820Kind, GuestRam, layout};
-
-const PAGE: u64 = 4096;
 
 /// Guest RAM and the ranges of it that are taken.
 pub(super) struct Space<'a> {

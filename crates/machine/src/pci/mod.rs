@@ -1,12 +1,13 @@
 //! The PCI bus: configuration mechanism 1, enhanced configuration space, memory windows and interrupts.
 //!
 //! One bus, functions 0 only, a host bridge as device 0. Base address registers get addresses in the PCI window when a
-//! device is added, as firmware would assign them; the guest may move them. The board calls with ports and addresses
-//! and drains what comes out: messages with [`PciBus::take_interrupts`], levels with [`PciBus::lines`].
+//! device is added, as firmware would assign them; the guest may move them: the board asks the bus for every address that no device claims.
 
 mod config;
 mod msix;
 pub mod option_rom;
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -15,9 +16,12 @@ pub use msix::{Msi, MsiX};
 
 use std::ops::Range;
 
+use ledger::Ticks;
 use thiserror::Error;
 
 use crate::acpi;
+use crate::device::{At, Claim, Context, Device, Pin};
+use crate::devices::Line;
 use crate::memory::layout;
 
 /// Ports of configuration mechanism 1: address and data, 4 bytes each.
@@ -28,6 +32,15 @@ const DATA_PORT: u16 = 0xcfc;
 const ADDRESS_ENABLE: u32 = 1 << 31;
 const MAX_DEVICES: usize = 32;
 
+/// What becomes of the input that a device takes from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inbox {
+    /// The guest has a driver that takes it.
+    pub open: bool,
+    /// Bytes that the driver has not taken yet.
+    pub unread: usize,
+}
+
 /// A PCI function.
 pub trait Function {
     /// Its configuration space.
@@ -35,21 +48,31 @@ pub trait Function {
     /// Its configuration space, to assign resources.
     fn config_mut(&mut self) -> &mut Config;
     /// A read from configuration space; functions whose reads do something override it.
-    fn config_read(&mut self, at: usize, size: u8, _out: &mut Vec<Msi>) -> u32 {
+    fn config_read(&mut self, at: usize, size: u8, _ctx: &mut Context) -> u32 {
         self.config().read(at, size)
     }
     /// A write to configuration space.
-    fn config_write(&mut self, at: usize, size: u8, value: u32, _out: &mut Vec<Msi>) {
+    fn config_write(&mut self, at: usize, size: u8, value: u32, _ctx: &mut Context) {
         self.config_mut().write(at, size, value);
     }
     /// A read from memory behind a base address register or from the expansion ROM. The access lies inside it.
-    fn bar_read(&mut self, _bar: usize, _offset: u64, _size: u8, _out: &mut Vec<Msi>) -> u64 {
+    fn bar_read(&mut self, _bar: usize, _offset: u64, _size: u8, _ctx: &mut Context) -> u64 {
         0
     }
     /// A write to memory behind a base address register. The access lies inside it.
-    fn bar_write(&mut self, _bar: usize, _offset: u64, _size: u8, _value: u64, _out: &mut Vec<Msi>) {}
-    /// Something outside has changed (input has arrived).
-    fn poll(&mut self, _out: &mut Vec<Msi>) {}
+    fn bar_write(&mut self, _bar: usize, _offset: u64, _size: u8, _value: u64, _ctx: &mut Context) {}
+    /// Takes input from outside, which it passes on to its driver as soon as that has room for it.
+    fn input(&mut self, _bytes: &[u8], _ctx: &mut Context) {}
+    /// What becomes of input from outside.
+    fn inbox(&self) -> Inbox {
+        Inbox::default()
+    }
+    /// When it does something by itself.
+    fn next_event(&self) -> Option<Ticks> {
+        None
+    }
+    /// Lets time pass.
+    fn advance(&mut self, _ctx: &mut Context) {}
     /// Whether the interrupt pin (INTA) is asserted.
     fn intx(&self) -> bool {
         false
@@ -85,7 +108,7 @@ pub struct PciBus {
     functions: Vec<Box<dyn Function>>,
     address: u32,
     next_bar: u64,
-    messages: Vec<Msi>,
+    lines: [Line; acpi::PCI_LINES as usize],
 }
 
 impl Default for PciBus {
@@ -107,7 +130,12 @@ impl PciBus {
             subsystem: 0,
         };
         let bridge = HostBridge(Config::new(identity));
-        Self { functions: vec![Box::new(bridge)], address: 0, next_bar: layout::PCI_WINDOW.start, messages: Vec::new() }
+        Self {
+            functions: vec![Box::new(bridge)],
+            address: 0,
+            next_bar: layout::PCI_WINDOW.start,
+            lines: Default::default(),
+        }
     }
 
     /// Adds a device, assigns its addresses and its interrupt line, and returns its number.
@@ -142,27 +170,27 @@ impl PciBus {
     }
 
     /// Reads the configuration space of function 0 of a device on bus 0. Nothing there: all ones.
-    pub fn config_read(&mut self, device: u8, at: usize, size: u8) -> u32 {
+    pub fn config_read(&mut self, device: u8, at: usize, size: u8, ctx: &mut Context) -> u32 {
         match self.functions.get_mut(usize::from(device)) {
-            Some(function) => function.config_read(at, size, &mut self.messages),
+            Some(function) => function.config_read(at, size, ctx),
             None => ones(size) as u32,
         }
     }
 
     /// Writes the configuration space of function 0 of a device on bus 0.
-    pub fn config_write(&mut self, device: u8, at: usize, size: u8, value: u32) {
+    pub fn config_write(&mut self, device: u8, at: usize, size: u8, value: u32, ctx: &mut Context) {
         if let Some(function) = self.functions.get_mut(usize::from(device)) {
-            function.config_write(at, size, value, &mut self.messages);
+            function.config_write(at, size, value, ctx);
         }
     }
 
     /// IN from one of [`PORTS`].
-    pub fn port_read(&mut self, port: u16, size: u8) -> u32 {
+    pub fn port_read(&mut self, port: u16, size: u8, ctx: &mut Context) -> u32 {
         match port {
             // The address register is there for aligned 32-bit accesses only.
             ADDRESS_PORT if size == 4 => self.address,
             DATA_PORT.. if PORTS.contains(&port) => match self.selected(port) {
-                Some((device, at)) => self.config_read(device, at, size),
+                Some((device, at)) => self.config_read(device, at, size, ctx),
                 None => ones(size) as u32,
             },
             _ => ones(size) as u32,
@@ -170,12 +198,12 @@ impl PciBus {
     }
 
     /// OUT to one of [`PORTS`].
-    pub fn port_write(&mut self, port: u16, size: u8, value: u32) {
+    pub fn port_write(&mut self, port: u16, size: u8, value: u32, ctx: &mut Context) {
         match port {
             ADDRESS_PORT if size == 4 => self.address = value & !0x7f00_0003,
             DATA_PORT.. if PORTS.contains(&port) => {
                 if let Some((device, at)) = self.selected(port) {
-                    self.config_write(device, at, size, value);
+                    self.config_write(device, at, size, value, ctx);
                 }
             }
             _ => {}
@@ -189,44 +217,46 @@ impl PciBus {
         (self.address & ADDRESS_ENABLE != 0 && bus == 0 && function == 0).then_some((device as u8, at))
     }
 
-    /// Device and offset that an address in enhanced configuration space stands for.
-    fn enhanced(address: u64) -> Option<(u8, usize)> {
-        let offset = address - layout::PCI_ECAM.start;
+    /// Device and offset that an offset in enhanced configuration space stands for.
+    fn enhanced(offset: u64) -> Option<(u8, usize)> {
         let (device, function) = (offset >> 15 & 0x1f, offset >> 12 & 7);
         (function == 0).then_some((device as u8, offset as usize & 0xfff))
     }
 
-    /// Reads 1, 2, 4 or 8 bytes of memory. `None`: no device answers.
-    pub fn mmio_read(&mut self, address: u64, size: u8) -> Option<u64> {
-        if layout::PCI_ECAM.contains(&address) {
-            let read = |(device, at)| {
-                let low = u64::from(self.config_read(device, at, size.min(4)));
-                if size == 8 { low | u64::from(self.config_read(device, at + 4, 4)) << 32 } else { low }
-            };
-            return Some(Self::enhanced(address).map_or(ones(size), read));
+    /// Reads enhanced configuration space, where all ones are what there is without a function.
+    fn enhanced_read(&mut self, offset: u64, size: u8, ctx: &mut Context) -> u64 {
+        let Some((device, at)) = Self::enhanced(offset) else { return ones(size) };
+        let low = u64::from(self.config_read(device, at, size.min(4), ctx));
+        if size == 8 { low | u64::from(self.config_read(device, at + 4, 4, ctx)) << 32 } else { low }
+    }
+
+    /// Writes enhanced configuration space.
+    fn enhanced_write(&mut self, offset: u64, size: u8, value: u64, ctx: &mut Context) {
+        let Some((device, at)) = Self::enhanced(offset) else { return };
+        self.config_write(device, at, size.min(4), value as u32, ctx);
+        if size == 8 {
+            self.config_write(device, at + 4, 4, (value >> 32) as u32, ctx);
         }
+    }
+
+    /// Reads 1, 2, 4 or 8 bytes of memory that no device of the board claims. `None`: nor does a function.
+    pub fn memory_read(&mut self, address: u64, size: u8, ctx: &mut Context) -> Option<u64> {
         for function in &mut self.functions {
             if let Some((bar, offset)) = function.config().decode(address, size) {
-                return Some(function.bar_read(bar, offset, size, &mut self.messages) & ones(size));
+                let value = function.bar_read(bar, offset, size, ctx) & ones(size);
+                self.tell(ctx);
+                return Some(value);
             }
         }
         None
     }
 
-    /// Writes 1, 2, 4 or 8 bytes of memory. `false`: no device answers.
-    pub fn mmio_write(&mut self, address: u64, size: u8, value: u64) -> bool {
-        if layout::PCI_ECAM.contains(&address) {
-            if let Some((device, at)) = Self::enhanced(address) {
-                self.config_write(device, at, size.min(4), value as u32);
-                if size == 8 {
-                    self.config_write(device, at + 4, 4, (value >> 32) as u32);
-                }
-            }
-            return true;
-        }
+    /// Writes 1, 2, 4 or 8 bytes of such memory. `false`: no function answers.
+    pub fn memory_write(&mut self, address: u64, size: u8, value: u64, ctx: &mut Context) -> bool {
         for function in &mut self.functions {
             if let Some((bar, offset)) = function.config().decode(address, size) {
-                function.bar_write(bar, offset, size, value & ones(size), &mut self.messages);
+                function.bar_write(bar, offset, size, value & ones(size), ctx);
+                self.tell(ctx);
                 return true;
             }
         }
@@ -238,27 +268,79 @@ impl PciBus {
         self.functions.iter().position(|f| f.config().decode(address, 1).is_some()).map(|device| device as u8)
     }
 
-    /// Lets devices look for input from outside. To be called when there may be some.
-    pub fn poll(&mut self) {
-        for function in &mut self.functions {
-            function.poll(&mut self.messages);
+    /// Gives a device input from outside.
+    pub fn input(&mut self, device: u8, bytes: &[u8], ctx: &mut Context) {
+        if let Some(function) = self.functions.get_mut(usize::from(device)) {
+            function.input(bytes, ctx);
+            self.tell(ctx);
         }
     }
 
-    /// Takes the messages that devices have sent, in order.
-    pub fn take_interrupts(&mut self) -> impl Iterator<Item = Msi> + '_ {
-        self.messages.drain(..)
+    /// What becomes of a device's input from outside.
+    pub fn inbox(&self, device: u8) -> Inbox {
+        self.functions.get(usize::from(device)).map_or(Inbox::default(), |function| function.inbox())
     }
 
-    /// I/O APIC lines of the bus with their levels (true is asserted).
-    pub fn lines(&self) -> [(u32, bool); acpi::PCI_LINES as usize] {
-        let mut lines = std::array::from_fn(|i| (acpi::FIRST_PCI_LINE + i as u32, false));
+    /// Drives the I/O APIC's inputs as functions assert their pins.
+    fn tell(&mut self, ctx: &mut Context) {
+        let mut asserted = [false; acpi::PCI_LINES as usize];
         for (device, function) in self.functions.iter().enumerate() {
-            if function.intx() {
-                lines[(acpi::pci_line(device as u8, 0) - acpi::FIRST_PCI_LINE) as usize].1 = true;
-            }
+            asserted[(acpi::pci_line(device as u8, 0) - acpi::FIRST_PCI_LINE) as usize] |= function.intx();
         }
-        lines
+        for (number, (line, level)) in self.lines.iter_mut().zip(asserted).enumerate() {
+            line.set(level);
+            ctx.drive(Pin::Input(acpi::FIRST_PCI_LINE as u8 + number as u8), line);
+        }
+    }
+}
+
+/// What accesses to configuration space are called.
+const NAME: &str = "PCI configuration";
+/// The address register is there for aligned 32-bit accesses only, and its second byte is another device's: the reset control register.
+const CLAIMS: &[Claim] = &[
+    Claim::ports(NAME, ADDRESS_PORT, 1),
+    Claim::ports(NAME, ADDRESS_PORT + 2, 2),
+    Claim::ports(NAME, DATA_PORT, PORTS.end - DATA_PORT),
+    Claim::memory(NAME, layout::PCI_ECAM, 3),
+];
+/// The position of enhanced configuration space in the claims.
+const ENHANCED: usize = 3;
+
+impl Device for PciBus {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+        let value = match at.claim {
+            ENHANCED => self.enhanced_read(at.offset, at.size, ctx),
+            _ => self.port_read(at.port(CLAIMS), at.size, ctx).into(),
+        };
+        self.tell(ctx);
+        value
+    }
+
+    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+        match at.claim {
+            ENHANCED => self.enhanced_write(at.offset, at.size, value, ctx),
+            _ => self.port_write(at.port(CLAIMS), at.size, value as u32, ctx),
+        }
+        self.tell(ctx);
+    }
+
+    /// Functions keep their power.
+    fn reset(&mut self, ctx: &mut Context) {
+        self.lines.iter_mut().for_each(Line::forgotten);
+        self.tell(ctx);
+    }
+
+    fn next_event(&self) -> Option<Ticks> {
+        self.functions.iter().filter_map(|function| function.next_event()).min()
+    }
+
+    fn advance(&mut self, ctx: &mut Context) {
+        self.functions.iter_mut().for_each(|function| function.advance(ctx));
+        self.tell(ctx);
     }
 }
 

@@ -1,7 +1,8 @@
 //! A device that has nothing but an expansion ROM: the hypercall code of the paravirtual interface, for guests that need
 //! it before they can ask for a page of it by MSR.
 
-use super::{Config, Function, Identity, Msi, ROM};
+use super::{Config, Function, Identity, ROM};
+use crate::device::Context;
 
 /// Vendor ID of the device.
 pub const VENDOR: u16 = 0x1234;
@@ -41,7 +42,7 @@ impl Function for OptionRom {
         &mut self.config
     }
 
-    fn bar_read(&mut self, bar: usize, offset: u64, size: u8, _out: &mut Vec<Msi>) -> u64 {
+    fn bar_read(&mut self, bar: usize, offset: u64, size: u8, _ctx: &mut Context) -> u64 {
         if bar != ROM {
             return 0;
         }
@@ -54,15 +55,15 @@ impl Function for OptionRom {
 mod tests {
     use super::*;
     use crate::memory::layout;
-    use crate::pci::PciBus;
+    use crate::pci::testing::Rig;
 
     #[test]
     fn the_rom_is_read_once_it_is_enabled() {
         let mut contents = [0; SIZE];
         contents[..4].copy_from_slice(&[0x55, 0xaa, 4, 0xcb]);
         contents[SIZE - 1] = 0x7f;
-        let mut bus = PciBus::new();
-        let device = bus.add(Box::new(OptionRom::new(contents))).unwrap();
+        let mut bus = Rig::new();
+        let device = bus.bus.add(Box::new(OptionRom::new(contents))).unwrap();
         assert_eq!(bus.config_read(device, 0, 4), u32::from(DEVICE) << 16 | u32::from(VENDOR));
         let at = bus.config_read(device, 0x30, 4);
         assert!(layout::PCI_WINDOW.contains(&u64::from(at)) && at & 1 == 0);

@@ -1,5 +1,6 @@
 //! A function with a base address register and MSI-X on the bus.
 
+use super::testing::Rig;
 use super::*;
 
 struct Thing {
@@ -34,12 +35,12 @@ impl Function for Thing {
         &mut self.config
     }
 
-    fn config_write(&mut self, at: usize, size: u8, value: u32, out: &mut Vec<Msi>) {
+    fn config_write(&mut self, at: usize, size: u8, value: u32, ctx: &mut Context) {
         self.config.write(at, size, value);
-        self.msix.refresh(&self.config, out);
+        self.msix.refresh(&self.config, &mut ctx.out.messages);
     }
 
-    fn bar_read(&mut self, _bar: usize, offset: u64, size: u8, _out: &mut Vec<Msi>) -> u64 {
+    fn bar_read(&mut self, _bar: usize, offset: u64, size: u8, _ctx: &mut Context) -> u64 {
         match offset {
             0x1000..0x1800 => self.msix.read_table(offset - 0x1000, size),
             0x1800.. => self.msix.read_pending(offset - 0x1800, size),
@@ -47,10 +48,10 @@ impl Function for Thing {
         }
     }
 
-    fn bar_write(&mut self, _bar: usize, offset: u64, size: u8, value: u64, out: &mut Vec<Msi>) {
+    fn bar_write(&mut self, _bar: usize, offset: u64, size: u8, value: u64, ctx: &mut Context) {
         match offset {
-            0x1000..0x1800 => self.msix.write_table(offset - 0x1000, size, value, out),
-            0x10 => self.msix.raise(value as u16, out),
+            0x1000..0x1800 => self.msix.write_table(offset - 0x1000, size, value, &mut ctx.out.messages),
+            0x10 => self.msix.raise(value as u16, &mut ctx.out.messages),
             0x18 => self.pin = value != 0,
             _ => self.register = value,
         }
@@ -61,9 +62,9 @@ impl Function for Thing {
     }
 }
 
-fn bus() -> PciBus {
-    let mut bus = PciBus::new();
-    assert_eq!(bus.add(Box::new(Thing::new(0x2000))).unwrap(), 1);
+fn bus() -> Rig {
+    let mut bus = Rig::new();
+    assert_eq!(bus.bus.add(Box::new(Thing::new(0x2000))).unwrap(), 1);
     bus.config_write(1, 4, 2, 6);
     bus
 }
@@ -100,11 +101,11 @@ fn memory_is_decoded_while_enabled() {
     let mut bus = bus();
     assert!(bus.mmio_write(BASE, 8, 0x1122_3344_5566_7788));
     assert_eq!(bus.mmio_read(BASE, 2), Some(0x7788));
-    assert_eq!(bus.device_at(BASE), Some(1));
+    assert_eq!(bus.bus.device_at(BASE), Some(1));
     bus.config_write(1, 4, 2, 0);
     assert_eq!(bus.mmio_read(BASE, 2), None);
     assert!(!bus.mmio_write(BASE, 2, 0));
-    assert_eq!(bus.device_at(BASE), None);
+    assert_eq!(bus.bus.device_at(BASE), None);
 }
 
 #[test]
@@ -125,14 +126,14 @@ fn masked_vectors_wait_as_pending_bits() {
     bus.mmio_write(BASE + 0x10, 4, 1);
     assert_eq!(bus.mmio_read(BASE + 0x1800, 8), Some(2));
     bus.mmio_write(entry + 12, 4, 0);
-    assert_eq!(bus.take_interrupts().count(), 0);
+    assert_eq!(bus.take_interrupts(), []);
     bus.config_write(1, capability + 2, 2, 0x8000);
     let expected = Msi { address: 0x1_fee0_1000, data: 0x41 };
-    assert_eq!(bus.take_interrupts().collect::<Vec<_>>(), [expected]);
+    assert_eq!(bus.take_interrupts(), [expected]);
     assert_eq!(bus.mmio_read(BASE + 0x1800, 8), Some(0));
     bus.mmio_write(BASE + 0x10, 4, 1);
     bus.mmio_write(BASE + 0x10, 4, 7);
-    assert_eq!(bus.take_interrupts().collect::<Vec<_>>(), [expected]);
+    assert_eq!(bus.take_interrupts(), [expected]);
 }
 
 #[test]

@@ -131,12 +131,12 @@ impl Kernel {
         recorder: &mut Recorder,
     ) -> TaskId {
         let Some(TaskLayout { tid, pid, comm, flags }) = self.layout else { return TaskId(0) };
-        let word = |offset: u64| cpu.ram.read::<u32>(identity.physical.wrapping_add(offset)).unwrap_or_default();
+        let word = |offset: u64| cpu.wiring.ram.read::<u32>(identity.physical.wrapping_add(offset)).unwrap_or_default();
         let numbers = [word(pid), word(tid)];
         let flags = flags.map_or(if kernel_thread { KERNEL_THREAD } else { 0 }, |at| word(at) & KERNEL_THREAD);
         let comm = named.unwrap_or_else(|| {
             let mut bytes = [0; COMM];
-            cpu.ram.read_bytes(identity.physical.wrapping_add(comm), &mut bytes);
+            cpu.wiring.ram.read_bytes(identity.physical.wrapping_add(comm), &mut bytes);
             bytes
         });
         if let Some(seen) = identity.seen

@@ -116,19 +116,19 @@ impl Tasks {
     /// Looks whether a processor has set up its system calls since the last look: then it runs a kernel, perhaps another one.
     #[inline]
     pub fn look(&mut self, cpu: &mut Cpu, cache: &mut BlockCache) {
-        if cpu.model.recorded && cpu.msr.lstar != self.processors[cpu.index].system_calls {
+        if cpu.wiring.model.recorded && cpu.arch.msr.lstar != self.processors[cpu.wiring.index].system_calls {
             self.find(cpu, cache);
         }
     }
 
     #[cold]
     fn find(&mut self, cpu: &mut Cpu, cache: &mut BlockCache) {
-        let entry = cpu.msr.lstar;
-        self.processors[cpu.index].system_calls = entry;
+        let entry = cpu.arch.msr.lstar;
+        self.processors[cpu.wiring.index].system_calls = entry;
         // The other processors of a kernel enter it where the first does, and so does one that wakes up.
         if entry != 0 && entry != self.entry {
             self.entry = entry;
-            cache.remove_probes(&cpu.ram);
+            cache.remove_probes(&cpu.wiring.ram);
             self.threads.clear();
             self.callers.clear();
             for processor in &mut self.processors {
@@ -136,13 +136,13 @@ impl Tasks {
             }
             self.kernel = Kernel::find(cpu, &self.ram, &self.symbols);
             for address in self.kernel.iter().flat_map(Kernel::addresses) {
-                cache.add_probe(address, &cpu.ram);
+                cache.add_probe(address, &cpu.wiring.ram);
             }
         }
-        if self.kernel.is_some() && self.processors[cpu.index].current.is_none() {
+        if self.kernel.is_some() && self.processors[cpu.wiring.index].current.is_none() {
             // A processor begins with its idle task.
-            let idle = Task::new(TaskKind::Idle, 0, 0, &format!("swapper/{}", cpu.index));
-            self.processors[cpu.index].task = cpu.recorder.borrow_mut().task(idle);
+            let idle = Task::new(TaskKind::Idle, 0, 0, &format!("swapper/{}", cpu.wiring.index));
+            self.processors[cpu.wiring.index].task = cpu.wiring.recorder.borrow_mut().task(idle);
             self.publish(cpu);
         }
     }
@@ -161,7 +161,7 @@ impl Tasks {
 
     /// A processor goes on with another task.
     fn switch(&mut self, cpu: &mut Cpu, from: u64, to: u64) {
-        let processor = &mut self.processors[cpu.index];
+        let processor = &mut self.processors[cpu.wiring.index];
         if processor.current.is_none()
             && let Some(kernel) = &mut self.kernel
         {
@@ -174,12 +174,12 @@ impl Tasks {
         }
         self.know(to, 0);
         let Some(thread) = self.threads.get_mut(&to) else { return };
-        let processor = &mut self.processors[cpu.index];
+        let processor = &mut self.processors[cpu.wiring.index];
         processor.current = Some(to);
         processor.number = thread.number;
         processor.soft_interrupt = thread.soft_interrupt.take();
         // Whatever interrupted the task before is over as far as the next one is concerned.
-        cpu.charged.nesting = Nesting::default();
+        cpu.micro.charged.nesting = Nesting::default();
         self.identify(cpu, None);
     }
 
@@ -203,7 +203,7 @@ impl Tasks {
 
     /// The current task has made another one.
     fn made(&mut self, cpu: &Cpu, task: u64) {
-        let parent = self.processors[cpu.index].number;
+        let parent = self.processors[cpu.wiring.index].number;
         // Another one may have been there before.
         self.threads.remove(&task);
         self.know(task, parent);
@@ -218,13 +218,13 @@ impl Tasks {
 
     /// Says of the current task of a processor what `is` says.
     fn current_is(&self, cpu: &Cpu, is: impl FnOnce(&Task) -> bool) -> bool {
-        let current = self.processors[cpu.index].task;
-        cpu.recorder.borrow().tasks().get(current.0 as usize).is_some_and(is)
+        let current = self.processors[cpu.wiring.index].task;
+        cpu.wiring.recorder.borrow().tasks().get(current.0 as usize).is_some_and(is)
     }
 
     /// A task gets a name.
     fn named(&mut self, cpu: &mut Cpu, hit: Hit) {
-        if self.processors[cpu.index].current == Some(hit.first) {
+        if self.processors[cpu.wiring.index].current == Some(hit.first) {
             let name = Kernel::name(cpu, hit.second);
             self.identify(cpu, name);
         }
@@ -232,14 +232,14 @@ impl Tasks {
 
     /// Looks who the current task of a processor is, and publishes it.
     fn identify(&mut self, cpu: &mut Cpu, named: Option<[u8; 16]>) {
-        let processor = &mut self.processors[cpu.index];
+        let processor = &mut self.processors[cpu.wiring.index];
         let thread = processor.current.and_then(|current| Some((current, self.threads.get_mut(&current)?)));
         if let (Some((current, thread)), Some(kernel)) = (thread, &self.kernel) {
             if thread.identity.is_none() {
                 thread.identity = kernel.identity(cpu, current);
             }
             if let Some(identity) = &mut thread.identity {
-                let recorder = &mut cpu.recorder.borrow_mut();
+                let recorder = &mut cpu.wiring.recorder.borrow_mut();
                 processor.task = kernel.who(cpu, identity, named, thread.kernel_thread, recorder);
             }
         }
@@ -260,14 +260,14 @@ impl Tasks {
                 return;
             }
             self.callers.push(back);
-            cache.add_probe(back, &cpu.ram);
+            cache.add_probe(back, &cpu.wiring.ram);
         }
         let stack = hit.stack.wrapping_add(8);
-        let processor = &mut self.processors[cpu.index];
+        let processor = &mut self.processors[cpu.wiring.index];
         // One of the functions that are probed may call the other one, deeper in the stack.
         if processor.soft_interrupt.is_none_or(|soft| stack > soft.stack) {
             // The interrupt after which they are worked off has yet to return, but only a further one is told apart from them.
-            let nesting = std::mem::take(&mut cpu.charged.nesting);
+            let nesting = std::mem::take(&mut cpu.micro.charged.nesting);
             processor.soft_interrupt = Some(SoftInterrupt { back, stack, nesting });
             self.publish(cpu);
         }
@@ -275,19 +275,19 @@ impl Tasks {
 
     /// A place that soft interrupts are called from has been reached.
     fn came_back(&mut self, cpu: &mut Cpu, hit: Hit) {
-        let processor = &mut self.processors[cpu.index];
+        let processor = &mut self.processors[cpu.wiring.index];
         let Some(soft) = processor.soft_interrupt else { return };
         if (soft.back, soft.stack) == (hit.address, hit.stack) {
             processor.soft_interrupt = None;
-            cpu.charged.nesting = soft.nesting;
+            cpu.micro.charged.nesting = soft.nesting;
             self.publish(cpu);
         }
     }
 
     /// The guest said something through the marker ports. It may concern all processors: the caller publishes it for each.
     pub fn mark(&mut self, mark: &Mark, cpu: &mut Cpu) {
-        let now = cpu.clock;
-        let recorder = cpu.recorder.clone();
+        let now = cpu.micro.clock;
+        let recorder = cpu.wiring.recorder.clone();
         match mark.command {
             Command::Begin => {
                 // Where no tasks are known everything is charged.
@@ -311,7 +311,7 @@ impl Tasks {
         let pid = number.unwrap_or(0);
         let id = match text {
             "" => TaskId(0),
-            _ => cpu.recorder.borrow_mut().task(Task::new(TaskKind::Process, pid, pid, name)),
+            _ => cpu.wiring.recorder.borrow_mut().task(Task::new(TaskKind::Process, pid, pid, name)),
         };
         // Those without a number are known by their names.
         let key = number.map_or(1 << 32 | u64::from(id.0), u64::from);
@@ -324,17 +324,17 @@ impl Tasks {
         };
         self.know(key, parent);
         let number = if text.is_empty() { 0 } else { self.threads.get(&key).map_or(0, |thread| thread.number) };
-        let processor = &mut self.processors[cpu.index];
+        let processor = &mut self.processors[cpu.wiring.index];
         (processor.task, processor.number) = (id, number);
-        cpu.charged.nesting = Nesting::default();
+        cpu.micro.charged.nesting = Nesting::default();
     }
 
     /// Charges what a processor does to its current task and region from now on.
     pub fn publish(&self, cpu: &mut Cpu) {
-        let Processor { number, task, soft_interrupt, .. } = self.processors[cpu.index];
+        let Processor { number, task, soft_interrupt, .. } = self.processors[cpu.wiring.index];
         let region = self.regions.of(|root| self.descends(number, root));
         let soft_interrupt = soft_interrupt.is_some();
-        cpu.set_charged(Charged { task, region, soft_interrupt, ..cpu.charged });
+        cpu.set_charged(Charged { task, region, soft_interrupt, ..cpu.micro.charged });
     }
 
     /// Whether a thread is, or descends from, another.

@@ -4,8 +4,8 @@ use super::*;
 use crate::board::{Board, Parts};
 use crate::devices::marker;
 use crate::vcpus::{Activity, Vcpus};
+use cpu::arch::Segment;
 use cpu::model::{CpuidEntry, CpuidRegs};
-use cpu::state::{Segment, seg};
 use cpu::testing::assemble;
 use iced_x86::IcedError;
 use iced_x86::code_asm::{CodeAssembler, CodeLabel, al, dx, edi, esi};
@@ -14,6 +14,7 @@ use ledger::{Context, Costs, Family, Geometry, Recorder};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use x86::seg;
 
 const START: u64 = 0x1000;
 const NAME: u32 = 0x9000;
@@ -143,11 +144,11 @@ fn run(
     let view = crate::machine::processor_ram(&ram, None);
     let mut cpu = Cpu::new(0, model, view, board.clone(), recorder.clone());
     for segment in [seg::CS, seg::SS, seg::DS] {
-        cpu.seg[usize::from(segment)] = Segment::real(0, segment == seg::CS);
+        cpu.arch.seg[usize::from(segment)] = Segment::real(0, segment == seg::CS);
     }
-    cpu.rip = START;
-    cpu.gpr[4] = 0x8000;
-    cpu.msr.lstar = if linux { 0x1234 } else { 0 };
+    cpu.arch.rip = START;
+    cpu.arch.gpr[4] = 0x8000;
+    cpu.arch.msr.lstar = if linux { 0x1234 } else { 0 };
     cpu.mode_changed();
     let mut vcpus = Vcpus::new(vec![cpu], board, None, ram.clone());
     let functions: Vec<_> = NAMES.iter().zip(addresses).map(|(name, address)| Symbol::new(address, 2, name)).collect();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::{Broken, Chain, Device, Ring};
+use crate::device::Context;
 
 const SECTOR: u64 = 512;
 const QUEUE_SIZE: u16 = 256;
@@ -225,7 +226,7 @@ impl Device for Block {
         &self.config
     }
 
-    fn process(&mut self, _queue: u16, ring: &mut Ring) -> Result<(), Broken> {
+    fn process(&mut self, _queue: u16, ring: &mut Ring, _ctx: &mut Context) -> Result<(), Broken> {
         while let Some(mut chain) = ring.pop()? {
             let room = chain.writer.available_bytes();
             // A request without a byte for its status can't be answered: it is given back untouched.

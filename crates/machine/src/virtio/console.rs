@@ -2,11 +2,11 @@
 //!
 //! A driver that negotiates control messages says when it has opened the port. Before that it drops what arrives, so nothing is sent.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use super::{Broken, Device, Ring};
+use crate::device::Context;
+use crate::pci::Inbox;
 
 const RECEIVE: u16 = 0;
 const TRANSMIT: u16 = 1;
@@ -39,73 +39,32 @@ fn message(event: u16, value: u16) -> Message {
     [0, 0, 0, 0, e0, e1, v0, v1]
 }
 
-#[derive(Debug, Default)]
-struct Streams {
+/// A console device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Console {
+    /// What the driver has not taken yet.
     input: VecDeque<u8>,
-    output: Vec<u8>,
     /// The driver takes input.
     open: bool,
-}
-
-/// The outside end of a console: the board puts input in and takes output out. Clones are the same port.
-#[derive(Clone, Debug, Default)]
-pub struct ConsolePort(Rc<RefCell<Streams>>);
-
-impl ConsolePort {
-    /// Queues input for the guest. It is delivered when the bus is polled next, or when the driver adds buffers, once it has opened
-    /// the port.
-    pub fn send(&self, bytes: &[u8]) {
-        self.0.borrow_mut().input.extend(bytes);
-    }
-
-    /// Bytes of input that the driver has not taken yet.
-    pub fn waiting(&self) -> usize {
-        self.0.borrow().input.len()
-    }
-
-    /// Whether the guest has a driver that takes input.
-    pub fn open(&self) -> bool {
-        self.0.borrow().open
-    }
-
-    /// Takes what the guest has written. To be drained after each access to the bus.
-    pub fn take_output(&self) -> Vec<u8> {
-        std::mem::take(&mut self.0.borrow_mut().output)
-    }
-}
-
-/// A console device.
-#[derive(Debug)]
-pub struct Console {
-    port: ConsolePort,
-    /// The driver sends control messages.
+    /// The driver says by control messages when that is so.
     controlled: bool,
-    /// What it has not taken of those for it.
+    /// Control messages that it has not taken.
     messages: VecDeque<Message>,
 }
 
 impl Console {
-    /// A console with its outside end at `port`.
-    pub fn new(port: ConsolePort) -> Self {
-        Self { port, controlled: false, messages: VecDeque::new() }
-    }
-
-    fn receive(&self, ring: &mut Ring) -> Result<(), Broken> {
-        let Streams { input, open, .. } = &mut *self.port.0.borrow_mut();
-        // A driver without control messages takes input once it offers buffers.
-        *open |= !self.controlled;
-        while *open && !input.is_empty() {
+    fn receive(&mut self, ring: &mut Ring) -> Result<(), Broken> {
+        while self.open && !self.input.is_empty() {
             let Some(mut chain) = ring.pop()? else { break };
-            let len = chain.writer.available_bytes().min(input.len());
-            let written = chain.write(&input.make_contiguous()[..len]);
-            input.drain(..written);
+            let len = chain.writer.available_bytes().min(self.input.len());
+            let written = chain.write(&self.input.make_contiguous()[..len]);
+            self.input.drain(..written);
             ring.push(chain, written as u32)?;
         }
         Ok(())
     }
 
-    fn transmit(&self, ring: &mut Ring) -> Result<(), Broken> {
-        let output = &mut self.port.0.borrow_mut().output;
+    fn transmit(ring: &mut Ring, output: &mut Vec<u8>) -> Result<(), Broken> {
         while let Some(mut chain) = ring.pop()? {
             let start = output.len();
             output.resize(start + chain.reader.available_bytes().min(MAX_REQUEST), 0);
@@ -115,9 +74,7 @@ impl Console {
         }
         Ok(())
     }
-}
 
-impl Console {
     fn control(&mut self, ring: &mut Ring) -> Result<(), Broken> {
         while let Some(mut chain) = ring.pop()? {
             let mut bytes = Message::default();
@@ -131,7 +88,6 @@ impl Console {
 
     /// A message of the driver.
     fn hear(&mut self, [p0, p1, p2, p3, e0, e1, v0, v1]: Message) {
-        self.controlled = true;
         let (port, value) = (u32::from_le_bytes([p0, p1, p2, p3]), u16::from_le_bytes([v0, v1]));
         let answers: &[Message] = match u16::from_le_bytes([e0, e1]) {
             event::DEVICE_READY if value == 1 => &[message(event::PORT_ADD, 1)],
@@ -139,7 +95,7 @@ impl Console {
                 &[message(event::CONSOLE_PORT, 1), message(event::PORT_OPEN, 1)]
             }
             event::PORT_OPEN if port == 0 => {
-                self.port.0.borrow_mut().open = value != 0;
+                self.open = value != 0;
                 &[]
             }
             _ => &[],
@@ -180,10 +136,23 @@ impl Device for Console {
         &CONFIG
     }
 
-    fn process(&mut self, queue: u16, ring: &mut Ring) -> Result<(), Broken> {
+    fn negotiated(&mut self, features: u64) {
+        self.controlled = features & MULTIPORT != 0;
+    }
+
+    fn started(&mut self, queue: u16) {
+        // A driver without control messages takes input as soon as it is ready.
+        self.open |= queue == RECEIVE && !self.controlled;
+    }
+
+    fn stopped(&mut self, queue: u16) {
+        self.open &= queue != RECEIVE;
+    }
+
+    fn process(&mut self, queue: u16, ring: &mut Ring, ctx: &mut Context) -> Result<(), Broken> {
         match queue {
             RECEIVE => self.receive(ring),
-            TRANSMIT => self.transmit(ring),
+            TRANSMIT => Self::transmit(ring, &mut ctx.out.printed),
             CONTROL_RECEIVE => self.answer(ring),
             _ => self.control(ring),
         }
@@ -191,15 +160,22 @@ impl Device for Console {
 
     fn has_input(&self, queue: u16) -> bool {
         match queue {
-            RECEIVE => self.port.open() && self.port.waiting() != 0,
+            RECEIVE => self.open && !self.input.is_empty(),
             CONTROL_RECEIVE => !self.messages.is_empty(),
             _ => false,
         }
     }
 
+    fn input(&mut self, bytes: &[u8]) {
+        self.input.extend(bytes);
+    }
+
+    fn inbox(&self) -> Inbox {
+        Inbox { open: self.open, unread: self.input.len() }
+    }
+
     fn reset(&mut self) {
         self.controlled = false;
         self.messages.clear();
-        self.port.0.borrow_mut().open = false;
     }
 }

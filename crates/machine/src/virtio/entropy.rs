@@ -4,6 +4,7 @@
 //! reproducible. They are no secret; nothing that runs here should protect anything with them.
 
 use super::{Broken, Device, Ring};
+use crate::device::Context;
 
 /// Bytes given for one request. The driver asks again if it wants more.
 const MAX_REQUEST: usize = 64 << 10;
@@ -50,7 +51,7 @@ impl Device for Entropy {
         &[]
     }
 
-    fn process(&mut self, _queue: u16, ring: &mut Ring) -> Result<(), Broken> {
+    fn process(&mut self, _queue: u16, ring: &mut Ring, _ctx: &mut Context) -> Result<(), Broken> {
         while let Some(mut chain) = ring.pop()? {
             let len = chain.writer.available_bytes().min(MAX_REQUEST);
             let bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect();

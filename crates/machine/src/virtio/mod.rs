@@ -14,10 +14,14 @@ mod tests;
 mod transport;
 
 pub use block::{Backing, Block, Disk, DiskError};
-pub use console::{Console, ConsolePort};
+pub use console::Console;
 pub use entropy::Entropy;
 pub use ring::{Broken, Chain, Ring};
 pub use transport::VirtioPci;
+
+use crate::device::Context;
+use crate::pci::Inbox;
+use ledger::Ticks;
 
 /// What a device adds to the transport.
 pub trait Device {
@@ -31,12 +35,30 @@ pub trait Device {
     fn queues(&self) -> &[u16];
     /// Device-specific configuration space, which never changes.
     fn config(&self) -> &[u8];
+    /// The driver has accepted these features, which stay until it resets the device.
+    fn negotiated(&mut self, _features: u64) {}
+    /// The driver is ready and has enabled a queue: from now on it may be worked on.
+    fn started(&mut self, _queue: u16) {}
+    /// A queue that was started is worked on no more: the driver has reset the device, or has broken it.
+    fn stopped(&mut self, _queue: u16) {}
     /// Works on a queue: called when the driver notifies it, and by [`Device::has_input`].
-    fn process(&mut self, queue: u16, ring: &mut Ring) -> Result<(), Broken>;
-    /// Whether a queue is to be worked on because there is something for the driver.
+    fn process(&mut self, queue: u16, ring: &mut Ring, ctx: &mut Context) -> Result<(), Broken>;
+    /// Whether a queue is to be worked on because there is something for the driver. Asked after notifications, input and time.
     fn has_input(&self, _queue: u16) -> bool {
         false
     }
-    /// The driver has reset the device.
+    /// Takes input from outside.
+    fn input(&mut self, _bytes: &[u8]) {}
+    /// What becomes of input from outside.
+    fn inbox(&self) -> Inbox {
+        Inbox::default()
+    }
+    /// When it does something by itself.
+    fn next_event(&self) -> Option<Ticks> {
+        None
+    }
+    /// Lets time pass.
+    fn advance(&mut self, _now: Ticks) {}
+    /// The driver has reset the device. Its queues have been stopped.
     fn reset(&mut self) {}
 }

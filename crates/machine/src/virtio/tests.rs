@@ -8,9 +8,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::memory::{GuestRam, layout};
-use crate::pci::{Msi, PciBus};
+use crate::pci::Msi;
+use crate::pci::testing::Rig;
 
 mod devices;
+mod hooks;
 mod registers;
 
 const BASE: u64 = layout::PCI_WINDOW.start;
@@ -36,17 +38,16 @@ fn rings(queue: u16) -> (u64, u64, u64) {
 
 struct Driver {
     ram: GuestRam,
-    bus: PciBus,
+    bus: Rig,
     available: [u16; 4],
 }
 
 impl Driver {
     fn with<D: Device + 'static>(device: D) -> Self {
-        let ram = GuestRam::new(4 << 20).unwrap();
-        let mut bus = PciBus::new();
-        bus.add(Box::new(VirtioPci::new(device, &ram))).unwrap();
+        let mut bus = Rig::new();
+        bus.bus.add(Box::new(VirtioPci::new(device))).unwrap();
         bus.config_write(1, 4, 2, 6);
-        Self { ram, bus, available: [0; 4] }
+        Self { ram: bus.ram.clone(), bus, available: [0; 4] }
     }
 
     fn read(&mut self, at: u64, size: u8) -> u64 {
@@ -146,7 +147,7 @@ impl Driver {
         self.bus.config_write(1, msix + 2, 2, 0x8000);
     }
 
-    fn capability(&mut self, id: u32, wanted: impl Fn(&mut PciBus, usize) -> bool) -> usize {
+    fn capability(&mut self, id: u32, wanted: impl Fn(&mut Rig, usize) -> bool) -> usize {
         let mut at = self.bus.config_read(1, 0x34, 1) as usize;
         while at != 0 {
             if self.bus.config_read(1, at, 1) == id && wanted(&mut self.bus, at) {
@@ -157,8 +158,22 @@ impl Driver {
         panic!("no capability {id:#x}");
     }
 
+    fn input(&mut self, bytes: &[u8]) {
+        self.bus.input(1, bytes);
+    }
+
+    /// Whether the driver takes input.
+    fn open(&self) -> bool {
+        self.bus.bus.inbox(1).open
+    }
+
+    /// What was printed since the last call.
+    fn printed(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.bus.out.printed)
+    }
+
     fn messages(&mut self) -> Vec<u32> {
-        self.bus.take_interrupts().map(|Msi { address: _, data }| data).collect()
+        self.bus.take_interrupts().into_iter().map(|Msi { address: _, data }| data).collect()
     }
 }
 
@@ -355,19 +370,17 @@ fn nothing_happens_before_the_driver_is_ready_or_without_bus_mastering() {
 
 #[test]
 fn a_console_passes_bytes_both_ways() {
-    let port = ConsolePort::default();
-    let mut driver = Driver::with(Console::new(port.clone()));
+    let mut driver = Driver::with(Console::default());
     driver.start(VERSION_1);
     driver.enable_msix();
     assert!(driver.ram.write(BUFFERS, b"hello"));
     driver.offer(1, 0, &[(BUFFERS, 3, 0), (BUFFERS + 3, 2, 0)]);
     driver.notify(1);
-    assert_eq!(port.take_output(), b"hello");
-    assert!(port.take_output().is_empty());
+    assert_eq!(driver.printed(), b"hello");
+    assert!(driver.printed().is_empty());
     assert_eq!((driver.used(1), driver.messages()), ((1, 0, 0), vec![0x42]));
 
-    port.send(b"abcdef");
-    driver.bus.poll();
+    driver.input(b"abcdef");
     assert!(driver.messages().is_empty());
     driver.offer(0, 0, &[(BUFFERS, 4, WRITE)]);
     driver.notify(0);
@@ -375,9 +388,9 @@ fn a_console_passes_bytes_both_ways() {
     assert_eq!(driver.bytes(BUFFERS), *b"abcd");
     driver.offer(0, 1, &[(BUFFERS, 4, WRITE)]);
     driver.offer(0, 2, &[(BUFFERS + 8, 4, WRITE)]);
-    driver.bus.poll();
+    driver.input(b"");
     assert_eq!((driver.used(0), driver.bytes(BUFFERS)), ((2, 1, 2), *b"ef"));
-    driver.bus.poll();
+    driver.input(b"");
     assert_eq!(driver.used(0).0, 2);
 }
 
@@ -392,8 +405,7 @@ fn say(driver: &mut Driver, slot: u16, event: u16, value: u16) {
 
 #[test]
 fn a_console_waits_until_a_driver_with_control_messages_has_opened_it() {
-    let port = ConsolePort::default();
-    let mut driver = Driver::with(Console::new(port.clone()));
+    let mut driver = Driver::with(Console::default());
     assert_eq!(driver.bus.mmio_read(DEVICE + 4, 4), Some(1), "one port");
     driver.start(VERSION_1 | 2);
     for slot in 0..3 {
@@ -404,24 +416,23 @@ fn a_console_waits_until_a_driver_with_control_messages_has_opened_it() {
     assert_eq!((driver.used(2).0, driver.bytes(BUFFERS)), (1, [0, 0, 0, 0, 1, 0, 1, 0]), "the port is added");
     driver.offer(0, 0, &[(BUFFERS + 0x800, 4, WRITE)]);
     driver.notify(0);
-    port.send(b"abc");
-    driver.bus.poll();
-    assert_eq!((port.open(), driver.used(0).0), (false, 0), "the driver would drop it");
+    driver.input(b"abc");
+    assert_eq!((driver.open(), driver.used(0).0), (false, 0), "the driver would drop it");
     say(&mut driver, 1, 3, 1);
     assert_eq!(driver.bytes(BUFFERS + 8), [0, 0, 0, 0, 4, 0, 1, 0], "it is a console");
     assert_eq!((driver.used(2).0, driver.bytes(BUFFERS + 16)), (3, [0, 0, 0, 0, 6, 0, 1, 0]), "somebody is there");
     say(&mut driver, 2, 6, 1);
-    assert_eq!((port.open(), driver.used(0), driver.bytes(BUFFERS + 0x800)), (true, (1, 0, 3), *b"abc"));
+    assert_eq!((driver.open(), driver.used(0), driver.bytes(BUFFERS + 0x800)), (true, (1, 0, 3), *b"abc"));
     say(&mut driver, 3, 6, 0);
-    assert!(!port.open());
+    assert!(!driver.open());
     say(&mut driver, 4, 6, 1);
     driver.write(0x14, 1, 0);
-    assert!(!port.open(), "after a reset of the device");
+    assert!(!driver.open(), "after a reset of the device");
 }
 
 #[test]
 fn control_messages_that_nobody_takes_are_bounded() {
-    let mut driver = Driver::with(Console::new(ConsolePort::default()));
+    let mut driver = Driver::with(Console::default());
     driver.start(VERSION_1 | 2);
     (0..1000).for_each(|turn| say(&mut driver, turn % 8, 0, 1));
     let mut taken = 0;
@@ -542,13 +553,12 @@ fn overlapping_rings_end() {
 
 #[test]
 fn a_ring_that_refills_itself_is_broken() {
-    let port = ConsolePort::default();
-    let mut driver = Driver::with(Console::new(port.clone()));
+    let mut driver = Driver::with(Console::default());
     driver.start(VERSION_1);
     let (descriptors, available, _) = rings(0);
     // Each request is given two bytes of input, written over the index of the available ring: there is one request more.
     driver.descriptor(descriptors, 0, (available + 2, 2, WRITE), 0);
-    port.send(&(2..100).flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
+    driver.input(&(2..100).flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
     driver.publish(0, 0);
     driver.notify(0);
     assert_eq!((driver.status(), driver.used(0)), (0x4f, (2 * QUEUE_SIZE, 0, 2)));
@@ -605,15 +615,14 @@ proptest! {
         heads in prop::collection::vec(0u16..10, 8),
         accesses in prop::collection::vec((0u64..0x8000, prop::sample::select(vec![1u8, 2, 4, 8]), any::<u64>()), 0..20),
     ) {
-        let port = ConsolePort::default();
-        for kind in 0..3 {
+            for kind in 0..3 {
             let mut driver = match kind {
-                0 => Driver::with(Console::new(port.clone())),
+                0 => Driver::with(Console::default()),
                 1 => Driver::with(Block::new(Box::new(disk()), "x")),
                 _ => Driver::with(Entropy::new(1)),
             };
             driver.start(VERSION_1);
-            port.send(b"input");
+            driver.input(b"input");
             for queue in 0..driver.read(0x12, 2) as u16 {
                 prop_assert!(driver.ram.write(rings(queue).0, &table));
                 for (index, &address) in addresses.iter().enumerate() {
@@ -626,13 +635,13 @@ proptest! {
                 }
                 driver.notify(queue);
             }
-            driver.bus.poll();
+            driver.input(b"");
             for &(at, size, value) in &accesses {
                 driver.bus.mmio_write(BASE + at, size, value);
                 driver.bus.mmio_read(BASE + at, size);
             }
             driver.notify(0);
-            port.take_output();
+            driver.printed();
         }
     }
 }

@@ -12,8 +12,9 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 use virtio_queue::{Queue, QueueT};
 
 use super::{Broken, Device, Ring};
-use crate::memory::GuestRam;
-use crate::pci::{Config, Function, Identity, Msi, MsiX};
+use crate::device::Context;
+use crate::pci::{Config, Function, Identity, Inbox, MsiX};
+use ledger::Ticks;
 
 const VENDOR: u16 = 0x1af4;
 const FIRST_DEVICE_ID: u16 = 0x1040;
@@ -85,12 +86,13 @@ const INDIRECT: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC;
 struct Slot {
     queue: Queue,
     vector: u16,
+    /// The device has been told that the queue is started.
+    started: bool,
 }
 
 /// A virtio device on the PCI bus.
 pub struct VirtioPci<D> {
     device: D,
-    ram: GuestRam,
     config: Config,
     msix: MsiX,
     /// Where the capability with the window lies.
@@ -106,8 +108,8 @@ pub struct VirtioPci<D> {
 }
 
 impl<D: Device> VirtioPci<D> {
-    /// Puts a device on a transport; it reaches guest memory through `ram`.
-    pub fn new(device: D, ram: &GuestRam) -> Self {
+    /// Puts a device on a transport.
+    pub fn new(device: D) -> Self {
         let mut config = Config::new(Identity {
             vendor: VENDOR,
             device: FIRST_DEVICE_ID + device.kind(),
@@ -138,7 +140,6 @@ impl<D: Device> VirtioPci<D> {
         let window = config.add_capability(CAPABILITY_VENDOR, &body, &writable);
         Self {
             device,
-            ram: ram.clone(),
             config,
             msix,
             window,
@@ -178,7 +179,7 @@ impl<D: Device> VirtioPci<D> {
         put(reg::NUM_QUEUES, &(self.queues.len() as u16).to_le_bytes());
         put(reg::STATUS, &[self.status]);
         put(reg::QUEUE_SELECT, &self.queue_select.to_le_bytes());
-        if let Some(Slot { queue, vector }) = self.selected() {
+        if let Some(Slot { queue, vector, .. }) = self.selected() {
             put(reg::QUEUE_SIZE, &queue.size().to_le_bytes());
             put(reg::QUEUE_VECTOR, &vector.to_le_bytes());
             put(reg::QUEUE_ENABLE, &u16::from(queue.ready()).to_le_bytes());
@@ -193,7 +194,7 @@ impl<D: Device> VirtioPci<D> {
     }
 
     /// A write to a register, of the register's own width (a 64-bit one may be written in halves).
-    fn write_common(&mut self, at: usize, size: u8, value: u64, out: &mut Vec<Msi>) {
+    fn write_common(&mut self, at: usize, size: u8, value: u64, ctx: &mut Context) {
         let valid = |vector: u16| if vector < self.msix.vectors() { vector } else { NO_VECTOR };
         match (at, size) {
             (reg::DEVICE_FEATURE_SELECT, 4) => self.device_feature_select = value as u32,
@@ -208,7 +209,7 @@ impl<D: Device> VirtioPci<D> {
                     slot.vector = vector;
                 }
             }
-            (reg::QUEUE_ENABLE, 2) if value == 1 => self.enable_queue(out),
+            (reg::QUEUE_ENABLE, 2) if value == 1 => self.enable_queue(ctx),
             (_, 8) if at >= reg::QUEUE_DESC && at.is_multiple_of(8) => {
                 self.write_queue(at, value as u32);
                 self.write_queue(at + 4, (value >> 32) as u32);
@@ -246,14 +247,36 @@ impl<D: Device> VirtioPci<D> {
         }
     }
 
-    fn enable_queue(&mut self, out: &mut Vec<Msi>) {
+    fn enable_queue(&mut self, ctx: &mut Context) {
         let event_idx = self.driver_features & EVENT_IDX != 0;
         let Some(slot) = self.queues.get_mut(usize::from(self.queue_select)) else { return };
+        if slot.queue.ready() {
+            return;
+        }
         slot.queue.set_event_idx(event_idx);
         slot.queue.set_ready(true);
-        if !slot.queue.is_valid(self.ram.map()) {
+        if !slot.queue.is_valid(ctx.ram.map()) {
             slot.queue.set_ready(false);
-            self.break_down(out);
+            self.break_down(ctx);
+        }
+        self.start_queues();
+    }
+
+    /// Whether the driver is ready, and so is the device.
+    fn is_live(&self) -> bool {
+        self.status & (DRIVER_OK | NEEDS_RESET) == DRIVER_OK
+    }
+
+    /// Tells the device which queues are started and stopped.
+    fn start_queues(&mut self) {
+        let live = self.is_live();
+        for (slot, number) in self.queues.iter_mut().zip(0..) {
+            match (live && slot.queue.ready(), slot.started) {
+                (true, false) => self.device.started(number),
+                (false, true) => self.device.stopped(number),
+                _ => continue,
+            }
+            slot.started = !slot.started;
         }
     }
 
@@ -270,10 +293,16 @@ impl<D: Device> VirtioPci<D> {
         if (self.status | set) & FEATURES_OK == 0 {
             set &= !DRIVER_OK;
         }
+        if set & !self.status & FEATURES_OK != 0 {
+            self.device.negotiated(self.driver_features);
+        }
         self.status |= set;
+        self.start_queues();
     }
 
     fn reset(&mut self) {
+        self.status = 0;
+        self.start_queues();
         self.device.reset();
         for slot in &mut self.queues {
             slot.queue.reset();
@@ -284,22 +313,22 @@ impl<D: Device> VirtioPci<D> {
         self.device_feature_select = 0;
         self.driver_feature_select = 0;
         self.driver_features = 0;
-        self.status = 0;
         self.isr = 0;
         self.config.set_interrupt_status(false);
     }
 
     /// The driver has done something that can't be continued from.
-    fn break_down(&mut self, out: &mut Vec<Msi>) {
+    fn break_down(&mut self, ctx: &mut Context) {
         self.status |= NEEDS_RESET;
+        self.start_queues();
         if self.status & DRIVER_OK != 0 {
-            self.interrupt(ISR_CONFIG, self.config_vector, out);
+            self.interrupt(ISR_CONFIG, self.config_vector, ctx);
         }
     }
 
-    fn interrupt(&mut self, cause: u8, vector: u16, out: &mut Vec<Msi>) {
+    fn interrupt(&mut self, cause: u8, vector: u16, ctx: &mut Context) {
         if self.msix.enabled() {
-            self.msix.raise(vector, out);
+            self.msix.raise(vector, &mut ctx.out.messages);
         } else {
             self.isr |= cause;
             self.config.set_interrupt_status(true);
@@ -307,18 +336,27 @@ impl<D: Device> VirtioPci<D> {
     }
 
     /// Lets the device work on a queue, if the driver has set everything up.
-    fn work(&mut self, index: u16, out: &mut Vec<Msi>) {
-        let live = self.status & (DRIVER_OK | NEEDS_RESET) == DRIVER_OK && self.config.is_bus_master();
+    fn work(&mut self, index: u16, ctx: &mut Context) {
+        let live = self.is_live() && self.config.is_bus_master();
         let Some(slot) = self.queues.get_mut(usize::from(index)) else { return };
         if !live || !slot.queue.ready() {
             return;
         }
         let vector = slot.vector;
-        let mut ring = Ring::new(&mut slot.queue, self.ram.map());
-        match self.device.process(index, &mut ring).and_then(|()| ring.finish()) {
-            Ok(true) => self.interrupt(ISR_QUEUE, vector, out),
+        let mut ring = Ring::new(&mut slot.queue, ctx.ram.map());
+        match self.device.process(index, &mut ring, ctx).and_then(|()| ring.finish()) {
+            Ok(true) => self.interrupt(ISR_QUEUE, vector, ctx),
             Ok(false) => {}
-            Err(Broken) => self.break_down(out),
+            Err(Broken) => self.break_down(ctx),
+        }
+    }
+
+    /// Works on the queues that the device has something for.
+    fn poll(&mut self, ctx: &mut Context) {
+        for queue in 0..self.queues.len() as u16 {
+            if self.device.has_input(queue) {
+                self.work(queue, ctx);
+            }
         }
     }
 
@@ -340,7 +378,7 @@ impl Slot {
     fn new(size: u16) -> Self {
         // Devices give constant powers of two; for anything else there is a queue without entries.
         let queue = Queue::new(size).unwrap_or_default();
-        Self { queue, vector: NO_VECTOR }
+        Self { queue, vector: NO_VECTOR, started: false }
     }
 }
 
@@ -367,28 +405,28 @@ impl<D: Device> Function for VirtioPci<D> {
         &mut self.config
     }
 
-    fn config_read(&mut self, at: usize, size: u8, out: &mut Vec<Msi>) -> u32 {
+    fn config_read(&mut self, at: usize, size: u8, ctx: &mut Context) -> u32 {
         if self.is_window(at)
             && let Some((offset, length)) = self.window()
         {
-            let value = self.bar_read(BAR, offset, length, out) as u32;
+            let value = self.bar_read(BAR, offset, length, ctx) as u32;
             self.config.write(self.window + WINDOW_DATA, 4, value);
         }
         self.config.read(at, size)
     }
 
-    fn config_write(&mut self, at: usize, size: u8, value: u32, out: &mut Vec<Msi>) {
+    fn config_write(&mut self, at: usize, size: u8, value: u32, ctx: &mut Context) {
         self.config.write(at, size, value);
-        self.msix.refresh(&self.config, out);
+        self.msix.refresh(&self.config, &mut ctx.out.messages);
         if self.is_window(at)
             && let Some((offset, length)) = self.window()
         {
             let value = self.config.read(self.window + WINDOW_DATA, length);
-            self.bar_write(BAR, offset, length, u64::from(value), out);
+            self.bar_write(BAR, offset, length, u64::from(value), ctx);
         }
     }
 
-    fn bar_read(&mut self, _bar: usize, offset: u64, size: u8, _out: &mut Vec<Msi>) -> u64 {
+    fn bar_read(&mut self, _bar: usize, offset: u64, size: u8, _ctx: &mut Context) -> u64 {
         match offset / AREA * AREA {
             COMMON => window_of(&self.common(), offset, size),
             ISR if offset == ISR => {
@@ -402,25 +440,35 @@ impl<D: Device> Function for VirtioPci<D> {
         }
     }
 
-    fn bar_write(&mut self, _bar: usize, offset: u64, size: u8, value: u64, out: &mut Vec<Msi>) {
+    fn bar_write(&mut self, _bar: usize, offset: u64, size: u8, value: u64, ctx: &mut Context) {
         match offset / AREA * AREA {
-            COMMON => self.write_common(offset as usize, size, value, out),
+            COMMON => self.write_common(offset as usize, size, value, ctx),
             NOTIFY => {
-                self.work(((offset - NOTIFY) / u64::from(NOTIFY_STRIDE)) as u16, out);
+                self.work(((offset - NOTIFY) / u64::from(NOTIFY_STRIDE)) as u16, ctx);
                 // What the driver said may have an answer.
-                self.poll(out);
+                self.poll(ctx);
             }
-            TABLE => self.msix.write_table(offset - TABLE, size, value, out),
+            TABLE => self.msix.write_table(offset - TABLE, size, value, &mut ctx.out.messages),
             _ => {}
         }
     }
 
-    fn poll(&mut self, out: &mut Vec<Msi>) {
-        for queue in 0..self.queues.len() as u16 {
-            if self.device.has_input(queue) {
-                self.work(queue, out);
-            }
-        }
+    fn input(&mut self, bytes: &[u8], ctx: &mut Context) {
+        self.device.input(bytes);
+        self.poll(ctx);
+    }
+
+    fn inbox(&self) -> Inbox {
+        self.device.inbox()
+    }
+
+    fn next_event(&self) -> Option<Ticks> {
+        self.device.next_event()
+    }
+
+    fn advance(&mut self, ctx: &mut Context) {
+        self.device.advance(ctx.now);
+        self.poll(ctx);
     }
 
     fn intx(&self) -> bool {

@@ -82,11 +82,11 @@ fn run<const VEX: bool, const ROOT: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> 
         let linear = aligned(cpu, op, len as u64, mask, false)?;
         cpu.read_bytes(linear, op.seg, &mut stage.0[..len])?;
     } else {
-        for (word, chunk) in cpu.vector.ymm[usize::from(op.r3 & 15)].iter().zip(stage.0.as_chunks_mut::<8>().0) {
+        for (word, chunk) in cpu.arch.vector.ymm[usize::from(op.r3 & 15)].iter().zip(stage.0.as_chunks_mut::<8>().0) {
             *chunk = word.to_le_bytes();
         }
     }
-    let mut result = cpu.vector.ymm[usize::from(op.r2 & 15)];
+    let mut result = cpu.arch.vector.ymm[usize::from(op.r2 & 15)];
     for (n, chunk) in stage.0[..len].as_chunks::<4>().0.iter().enumerate() {
         let x = u32::from_le_bytes(*chunk);
         let y = if ROOT { reciprocal_root(x) } else { reciprocal(x) };
@@ -97,7 +97,7 @@ fn run<const VEX: bool, const ROOT: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> 
         result[2] = 0;
         result[3] = 0;
     }
-    cpu.vector.ymm[usize::from(op.r0 & 15)] = result;
+    cpu.arch.vector.ymm[usize::from(op.r0 & 15)] = result;
     Ok(Flow::Next)
 }
 

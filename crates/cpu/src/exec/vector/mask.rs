@@ -1,11 +1,12 @@
 //! Masked moves: only the elements that the mask selects touch memory.
 
 use crate::exec::vector::run::{enter_mmx, mmx_ready, ready};
-use crate::fault::{Cause, Exec, Flow, vector};
+use crate::fault::{Cause, Exec, Flow};
 use crate::op::{Handler, Op, address_mask};
-use crate::ram::PAGE;
-use crate::state::{Cpu, reg};
+use crate::state::Cpu;
 use iced_x86::{EncodingKind, Instruction, Mnemonic::*, OpKind};
+use x86::page::PAGE;
+use x86::{reg, vector};
 
 /// Binds a masked move.
 pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
@@ -33,7 +34,7 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
 /// Bytes of a vector register.
 pub(crate) fn bytes(cpu: &Cpu, register: u8) -> [u8; 32] {
     let mut out = [0; 32];
-    for (word, chunk) in cpu.vector.ymm[usize::from(register & 15)].iter().zip(out.as_chunks_mut::<8>().0) {
+    for (word, chunk) in cpu.arch.vector.ymm[usize::from(register & 15)].iter().zip(out.as_chunks_mut::<8>().0) {
         *chunk = word.to_le_bytes();
     }
     out
@@ -41,7 +42,7 @@ pub(crate) fn bytes(cpu: &Cpu, register: u8) -> [u8; 32] {
 
 /// Sets a whole vector register.
 pub(crate) fn set_bytes(cpu: &mut Cpu, register: u8, from: &[u8; 32]) {
-    for (word, chunk) in cpu.vector.ymm[usize::from(register & 15)].iter_mut().zip(from.as_chunks::<8>().0) {
+    for (word, chunk) in cpu.arch.vector.ymm[usize::from(register & 15)].iter_mut().zip(from.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*chunk);
     }
 }
@@ -81,9 +82,9 @@ fn place(cpu: &mut Cpu, op: &Op, offset: u64, runs: &[(usize, usize)], write: bo
         };
         if let Err(fault) = checked {
             let shown = blame(address.wrapping_sub(start as u64), start as u64);
-            if matches!(cpu.fault, Cause::Exception(vector::PF, _)) {
+            if matches!(cpu.engine.fault, Cause::Exception(vector::PF, _)) {
                 // Never below the page that faulted.
-                cpu.fault_address = shown.max(cpu.fault_address & !(PAGE - 1));
+                cpu.engine.fault_address = shown.max(cpu.engine.fault_address & !(PAGE - 1));
             }
             return Err(fault);
         }
@@ -152,8 +153,8 @@ fn maskmovdqu<const VEX: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 fn maskmovq(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     mmx_ready(cpu)?;
-    let data = cpu.x87.regs[usize::from(op.r1 & 7)].significand.to_le_bytes();
-    let mask = cpu.x87.regs[usize::from(op.r2 & 7)].significand.to_le_bytes();
+    let data = cpu.arch.x87.regs[usize::from(op.r1 & 7)].significand.to_le_bytes();
+    let mask = cpu.arch.x87.regs[usize::from(op.r2 & 7)].significand.to_le_bytes();
     let offset = destination(cpu, op);
     // Even if the store faults, on processors of today.
     enter_mmx(cpu);

@@ -29,26 +29,26 @@ fn ldmxcsr<const VEX: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     if value & !MXCSR_MASK != 0 {
         return Err(cpu.gp(0));
     }
-    cpu.vector.mxcsr = value;
+    cpu.arch.vector.mxcsr = value;
     Ok(Flow::Next)
 }
 
 fn stmxcsr<const VEX: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     ready::<VEX>(cpu)?;
-    let value = cpu.vector.mxcsr;
+    let value = cpu.arch.vector.mxcsr;
     cpu.store(op, value)?;
     Ok(Flow::Next)
 }
 
 /// Vector registers that exist in the current mode.
 fn registers(cpu: &Cpu) -> usize {
-    if cpu.long64 { 16 } else { 8 }
+    if cpu.engine.long64 { 16 } else { 8 }
 }
 
 fn vzeroupper(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     ready::<true>(cpu)?;
     let count = registers(cpu);
-    for register in &mut cpu.vector.ymm[..count] {
+    for register in &mut cpu.arch.vector.ymm[..count] {
         register[2] = 0;
         register[3] = 0;
     }
@@ -58,13 +58,13 @@ fn vzeroupper(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 fn vzeroall(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     ready::<true>(cpu)?;
     let count = registers(cpu);
-    cpu.vector.ymm[..count].fill([0; 4]);
+    cpu.arch.vector.ymm[..count].fill([0; 4]);
     Ok(Flow::Next)
 }
 
 fn emms(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     mmx_ready(cpu)?;
     enter_mmx(cpu);
-    cpu.x87.tags = 0;
+    cpu.arch.x87.tags = 0;
     Ok(Flow::Next)
 }

@@ -71,7 +71,7 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
 /// A vector register, as 64-bit words.
 #[inline(always)]
 fn slot(cpu: &mut Cpu, register: u8) -> &mut [u64; 4] {
-    &mut cpu.vector.ymm[usize::from(register & 15)]
+    &mut cpu.arch.vector.ymm[usize::from(register & 15)]
 }
 
 /// Writes the low words of a register; VEX-encoded instructions clear the others.

@@ -1,12 +1,14 @@
 //! Running forms: what vector instructions have in common.
 
+use crate::arch::{F80, NOT_LOADED};
 use crate::exec::vector::exact;
 use crate::exec::vector::form::{Dot, Form, Tiny};
-use crate::fault::{Exec, Fault, Flow, vector};
-use crate::flags;
+use crate::fault::{Exec, Fault, Flow};
 use crate::native::{Extra, HOST_MXCSR, Kind, load_mxcsr};
 use crate::op::Op;
-use crate::state::{Cpu, F80, NOT_LOADED, bits::*};
+use crate::state::Cpu;
+use x86::control::*;
+use x86::{flags, vector};
 
 /// MXCSR: the six exception flags.
 pub const FLAGS: u32 = 0x3f;
@@ -25,7 +27,7 @@ const UE: u32 = 1 << 4;
 const PE: u32 = 1 << 5;
 
 /// XCR0: SSE and AVX state.
-pub(crate) const XCR0_AVX: u64 = 6;
+pub(crate) const AVX_STATE: u64 = XCR0_SSE | XCR0_AVX;
 /// x87 status: an unmasked exception is pending.
 const ES: u16 = 1 << 7;
 /// x87 status: top of stack.
@@ -39,12 +41,12 @@ pub struct Stage(pub [u8; 64]);
 #[inline(always)]
 pub fn ready<const VEX: bool>(cpu: &mut Cpu) -> Exec {
     let ok = if VEX {
-        cpu.cr0 & (CR0_TS | CR0_PE) == CR0_PE
-            && cpu.cr4 & CR4_OSXSAVE != 0
-            && cpu.xcr0 & XCR0_AVX == XCR0_AVX
-            && cpu.flags & flags::VM == 0
+        cpu.arch.cr0 & (CR0_TS | CR0_PE) == CR0_PE
+            && cpu.arch.cr4 & CR4_OSXSAVE != 0
+            && cpu.arch.xcr0 & AVX_STATE == AVX_STATE
+            && cpu.arch.flags & flags::VM == 0
     } else {
-        cpu.cr0 & (CR0_EM | CR0_TS) == 0 && cpu.cr4 & CR4_OSFXSR != 0
+        cpu.arch.cr0 & (CR0_EM | CR0_TS) == 0 && cpu.arch.cr4 & CR4_OSFXSR != 0
     };
     if ok { Ok(()) } else { Err(not_ready(cpu, VEX)) }
 }
@@ -52,22 +54,22 @@ pub fn ready<const VEX: bool>(cpu: &mut Cpu) -> Exec {
 #[cold]
 fn not_ready(cpu: &mut Cpu, vex: bool) -> Fault {
     let exists = if vex {
-        cpu.protected() && !cpu.v8086() && cpu.cr4 & CR4_OSXSAVE != 0 && cpu.xcr0 & XCR0_AVX == XCR0_AVX
+        cpu.protected() && !cpu.v8086() && cpu.arch.cr4 & CR4_OSXSAVE != 0 && cpu.arch.xcr0 & AVX_STATE == AVX_STATE
     } else {
-        cpu.cr0 & CR0_EM == 0 && cpu.cr4 & CR4_OSFXSR != 0
+        cpu.arch.cr0 & CR0_EM == 0 && cpu.arch.cr4 & CR4_OSFXSR != 0
     };
     if exists { cpu.nm() } else { cpu.ud() }
 }
 
 /// Checks that MMX instructions may run.
 pub fn mmx_ready(cpu: &mut Cpu) -> Exec {
-    if cpu.cr0 & CR0_EM != 0 {
+    if cpu.arch.cr0 & CR0_EM != 0 {
         return Err(cpu.ud());
     }
-    if cpu.cr0 & CR0_TS != 0 {
+    if cpu.arch.cr0 & CR0_TS != 0 {
         return Err(cpu.nm());
     }
-    if cpu.x87.status & ES != 0 && cpu.cr0 & CR0_NE != 0 {
+    if cpu.arch.x87.status & ES != 0 && cpu.arch.cr0 & CR0_NE != 0 {
         return Err(cpu.raise(vector::MF));
     }
     Ok(())
@@ -76,12 +78,12 @@ pub fn mmx_ready(cpu: &mut Cpu) -> Exec {
 /// What an MMX instruction does to x87 state: top of stack 0, no register empty.
 pub fn enter_mmx(cpu: &mut Cpu) {
     clear_top(cpu);
-    cpu.x87.tags = 0xff;
+    cpu.arch.x87.tags = 0xff;
 }
 
 /// The part of [`enter_mmx`] that a store has done even if it faults, on processors of today.
 pub fn clear_top(cpu: &mut Cpu) {
-    cpu.x87.status &= !TOP;
+    cpu.arch.x87.status &= !TOP;
 }
 
 /// Checks alignment of a memory operand: #GP(0).
@@ -114,30 +116,30 @@ fn source(cpu: &mut Cpu, op: &Op, form: &Form, stage: &mut Stage) -> Exec<*mut u
 #[inline(always)]
 unsafe fn call<const FP: bool>(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], out: *mut u8, len: usize) -> Exec<u64> {
     if FP {
-        let guest = cpu.vector.mxcsr;
+        let guest = cpu.arch.vector.mxcsr;
         if guest & !FLAGS == HOST_MXCSR
             && let Some(stub) = form.loaded
         {
             // The usual modes: the host keeps the guest's MXCSR, flags and all, from one instruction to the next.
-            if cpu.vector.loaded != guest {
+            if cpu.arch.vector.loaded != guest {
                 load_mxcsr(guest);
             }
-            let mxcsr = &raw mut cpu.vector.mxcsr;
+            let mxcsr = &raw mut cpu.arch.vector.mxcsr;
             // SAFETY: as our caller promises; all exceptions are masked.
             let returned = unsafe { stub(ops[0], ops[1], ops[2], ops[3], mxcsr.cast(), out) };
-            cpu.vector.loaded = cpu.vector.mxcsr;
+            cpu.arch.vector.loaded = cpu.arch.vector.mxcsr;
             return Ok(returned);
         }
-        cpu.vector.loaded = NOT_LOADED;
-        let mxcsr = &raw mut cpu.vector.mxcsr;
-        if cpu.vector.mxcsr & MASKS != MASKS {
+        cpu.arch.vector.loaded = NOT_LOADED;
+        let mxcsr = &raw mut cpu.arch.vector.mxcsr;
+        if cpu.arch.vector.mxcsr & MASKS != MASKS {
             // SAFETY: as our caller promises.
             return unsafe { unmasked(cpu, form, ops, out, len) };
         }
         // SAFETY: as our caller promises; with all exceptions masked the stub cannot fault.
         return Ok(unsafe { (form.stub)(ops[0], ops[1], ops[2], ops[3], mxcsr.cast(), out) });
     }
-    let general = cpu.gpr.as_mut_ptr();
+    let general = cpu.arch.gpr.as_mut_ptr();
     // SAFETY: as our caller promises.
     Ok(unsafe { (form.stub)(ops[0], ops[1], ops[2], ops[3], general.cast(), out) })
 }
@@ -160,7 +162,7 @@ unsafe fn unmasked(cpu: &mut Cpu, form: &Form, ops: [*mut u8; 4], out: *mut u8, 
     let in_memory = form.memory == 0;
     let to = if in_memory { out } else { result.0.as_mut_ptr() };
     // SAFETY: as our caller promises; the result has room for any operand.
-    let (returned, raised) = unsafe { attempt(cpu.vector.mxcsr, form, ops, to) };
+    let (returned, raised) = unsafe { attempt(cpu.arch.vector.mxcsr, form, ops, to) };
     signal(cpu, raised)?;
     if !in_memory {
         // SAFETY: `out` has room for operand 0.
@@ -211,14 +213,14 @@ unsafe fn attempt(guest: u32, form: &Form, ops: [*mut u8; 4], to: *mut u8) -> (u
 
 /// Sets flags; #XM if one of them is unmasked.
 fn signal(cpu: &mut Cpu, raised: u32) -> Exec {
-    let enabled = !(cpu.vector.mxcsr >> 7) & FLAGS;
+    let enabled = !(cpu.arch.vector.mxcsr >> 7) & FLAGS;
     // Exceptions found before computing hide those found after.
     let shown = if raised & enabled & BEFORE != 0 { raised & BEFORE } else { raised };
-    cpu.vector.mxcsr |= shown;
+    cpu.arch.vector.mxcsr |= shown;
     if raised & enabled == 0 {
         return Ok(());
     }
-    let vector = if cpu.cr4 & CR4_OSXMMEXCPT != 0 { vector::XM } else { vector::UD };
+    let vector = if cpu.arch.cr4 & CR4_OSXMMEXCPT != 0 { vector::XM } else { vector::UD };
     Err(cpu.raise(vector))
 }
 
@@ -239,7 +241,7 @@ fn dot_product(cpu: &mut Cpu, dot: &Dot, factors: [&[u8]; 2]) -> Exec {
         let mut result = Stage([0; 64]);
         let ops = [a.0.as_mut_ptr(), a.0.as_mut_ptr(), b.0.as_mut_ptr(), b.0.as_mut_ptr()];
         // SAFETY: these forms have three 256-bit register operands, for which stages are large enough.
-        let (_, raised) = unsafe { attempt(cpu.vector.mxcsr, form, ops, result.0.as_mut_ptr()) };
+        let (_, raised) = unsafe { attempt(cpu.arch.vector.mxcsr, form, ops, result.0.as_mut_ptr()) };
         signal(cpu, raised)?;
         a = Stage(result.0);
         b = result;
@@ -269,7 +271,7 @@ const fn width(vex: bool) -> usize {
 pub fn registers<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     ready::<VEX>(cpu)?;
     let form = Form::of(op);
-    let at = |cpu: &mut Cpu, r: u8| (&raw mut cpu.vector.ymm[usize::from(r & 15)]).cast::<u8>();
+    let at = |cpu: &mut Cpu, r: u8| (&raw mut cpu.arch.vector.ymm[usize::from(r & 15)]).cast::<u8>();
     let ops = [at(cpu, op.r0), at(cpu, op.r1), at(cpu, op.r2), at(cpu, op.r3)];
     // SAFETY: all operands of this form are vector registers, and the pointers are to some.
     unsafe { call::<FP>(cpu, form, ops, ops[0], width(VEX))? };
@@ -283,7 +285,7 @@ pub fn loading<const VEX: bool, const FP: bool, const N: usize>(cpu: &mut Cpu, o
     let mut stage = std::mem::MaybeUninit::<Stage>::uninit();
     // SAFETY: a stage is bytes; those that are read were written by `source`.
     let memory = source(cpu, op, form, unsafe { &mut *stage.as_mut_ptr() })?;
-    let at = |cpu: &mut Cpu, r: u8| (&raw mut cpu.vector.ymm[usize::from(r & 15)]).cast::<u8>();
+    let at = |cpu: &mut Cpu, r: u8| (&raw mut cpu.arch.vector.ymm[usize::from(r & 15)]).cast::<u8>();
     let mut ops = [at(cpu, op.r0), at(cpu, op.r1), at(cpu, op.r2), at(cpu, op.r3)];
     ops[N] = memory;
     // SAFETY: operand N is `memory_len` readable bytes, the other pointers are to vector registers.
@@ -310,10 +312,10 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
     let mut ops = [memory; 4];
     for (i, register) in [op.r0, op.r1, op.r2, op.r3].into_iter().enumerate() {
         ops[i] = match form.kinds[i] {
-            Kind::Xmm | Kind::Ymm => (&raw mut cpu.vector.ymm[usize::from(register & 15)]).cast(),
-            Kind::General => (&raw mut cpu.gpr[usize::from(register & 15)]).cast(),
+            Kind::Xmm | Kind::Ymm => (&raw mut cpu.arch.vector.ymm[usize::from(register & 15)]).cast(),
+            Kind::General => (&raw mut cpu.arch.gpr[usize::from(register & 15)]).cast(),
             Kind::Mmx => {
-                let slot: *mut F80 = &raw mut cpu.x87.regs[usize::from(register & 7)];
+                let slot: *mut F80 = &raw mut cpu.arch.x87.regs[usize::from(register & 7)];
                 // SAFETY: a field of a register that is there.
                 unsafe { (&raw mut (*slot).significand).cast() }
             }
@@ -321,8 +323,8 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
         };
     }
     let out = match form.extra {
-        Extra::Index { .. } => (&raw mut cpu.gpr[1]).cast(),
-        Extra::Mask { .. } => (&raw mut cpu.vector.ymm[0]).cast(),
+        Extra::Index { .. } => (&raw mut cpu.arch.gpr[1]).cast(),
+        Extra::Mask { .. } => (&raw mut cpu.arch.vector.ymm[0]).cast(),
         _ => ops[0],
     };
     let len = match form.kinds[0] {
@@ -350,10 +352,10 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
         enter_mmx(cpu);
     }
     if form.flags {
-        cpu.lazy.load(returned & flags::ARITH);
+        cpu.arch.lazy.load(returned & flags::ARITH);
     }
     if form.writes && form.kinds[0] == Kind::Mmx {
-        cpu.x87.regs[usize::from(op.r0 & 7)].sign_exponent = 0xffff;
+        cpu.arch.x87.regs[usize::from(op.r0 & 7)].sign_exponent = 0xffff;
     }
     Ok(Flow::Next)
 }

@@ -39,7 +39,7 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
 
 fn run<const MEMORY: bool, O: Operation>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     ready::<false>(cpu)?;
-    let mut source = [cpu.vector.ymm[usize::from(op.r1 & 15)][0], cpu.vector.ymm[usize::from(op.r1 & 15)][1]];
+    let mut source = [cpu.arch.vector.ymm[usize::from(op.r1 & 15)][0], cpu.arch.vector.ymm[usize::from(op.r1 & 15)][1]];
     if MEMORY {
         let linear = aligned(cpu, op, 16, 15, false)?;
         let mut bytes = [0; 16];
@@ -47,8 +47,8 @@ fn run<const MEMORY: bool, O: Operation>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         let value = u128::from_le_bytes(bytes);
         source = [value as u64, (value >> 64) as u64];
     }
-    let implicit = split([cpu.vector.ymm[0][0], cpu.vector.ymm[0][1]]);
-    let to = &mut cpu.vector.ymm[usize::from(op.r0 & 15)];
+    let implicit = split([cpu.arch.vector.ymm[0][0], cpu.arch.vector.ymm[0][1]]);
+    let to = &mut cpu.arch.vector.ymm[usize::from(op.r0 & 15)];
     let result = join(O::compute(split([to[0], to[1]]), split(source), op.imm as u8, implicit));
     to[..2].copy_from_slice(&result);
     Ok(Flow::Next)

@@ -2,11 +2,11 @@
 
 use crate::exec::vector::rows;
 use crate::native::publish;
-use crate::state::reg;
 use crate::testing::{DATA, Machine, Raised, Random, step_bytes};
 use iced_x86::{
     Code, Encoder, EncodingKind, Instruction, MemoryOperand, Mnemonic, OpCodeOperandKind as Kind, OpKind, Register,
 };
+use x86::reg;
 
 #[test]
 fn movsd_and_cmpsd_match_the_host() {
@@ -229,36 +229,36 @@ fn start(i: &Instruction, random: &mut Random, mxcsr: u64) -> State {
 /// Runs a case on [`crate::Cpu`].
 fn emulate(machine: &mut Machine, bytes: &[u8], from: &State) -> (State, Result<(), Raised>) {
     let cpu = &mut machine.cpu;
-    cpu.gpr[..16].copy_from_slice(&from.gpr);
-    cpu.gpr[usize::from(reg::RBX)] = DATA;
+    cpu.arch.gpr[..16].copy_from_slice(&from.gpr);
+    cpu.arch.gpr[usize::from(reg::RBX)] = DATA;
     if from.gpr[7] == u64::MAX {
-        cpu.gpr[usize::from(reg::RDI)] = DATA + AT as u64;
+        cpu.arch.gpr[usize::from(reg::RDI)] = DATA + AT as u64;
     }
-    cpu.vector.ymm = from.ymm;
-    cpu.vector.mxcsr = from.mxcsr as u32;
-    for (slot, value) in cpu.x87.regs.iter_mut().zip(from.mm) {
+    cpu.arch.vector.ymm = from.ymm;
+    cpu.arch.vector.mxcsr = from.mxcsr as u32;
+    for (slot, value) in cpu.arch.x87.regs.iter_mut().zip(from.mm) {
         slot.significand = value;
     }
     cpu.set_rflags(from.flags);
     for (n, word) in from.memory.iter().enumerate() {
-        cpu.ram.write(DATA + 8 * n as u64, *word);
+        cpu.wiring.ram.write(DATA + 8 * n as u64, *word);
     }
     let result = step_bytes(cpu, bytes).map(|_| ());
     let mut to = *from;
     let kept = (to.gpr[3], to.gpr[7]);
-    to.gpr.copy_from_slice(&cpu.gpr[..16]);
+    to.gpr.copy_from_slice(&cpu.arch.gpr[..16]);
     to.gpr[3] = kept.0;
     if kept.1 == u64::MAX {
         to.gpr[7] = kept.1;
     }
-    to.ymm = cpu.vector.ymm;
-    to.mxcsr = u64::from(cpu.vector.mxcsr);
-    for (value, slot) in to.mm.iter_mut().zip(cpu.x87.regs) {
+    to.ymm = cpu.arch.vector.ymm;
+    to.mxcsr = u64::from(cpu.arch.vector.mxcsr);
+    for (value, slot) in to.mm.iter_mut().zip(cpu.arch.x87.regs) {
         *value = slot.significand;
     }
     to.flags = cpu.rflags();
     for (n, word) in to.memory.iter_mut().enumerate() {
-        *word = cpu.ram.read(DATA + 8 * n as u64).unwrap();
+        *word = cpu.wiring.ram.read(DATA + 8 * n as u64).unwrap();
     }
     (to, result)
 }
@@ -298,7 +298,7 @@ fn compare_mnemonics(mnemonics: &[Mnemonic], seed: u64) {
     let mut random = Random::new(seed);
     let mut cases = 0;
     let mut machine = Machine::long64(3);
-    let start_rip = machine.cpu.rip;
+    let start_rip = machine.cpu.arch.rip;
     let mxcsrs = [0x1f80, 0x1fbf, 0x9fc0, 0x3f80, 0x5f80, 0x7f80, 0xffc0, 0x1fc0];
     for code in Code::values().filter(|c| mnemonics.contains(&c.mnemonic())) {
         let encoding = code.encoding();
@@ -328,7 +328,7 @@ fn compare_mnemonics(mnemonics: &[Mnemonic], seed: u64) {
                 if implicit_rdi {
                     from.gpr[7] = u64::MAX;
                 }
-                machine.cpu.rip = start_rip;
+                machine.cpu.arch.rip = start_rip;
                 let (got, result) = emulate(&mut machine, &bytes, &from);
                 assert_eq!(result, Ok(()), "{i} ({code:?})");
                 let expected = host(run, &from);

@@ -1,11 +1,12 @@
 //! Basic arithmetic and functions specified to the bit.
 
+use crate::arch::F80;
 use crate::exec::x87::stack::{bound, enter, overflow, report, underflow};
 use crate::f80::host::{Arithmetic, Function, Outcome};
 use crate::f80::{BIAS, Class, status::*};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, F80};
+use crate::state::Cpu;
 use iced_x86::Instruction;
 
 pub fn real<A: Arithmetic>(i: &Instruction, op: &mut Op) -> Option<Handler> {
@@ -43,15 +44,15 @@ pub fn integer<A: Arithmetic>(i: &Instruction, op: &mut Op) -> Option<Handler> {
 
 #[inline(always)]
 fn into_top(cpu: &mut Cpu, op: &Op, compute: impl FnOnce(u16, F80) -> Outcome) -> Exec<Flow> {
-    if !cpu.x87.full(0) {
+    if !cpu.arch.x87.full(0) {
         if underflow(cpu, op) {
-            cpu.x87.set_st(0, F80::INDEFINITE);
+            cpu.arch.x87.set_st(0, F80::INDEFINITE);
         }
         return Ok(Flow::Next);
     }
-    let outcome = compute(cpu.x87.control, cpu.x87.st(0));
+    let outcome = compute(cpu.arch.x87.control, cpu.arch.x87.st(0));
     if report(cpu, op, outcome.status) {
-        cpu.x87.set_st(0, outcome.value);
+        cpu.arch.x87.set_st(0, outcome.value);
     }
     Ok(Flow::Next)
 }
@@ -59,16 +60,16 @@ fn into_top(cpu: &mut Cpu, op: &Op, compute: impl FnOnce(u16, F80) -> Outcome) -
 pub fn registers<A: Arithmetic, const POP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
     let (to, from) = (op.r0, op.r1);
-    let (value, goes_on) = if cpu.x87.full(to) && cpu.x87.full(from) {
-        let outcome = A::register(cpu.x87.control, cpu.x87.st(to), cpu.x87.st(from));
+    let (value, goes_on) = if cpu.arch.x87.full(to) && cpu.arch.x87.full(from) {
+        let outcome = A::register(cpu.arch.x87.control, cpu.arch.x87.st(to), cpu.arch.x87.st(from));
         (outcome.value, report(cpu, op, outcome.status))
     } else {
         (F80::INDEFINITE, underflow(cpu, op))
     };
     if goes_on {
-        cpu.x87.set_st(to, value);
+        cpu.arch.x87.set_st(to, value);
         if POP {
-            cpu.x87.pop();
+            cpu.arch.x87.pop();
         }
     }
     Ok(Flow::Next)
@@ -77,14 +78,14 @@ pub fn registers<A: Arithmetic, const POP: bool>(cpu: &mut Cpu, op: &Op) -> Exec
 /// FABS, or FCHS if `INVERT`.
 pub fn sign<const INVERT: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
-    let (value, goes_on) = if cpu.x87.full(0) {
-        let value = cpu.x87.st(0);
+    let (value, goes_on) = if cpu.arch.x87.full(0) {
+        let value = cpu.arch.x87.st(0);
         (if INVERT { value.negated() } else { value.with_sign(false) }, report(cpu, op, 0))
     } else {
         (F80::INDEFINITE, underflow(cpu, op))
     };
     if goes_on {
-        cpu.x87.set_st(0, value);
+        cpu.arch.x87.set_st(0, value);
     }
     Ok(Flow::Next)
 }
@@ -93,15 +94,15 @@ pub fn sign<const INVERT: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 #[inline(always)]
 pub fn function(cpu: &mut Cpu, op: &Op, function: Function, operands: u8) -> Exec<Flow> {
     enter(cpu)?;
-    if !cpu.x87.full(0) || (operands == 2 && !cpu.x87.full(1)) {
+    if !cpu.arch.x87.full(0) || (operands == 2 && !cpu.arch.x87.full(1)) {
         if underflow(cpu, op) {
-            cpu.x87.set_st(0, F80::INDEFINITE);
+            cpu.arch.x87.set_st(0, F80::INDEFINITE);
         }
         return Ok(Flow::Next);
     }
-    let outcome = function(cpu.x87.control, cpu.x87.st(0), cpu.x87.st(1));
+    let outcome = function(cpu.arch.x87.control, cpu.arch.x87.st(0), cpu.arch.x87.st(1));
     if report(cpu, op, outcome.status) {
-        cpu.x87.set_st(0, outcome.value);
+        cpu.arch.x87.set_st(0, outcome.value);
     }
     Ok(Flow::Next)
 }
@@ -111,18 +112,18 @@ pub fn function(cpu: &mut Cpu, op: &Op, function: Function, operands: u8) -> Exe
 #[inline(always)]
 pub fn remainder(cpu: &mut Cpu, op: &Op, function: Function) -> Exec<Flow> {
     enter(cpu)?;
-    cpu.x87.status &= !C2;
-    if !cpu.x87.full(0) || !cpu.x87.full(1) {
+    cpu.arch.x87.status &= !C2;
+    if !cpu.arch.x87.full(0) || !cpu.arch.x87.full(1) {
         if underflow(cpu, op) {
-            cpu.x87.set_st(0, F80::INDEFINITE);
+            cpu.arch.x87.set_st(0, F80::INDEFINITE);
         }
         return Ok(Flow::Next);
     }
-    let outcome = function(cpu.x87.control, cpu.x87.st(0), cpu.x87.st(1));
+    let outcome = function(cpu.arch.x87.control, cpu.arch.x87.st(0), cpu.arch.x87.st(1));
     if report(cpu, op, outcome.status) {
-        cpu.x87.set_st(0, outcome.value);
+        cpu.arch.x87.set_st(0, outcome.value);
         if outcome.value.class() != Class::Nan {
-            cpu.x87.status = cpu.x87.status & !(C0 | C2 | C3) | outcome.status & (C0 | C2 | C3);
+            cpu.arch.x87.status = cpu.arch.x87.status & !(C0 | C2 | C3) | outcome.status & (C0 | C2 | C3);
         }
     }
     Ok(Flow::Next)
@@ -146,17 +147,17 @@ fn extract(value: F80) -> (F80, F80, u16) {
 
 pub fn fxtract(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
-    let (exponent, significand, goes_on) = if !cpu.x87.full(0) {
+    let (exponent, significand, goes_on) = if !cpu.arch.x87.full(0) {
         (F80::INDEFINITE, F80::INDEFINITE, underflow(cpu, op))
-    } else if cpu.x87.full(7) {
+    } else if cpu.arch.x87.full(7) {
         (F80::INDEFINITE, F80::INDEFINITE, overflow(cpu, op))
     } else {
-        let (exponent, significand, flags) = extract(cpu.x87.st(0));
+        let (exponent, significand, flags) = extract(cpu.arch.x87.st(0));
         (exponent, significand, report(cpu, op, flags))
     };
     if goes_on {
-        cpu.x87.set_st(0, exponent);
-        cpu.x87.push(significand);
+        cpu.arch.x87.set_st(0, exponent);
+        cpu.arch.x87.push(significand);
     }
     Ok(Flow::Next)
 }

@@ -1,19 +1,20 @@
 //! Comparisons and classification.
 
+use crate::arch::F80;
 use crate::exec::x87::stack::{bound, enter, note, report};
 use crate::f80::{self, Class, status::*};
 use crate::fault::{Exec, Flow};
-use crate::flags;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, F80};
+use crate::state::Cpu;
 use iced_x86::Instruction;
 use std::cmp::Ordering;
+use x86::flags;
 
 /// What to compare with: the value, or an empty register.
 type Operand = Option<F80>;
 
 fn st(cpu: &Cpu, i: u8) -> Operand {
-    cpu.x87.full(i).then(|| cpu.x87.st(i))
+    cpu.arch.x87.full(i).then(|| cpu.arch.x87.st(i))
 }
 
 /// Compares and reports. Returns also whether unmasked exceptions let the instruction pop.
@@ -36,7 +37,7 @@ fn set_codes(cpu: &mut Cpu, order: Option<Ordering>) {
         Some(Ordering::Equal) => C3,
         None => C0 | C2 | C3,
     };
-    cpu.x87.status = cpu.x87.status & !(C0 | C2 | C3) | codes;
+    cpu.arch.x87.status = cpu.arch.x87.status & !(C0 | C2 | C3) | codes;
 }
 
 /// Compares ST(0), sets the condition codes (processors do so even with an unmasked exception) and pops.
@@ -45,7 +46,7 @@ fn codes(cpu: &mut Cpu, op: &Op, b: Operand, denormal: bool, quiet: bool, pops: 
     set_codes(cpu, order);
     if goes_on {
         for _ in 0..pops {
-            cpu.x87.pop();
+            cpu.arch.x87.pop();
         }
     }
     Ok(Flow::Next)
@@ -111,10 +112,10 @@ pub fn ftst(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 pub fn fcomi<const QUIET: bool, const POPS: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
     let b = st(cpu, op.r1);
-    let c1 = if cpu.x87.full(0) && b.is_some() { cpu.x87.status & C1 } else { 0 };
+    let c1 = if cpu.arch.x87.full(0) && b.is_some() { cpu.arch.x87.status & C1 } else { 0 };
     let (order, goes_on) = ordered(cpu, op, b, false, QUIET);
-    cpu.x87.status |= c1;
-    cpu.lazy.load(match order {
+    cpu.arch.x87.status |= c1;
+    cpu.arch.lazy.load(match order {
         Some(Ordering::Greater) => 0,
         Some(Ordering::Less) => flags::CF,
         Some(Ordering::Equal) => flags::ZF,
@@ -122,7 +123,7 @@ pub fn fcomi<const QUIET: bool, const POPS: u8>(cpu: &mut Cpu, op: &Op) -> Exec<
     });
     if goes_on {
         for _ in 0..POPS {
-            cpu.x87.pop();
+            cpu.arch.x87.pop();
         }
     }
     Ok(Flow::Next)
@@ -130,9 +131,9 @@ pub fn fcomi<const QUIET: bool, const POPS: u8>(cpu: &mut Cpu, op: &Op) -> Exec<
 
 pub fn fxam(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
-    let value = cpu.x87.st(0);
+    let value = cpu.arch.x87.st(0);
     let class = match value.class() {
-        _ if !cpu.x87.full(0) => C3 | C0,
+        _ if !cpu.arch.x87.full(0) => C3 | C0,
         Class::Unsupported => 0,
         Class::Nan => C0,
         Class::Normal => C2,
@@ -141,7 +142,7 @@ pub fn fxam(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         Class::Denormal => C3 | C2,
     };
     let sign = if value.negative() { C1 } else { 0 };
-    cpu.x87.status = cpu.x87.status & !(C0 | C1 | C2 | C3) | class | sign;
+    cpu.arch.x87.status = cpu.arch.x87.status & !(C0 | C1 | C2 | C3) | class | sign;
     note(cpu, op);
     Ok(Flow::Next)
 }

@@ -1,11 +1,14 @@
 //! Control: the control and status words, the environment, saving and restoring.
 
+use crate::arch::F80;
 use crate::exec::x87::stack::{available, enter, load_bytes, note, pending, store_bytes};
 use crate::f80::status::*;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, F80, bits::*, reg};
+use crate::state::Cpu;
 use iced_x86::Instruction;
+use x86::control::*;
+use x86::reg;
 
 /// Bits of the control word that can be written; bit 6 reads as 1.
 const CONTROL: u16 = 0x1f3f;
@@ -13,7 +16,7 @@ const CONTROL: u16 = 0x1f3f;
 const CONTROL_ONE: u16 = 0x40;
 
 pub fn wait(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if cpu.cr0 & (CR0_MP | CR0_TS) == CR0_MP | CR0_TS {
+    if cpu.arch.cr0 & (CR0_MP | CR0_TS) == CR0_MP | CR0_TS {
         return Err(cpu.nm());
     }
     pending(cpu)?;
@@ -35,19 +38,19 @@ pub fn ignored(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 /// FINCSTP and FDECSTP.
 pub fn rotate<const BY: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
-    let top = cpu.x87.top();
-    cpu.x87.set_top(top + BY);
-    cpu.x87.status &= !C1;
+    let top = cpu.arch.x87.top();
+    cpu.arch.x87.set_top(top + BY);
+    cpu.arch.x87.status &= !C1;
     note(cpu, op);
     Ok(Flow::Next)
 }
 
 pub fn ffree<const POP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
-    cpu.x87.free(op.r0);
-    cpu.x87.status &= !C1;
+    cpu.arch.x87.free(op.r0);
+    cpu.arch.x87.status &= !C1;
     if POP {
-        cpu.x87.pop();
+        cpu.arch.x87.pop();
     }
     note(cpu, op);
     Ok(Flow::Next)
@@ -55,19 +58,19 @@ pub fn ffree<const POP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 pub fn fnclex(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     available(cpu)?;
-    cpu.x87.status &= !(EXCEPTIONS | SF | ES | B);
+    cpu.arch.x87.status &= !(EXCEPTIONS | SF | ES | B);
     Ok(Flow::Next)
 }
 
 pub fn fninit(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     available(cpu)?;
-    cpu.x87.init();
+    cpu.arch.x87.init();
     Ok(Flow::Next)
 }
 
 fn set_control(cpu: &mut Cpu, value: u16) {
-    cpu.x87.control = value & CONTROL | CONTROL_ONE;
-    cpu.x87.summarize();
+    cpu.arch.x87.control = value & CONTROL | CONTROL_ONE;
+    cpu.arch.x87.summarize();
 }
 
 pub fn fldcw(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
@@ -79,7 +82,7 @@ pub fn fldcw(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 pub fn fnstcw(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     available(cpu)?;
-    let control = cpu.x87.control;
+    let control = cpu.arch.x87.control;
     cpu.store(op, control)?;
     Ok(Flow::Next)
 }
@@ -88,14 +91,14 @@ pub fn fnstsw(_: &Instruction, op: &mut Op) -> Option<Handler> {
     if op.has(Op::MEM) {
         return Some(|cpu, op| {
             available(cpu)?;
-            let status = cpu.x87.status;
+            let status = cpu.arch.x87.status;
             cpu.store(op, status)?;
             Ok(Flow::Next)
         });
     }
     Some(|cpu, _| {
         available(cpu)?;
-        let status = cpu.x87.status;
+        let status = cpu.arch.x87.status;
         cpu.set(reg::RAX, status);
         Ok(Flow::Next)
     })
@@ -120,7 +123,7 @@ fn real_format(cpu: &Cpu) -> bool {
 
 /// The seven fields of an environment, in 32-bit format.
 fn fields(cpu: &Cpu) -> [u32; 7] {
-    let x = &cpu.x87;
+    let x = &cpu.arch.x87;
     let opcode = u32::from(x.opcode & 0x7ff);
     let pointers = if real_format(cpu) {
         let ip = (u32::from(x.cs) << 4).wrapping_add(x.ip as u32);
@@ -150,8 +153,8 @@ fn set_environment(cpu: &mut Cpu, bytes: &[u8]) {
     }
     let [control, status, tags, ip, ip_high, dp, dp_high] = fields;
     let real = real_format(cpu);
-    let deprecated = cpu.fcs_deprecated;
-    let x = &mut cpu.x87;
+    let deprecated = cpu.wiring.fcs_deprecated;
+    let x = &mut cpu.arch.x87;
     if real {
         x.ip = u64::from(ip & 0xffff | (ip_high >> 12 & 0xffff) << 16);
         x.dp = u64::from(dp & 0xffff | (dp_high >> 12 & 0xffff) << 16);
@@ -172,8 +175,8 @@ pub fn fnstenv(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let length = usize::from(op.size).min(LONG);
     let bytes = environment(cpu, length);
     store_bytes(cpu, op, &bytes[..length], alignment(length))?;
-    cpu.x87.control |= EXCEPTIONS;
-    cpu.x87.summarize();
+    cpu.arch.x87.control |= EXCEPTIONS;
+    cpu.arch.x87.summarize();
     Ok(Flow::Next)
 }
 
@@ -197,10 +200,10 @@ pub fn fnsave(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let mut bytes = [0; LONG + REGISTERS];
     bytes[..length].copy_from_slice(&environment(cpu, length)[..length]);
     for (i, slot) in (0..8).zip(bytes[length..].chunks_exact_mut(10)) {
-        slot.copy_from_slice(&cpu.x87.st(i).to_bytes());
+        slot.copy_from_slice(&cpu.arch.x87.st(i).to_bytes());
     }
     store_bytes(cpu, op, &bytes[..length + REGISTERS], alignment(length))?;
-    cpu.x87.init();
+    cpu.arch.x87.init();
     Ok(Flow::Next)
 }
 
@@ -212,11 +215,11 @@ pub fn frstor(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     load_bytes(cpu, op, bytes, alignment(length))?;
     let (head, registers) = bytes.split_at(length);
     set_environment(cpu, head);
-    let top = cpu.x87.top();
+    let top = cpu.arch.x87.top();
     for (i, chunk) in (0..8u8).zip(registers.chunks_exact(10)) {
         let mut image = [0; 10];
         image.copy_from_slice(chunk);
-        cpu.x87.regs[usize::from(top.wrapping_add(i) & 7)] = F80::from_bytes(image);
+        cpu.arch.x87.regs[usize::from(top.wrapping_add(i) & 7)] = F80::from_bytes(image);
     }
     Ok(Flow::Next)
 }

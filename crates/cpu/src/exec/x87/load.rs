@@ -1,24 +1,25 @@
 //! Loads, constants, and moves within the stack.
 
+use crate::arch::F80;
 use crate::exec::x87::rounding;
 use crate::exec::x87::stack::{bound, enter, load_bytes, note, overflow, report, underflow};
 use crate::f80::{Rounding, status::*};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, F80};
+use crate::state::Cpu;
 use iced_x86::Instruction;
 
 /// Pushes a loaded value.
 fn push(cpu: &mut Cpu, op: &Op, value: F80, flags: u16) -> Exec<Flow> {
-    if cpu.x87.full(7) {
+    if cpu.arch.x87.full(7) {
         if overflow(cpu, op) {
-            cpu.x87.push(F80::INDEFINITE);
+            cpu.arch.x87.push(F80::INDEFINITE);
         }
         return Ok(Flow::Next);
     }
     // A denormal is pushed even if DE is unmasked.
     if report(cpu, op, flags) || flags & IE == 0 {
-        cpu.x87.push(value);
+        cpu.arch.x87.push(value);
     }
     Ok(Flow::Next)
 }
@@ -56,13 +57,13 @@ pub fn fld(i: &Instruction, op: &mut Op) -> Option<Handler> {
 
 fn fld_register(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
-    if !cpu.x87.full(op.r0) {
+    if !cpu.arch.x87.full(op.r0) {
         if underflow(cpu, op) {
-            cpu.x87.push(F80::INDEFINITE);
+            cpu.arch.x87.push(F80::INDEFINITE);
         }
         return Ok(Flow::Next);
     }
-    let value = cpu.x87.st(op.r0);
+    let value = cpu.arch.x87.st(op.r0);
     push(cpu, op, value, 0)
 }
 
@@ -135,17 +136,17 @@ pub fn constant<const WHICH: usize>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 pub fn fcmov<const CC: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
-    if !cpu.x87.full(0) || !cpu.x87.full(op.r1) {
+    if !cpu.arch.x87.full(0) || !cpu.arch.x87.full(op.r1) {
         if underflow(cpu, op) {
-            cpu.x87.set_st(0, F80::INDEFINITE);
+            cpu.arch.x87.set_st(0, F80::INDEFINITE);
         }
         return Ok(Flow::Next);
     }
     // Without a stack fault C1 stays.
     note(cpu, op);
-    if cpu.lazy.condition(CC) {
-        let value = cpu.x87.st(op.r1);
-        cpu.x87.set_st(0, value);
+    if cpu.arch.lazy.condition(CC) {
+        let value = cpu.arch.x87.st(op.r1);
+        cpu.arch.x87.set_st(0, value);
     }
     Ok(Flow::Next)
 }
@@ -153,9 +154,9 @@ pub fn fcmov<const CC: u8>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 pub fn fxch(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
     let i = op.r1;
-    let both = cpu.x87.full(0) && cpu.x87.full(i);
+    let both = cpu.arch.x87.full(0) && cpu.arch.x87.full(i);
     if if both { report(cpu, op, 0) } else { underflow(cpu, op) } {
-        let x = &mut cpu.x87;
+        let x = &mut cpu.arch.x87;
         let value = |n| if x.full(n) { x.st(n) } else { F80::INDEFINITE };
         let (a, b) = (value(0), value(i));
         x.set_st(0, b);

@@ -124,5 +124,5 @@ pub static ROWS: &[Row] = &[
 
 /// The rounding mode in force.
 fn rounding(cpu: &crate::state::Cpu) -> Rounding {
-    Rounding::of(cpu.x87.control)
+    Rounding::of(cpu.arch.x87.control)
 }

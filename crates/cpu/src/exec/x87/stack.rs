@@ -1,11 +1,13 @@
 //! The register stack, what every x87 instruction checks first, and how it reports exceptions.
 
+use crate::arch::{F80, X87};
 use crate::f80::status::*;
-use crate::fault::{Exec, vector};
-use crate::flags;
+use crate::fault::Exec;
 use crate::op::{Handler, Op, SEG_FLAT};
-use crate::state::{Cpu, F80, X87, bits::*, seg};
+use crate::state::Cpu;
 use iced_x86::{Instruction, OpCodeOperandKind, Register};
+use x86::control::*;
+use x86::{flags, seg, vector};
 
 impl X87 {
     /// Number of the physical register that is ST(0).
@@ -154,7 +156,7 @@ fn mod_rm(i: &Instruction) -> u16 {
 /// #NM, then #MF: what a waiting instruction checks first.
 #[inline(always)]
 pub fn enter(cpu: &mut Cpu) -> Exec {
-    if cpu.cr0 & (CR0_EM | CR0_TS) != 0 || cpu.x87.status & ES != 0 {
+    if cpu.arch.cr0 & (CR0_EM | CR0_TS) != 0 || cpu.arch.x87.status & ES != 0 {
         return enter_slow(cpu);
     }
     Ok(())
@@ -170,7 +172,7 @@ fn enter_slow(cpu: &mut Cpu) -> Exec {
 /// #NM: what an instruction that does not wait checks first.
 #[inline(always)]
 pub fn available(cpu: &mut Cpu) -> Exec {
-    if cpu.cr0 & (CR0_EM | CR0_TS) != 0 {
+    if cpu.arch.cr0 & (CR0_EM | CR0_TS) != 0 {
         return Err(cpu.nm());
     }
     Ok(())
@@ -178,7 +180,7 @@ pub fn available(cpu: &mut Cpu) -> Exec {
 
 /// #MF if an unmasked exception is pending.
 pub fn pending(cpu: &mut Cpu) -> Exec {
-    if cpu.x87.status & ES != 0 && cpu.cr0 & CR0_NE != 0 {
+    if cpu.arch.x87.status & ES != 0 && cpu.arch.cr0 & CR0_NE != 0 {
         return Err(cpu.raise(vector::MF));
     }
     Ok(())
@@ -197,7 +199,7 @@ pub fn store_bytes(cpu: &mut Cpu, op: &Op, from: &[u8], alignment: u64) -> Exec 
 }
 
 fn check_alignment(cpu: &mut Cpu, op: &Op, size: u64, write: bool, alignment: u64) -> Exec {
-    let checked = cpu.cr0 & CR0_AM != 0 && cpu.flags & flags::AC != 0 && cpu.cpl == 3;
+    let checked = cpu.arch.cr0 & CR0_AM != 0 && cpu.arch.flags & flags::AC != 0 && cpu.arch.cpl == 3;
     if checked && cpu.operand_linear(op, size, write)? & (alignment - 1) != 0 {
         return Err(cpu.raise_code(vector::AC, 0));
     }
@@ -208,14 +210,14 @@ fn check_alignment(cpu: &mut Cpu, op: &Op, size: u64, write: bool, alignment: u6
 /// of [`BEFORE`] is unmasked.
 #[inline]
 pub fn report(cpu: &mut Cpu, op: &Op, flags: u16) -> bool {
-    cpu.x87.status = cpu.x87.status & !C1 | flags & (EXCEPTIONS | SF | C1);
+    cpu.arch.x87.status = cpu.arch.x87.status & !C1 | flags & (EXCEPTIONS | SF | C1);
     note(cpu, op);
-    let unmasked = flags & EXCEPTIONS & !cpu.x87.control;
+    let unmasked = flags & EXCEPTIONS & !cpu.arch.x87.control;
     if unmasked == 0 {
         return true;
     }
-    cpu.x87.status |= ES | B;
-    cpu.x87.opcode = op.imm as u16 & 0x7ff;
+    cpu.arch.x87.status |= ES | B;
+    cpu.arch.x87.opcode = op.imm as u16 & 0x7ff;
     note_data(cpu, op);
     unmasked & BEFORE == 0
 }
@@ -224,7 +226,7 @@ pub fn report(cpu: &mut Cpu, op: &Op, flags: u16) -> bool {
 #[inline]
 pub fn note(cpu: &mut Cpu, op: &Op) {
     note_instruction(cpu, op);
-    if !cpu.fdp_on_exception {
+    if !cpu.wiring.fdp_on_exception {
         note_data(cpu, op);
     }
 }
@@ -233,16 +235,16 @@ pub fn note(cpu: &mut Cpu, op: &Op) {
 #[inline]
 pub fn note_instruction(cpu: &mut Cpu, op: &Op) {
     let rip = op.rip();
-    cpu.x87.ip = if cpu.long64 { rip } else { rip & 0xffff_ffff };
-    cpu.x87.cs = if cpu.fcs_deprecated { 0 } else { cpu.seg[usize::from(seg::CS)].selector };
+    cpu.arch.x87.ip = if cpu.engine.long64 { rip } else { rip & 0xffff_ffff };
+    cpu.arch.x87.cs = if cpu.wiring.fcs_deprecated { 0 } else { cpu.arch.seg[usize::from(seg::CS)].selector };
 }
 
 fn note_data(cpu: &mut Cpu, op: &Op) {
     if !op.has(Op::MEM) {
         return;
     }
-    cpu.x87.dp = op.ea(cpu);
-    cpu.x87.ds = data_selector(cpu, op);
+    cpu.arch.x87.dp = op.ea(cpu);
+    cpu.arch.x87.ds = data_selector(cpu, op);
 }
 
 /// The selector that is recorded for a memory operand.
@@ -252,7 +254,7 @@ pub fn data_selector(cpu: &Cpu, op: &Op) -> u16 {
         s if s > SEG_FLAT => seg::SS,
         s => s,
     };
-    if cpu.fcs_deprecated { 0 } else { cpu.seg[usize::from(segment)].selector }
+    if cpu.wiring.fcs_deprecated { 0 } else { cpu.arch.seg[usize::from(segment)].selector }
 }
 
 /// A register needed is empty. Returns whether the masked response is to be given.

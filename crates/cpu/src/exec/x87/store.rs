@@ -1,12 +1,13 @@
 //! Stores.
 
+use crate::arch::F80;
 use crate::exec::x87::rounding;
 use crate::exec::x87::stack::{bound, enter, report, store_bytes, underflow};
 use crate::f80::{Rounding, host, status::*};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
-use crate::state::{Cpu, F80};
+use crate::state::Cpu;
 use iced_x86::Instruction;
 
 pub fn fst<const POP: bool>(i: &Instruction, op: &mut Op) -> Option<Handler> {
@@ -15,13 +16,13 @@ pub fn fst<const POP: bool>(i: &Instruction, op: &mut Op) -> Option<Handler> {
         (true, 4) => |cpu, op| {
             enter(cpu)?;
             let st0 = operand(cpu);
-            let (bits, flags) = host::to_single(cpu.x87.control, st0);
+            let (bits, flags) = host::to_single(cpu.arch.x87.control, st0);
             store::<POP, u32>(cpu, op, bits, flags)
         },
         (true, 8) => |cpu, op| {
             enter(cpu)?;
             let st0 = operand(cpu);
-            let (bits, flags) = host::to_double(cpu.x87.control, st0);
+            let (bits, flags) = host::to_double(cpu.arch.x87.control, st0);
             store::<POP, u64>(cpu, op, bits, flags)
         },
         _ => |cpu, op| {
@@ -35,17 +36,17 @@ pub fn fst<const POP: bool>(i: &Instruction, op: &mut Op) -> Option<Handler> {
 
 /// ST(0), or what the masked response to its being empty stores.
 fn operand(cpu: &Cpu) -> F80 {
-    if cpu.x87.full(0) { cpu.x87.st(0) } else { F80::INDEFINITE }
+    if cpu.arch.x87.full(0) { cpu.arch.x87.st(0) } else { F80::INDEFINITE }
 }
 
 /// Whether exceptions, some of them unmasked, let a store to memory happen.
 fn stores(cpu: &Cpu, flags: u16) -> bool {
-    flags & !cpu.x87.control & (BEFORE | OE | UE) == 0
+    flags & !cpu.arch.x87.control & (BEFORE | OE | UE) == 0
 }
 
 /// The flags of a store from an empty register instead of its own.
 fn checked(cpu: &Cpu, flags: u16) -> u16 {
-    if cpu.x87.full(0) { flags } else { IE | SF }
+    if cpu.arch.x87.full(0) { flags } else { IE | SF }
 }
 
 /// Stores a converted value, reports, and pops.
@@ -57,7 +58,7 @@ fn store<const POP: bool, T: Int>(cpu: &mut Cpu, op: &Op, value: T, flags: u16) 
     }
     report(cpu, op, flags);
     if POP && stored {
-        cpu.x87.pop();
+        cpu.arch.x87.pop();
     }
     Ok(Flow::Next)
 }
@@ -70,7 +71,7 @@ fn store_long<const POP: bool>(cpu: &mut Cpu, op: &Op, bytes: [u8; 10], flags: u
     }
     report(cpu, op, flags);
     if POP && stored {
-        cpu.x87.pop();
+        cpu.arch.x87.pop();
     }
     Ok(Flow::Next)
 }
@@ -78,10 +79,10 @@ fn store_long<const POP: bool>(cpu: &mut Cpu, op: &Op, bytes: [u8; 10], flags: u
 fn fst_register<const POP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
     let value = operand(cpu);
-    if if cpu.x87.full(0) { report(cpu, op, 0) } else { underflow(cpu, op) } {
-        cpu.x87.set_st(op.r0, value);
+    if if cpu.arch.x87.full(0) { report(cpu, op, 0) } else { underflow(cpu, op) } {
+        cpu.arch.x87.set_st(op.r0, value);
         if POP {
-            cpu.x87.pop();
+            cpu.arch.x87.pop();
         }
     }
     Ok(Flow::Next)
@@ -91,11 +92,11 @@ fn fst_register<const POP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 pub fn fstpnce(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     enter(cpu)?;
     report(cpu, op, 0);
-    if cpu.x87.full(0) {
-        let value = cpu.x87.st(0);
-        cpu.x87.set_st(op.r0, value);
+    if cpu.arch.x87.full(0) {
+        let value = cpu.arch.x87.st(0);
+        cpu.arch.x87.set_st(op.r0, value);
     }
-    cpu.x87.pop();
+    cpu.arch.x87.pop();
     Ok(Flow::Next)
 }
 

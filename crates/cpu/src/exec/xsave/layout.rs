@@ -3,17 +3,9 @@
 use crate::model::CpuidRegs;
 use crate::state::Cpu;
 use iced_x86::Code;
+use x86::control::*;
 
 use crate::features::Features;
-
-/// x87 state.
-pub const X87: u64 = 1 << 0;
-/// SSE state.
-pub const SSE: u64 = 1 << 1;
-/// AVX state: the upper halves of the YMM registers.
-pub const AVX: u64 = 1 << 2;
-/// PKRU.
-pub const PKRU: u64 = 1 << 9;
 
 /// Bytes of the legacy region and the header.
 pub const HEADER_END: usize = 576;
@@ -37,13 +29,13 @@ pub const LONGEST: usize = 840;
 
 /// The state components this model supports: what may be set in XCR0. IA32_XSS has none.
 pub fn supported(cpu: &Cpu) -> u64 {
-    let has = |code| cpu.features.contains(Features::needed(code));
-    let mut mask = X87 | SSE;
+    let has = |code| cpu.wiring.features.contains(Features::needed(code));
+    let mut mask = XCR0_X87 | XCR0_SSE;
     if has(Code::VEX_Vzeroupper) {
-        mask |= AVX;
+        mask |= XCR0_AVX;
     }
     if has(Code::Wrpkru) {
-        mask |= PKRU;
+        mask |= XCR0_PKRU;
     }
     mask
 }
@@ -67,7 +59,7 @@ pub fn compacted_size(components: u64) -> usize {
 
 /// CPUID leaf 0DH for the model and the current XCR0.
 pub fn xstate_cpuid(cpu: &Cpu, subleaf: u32) -> CpuidRegs {
-    let has = |code| cpu.features.contains(Features::needed(code));
+    let has = |code| cpu.wiring.features.contains(Features::needed(code));
     if !has(Code::Xsave_mem) {
         return CpuidRegs::default();
     }
@@ -75,7 +67,7 @@ pub fn xstate_cpuid(cpu: &Cpu, subleaf: u32) -> CpuidRegs {
     match subleaf {
         0 => CpuidRegs {
             eax: all as u32,
-            ebx: standard_size(cpu.xcr0) as u32,
+            ebx: standard_size(cpu.arch.xcr0) as u32,
             ecx: standard_size(all) as u32,
             edx: (all >> 32) as u32,
         },
@@ -83,7 +75,7 @@ pub fn xstate_cpuid(cpu: &Cpu, subleaf: u32) -> CpuidRegs {
             let bits = [has(Code::Xsaveopt_mem), has(Code::Xsavec_mem), xgetbv1(cpu), has(Code::Xsaves_mem)];
             let eax = bits.iter().enumerate().fold(0, |set, (n, &bit)| set | u32::from(bit) << n);
             let compacts = eax & 0b1010 != 0;
-            let ebx = if compacts { compacted_size(cpu.xcr0 | cpu.msr.xss) as u32 } else { 0 };
+            let ebx = if compacts { compacted_size(cpu.arch.xcr0 | cpu.arch.msr.xss) as u32 } else { 0 };
             CpuidRegs { eax, ebx, ecx: 0, edx: 0 }
         }
         number => match COMPONENTS.iter().find(|c| c.number == number && all >> c.number & 1 != 0) {
@@ -95,5 +87,5 @@ pub fn xstate_cpuid(cpu: &Cpu, subleaf: u32) -> CpuidRegs {
 
 /// Whether XGETBV with ECX = 1 exists. A model without CPUID contents has everything.
 pub fn xgetbv1(cpu: &Cpu) -> bool {
-    cpu.model.cpuid.is_empty() || cpu.model.static_cpuid(13, 1).eax & 4 != 0
+    cpu.wiring.model.cpuid.is_empty() || cpu.wiring.model.static_cpuid(13, 1).eax & 4 != 0
 }

@@ -1,7 +1,8 @@
 //! The 512-byte legacy region: what FXSAVE writes and FXRSTOR reads (SDM vol. 1, 10.5.1).
 
+use crate::arch::F80;
 use crate::exec::vector::misc::MXCSR_MASK;
-use crate::state::{Cpu, F80};
+use crate::state::Cpu;
 
 /// Bits of the x87 control word that can be written; bit 6 reads as 1.
 const CONTROL_WORD: u16 = 0x1f3f;
@@ -16,7 +17,7 @@ pub const XMM: usize = 160;
 
 /// Vector registers that the current mode saves.
 pub fn registers(cpu: &Cpu) -> usize {
-    if cpu.long64 { 16 } else { 8 }
+    if cpu.engine.long64 { 16 } else { 8 }
 }
 
 /// Where the XMM registers are in the current mode.
@@ -26,7 +27,7 @@ pub fn xmm(cpu: &Cpu) -> std::ops::Range<usize> {
 
 /// Writes the x87 part. `wide`: 64-bit pointers without selectors (REX.W).
 pub fn save_x87(cpu: &Cpu, area: &mut [u8], wide: bool) {
-    let x87 = &cpu.x87;
+    let x87 = &cpu.arch.x87;
     area[X87_HEAD].fill(0);
     area[0..2].copy_from_slice(&x87.control.to_le_bytes());
     area[2..4].copy_from_slice(&x87.status.to_le_bytes());
@@ -36,7 +37,7 @@ pub fn save_x87(cpu: &Cpu, area: &mut [u8], wide: bool) {
         area[8..16].copy_from_slice(&x87.ip.to_le_bytes());
         area[16..24].copy_from_slice(&x87.dp.to_le_bytes());
     } else {
-        let (cs, ds) = if cpu.fcs_deprecated { (0, 0) } else { (x87.cs, x87.ds) };
+        let (cs, ds) = if cpu.wiring.fcs_deprecated { (0, 0) } else { (x87.cs, x87.ds) };
         area[8..12].copy_from_slice(&(x87.ip as u32).to_le_bytes());
         area[12..14].copy_from_slice(&cs.to_le_bytes());
         area[16..20].copy_from_slice(&(x87.dp as u32).to_le_bytes());
@@ -58,10 +59,10 @@ pub fn restore_x87(cpu: &mut Cpu, area: &[u8], wide: bool) {
         u64::from_le_bytes(bytes)
     };
     // The instruction pointer is as wide as linear addresses can be; the data pointer is kept as it is.
-    let la57 = cpu.model.cpuid.is_empty() || cpu.model.static_cpuid(7, 0).ecx & 1 << 16 != 0;
+    let la57 = cpu.wiring.model.cpuid.is_empty() || cpu.wiring.model.static_cpuid(7, 0).ecx & 1 << 16 != 0;
     let unused = if la57 { 7 } else { 16 };
     let canonical = |pointer: u64| ((pointer as i64) << unused >> unused) as u64;
-    let x87 = &mut cpu.x87;
+    let x87 = &mut cpu.arch.x87;
     x87.control = word(0) & CONTROL_WORD | 0x40;
     x87.status = word(2);
     x87.tags = area[4];
@@ -71,7 +72,7 @@ pub fn restore_x87(cpu: &mut Cpu, area: &[u8], wide: bool) {
         (x87.cs, x87.ds) = (0, 0);
     } else {
         (x87.ip, x87.dp) = (quad(8) & 0xffff_ffff, quad(16) & 0xffff_ffff);
-        (x87.cs, x87.ds) = if cpu.fcs_deprecated { (0, 0) } else { (word(12), word(20)) };
+        (x87.cs, x87.ds) = if cpu.wiring.fcs_deprecated { (0, 0) } else { (word(12), word(20)) };
     }
     let top = x87.status >> 11;
     for i in 0..8u16 {
@@ -85,20 +86,20 @@ pub fn restore_x87(cpu: &mut Cpu, area: &[u8], wide: bool) {
 
 /// x87 state as FNINIT leaves it, with empty registers cleared.
 pub fn init_x87(cpu: &mut Cpu) {
-    cpu.x87.init();
-    cpu.x87.regs = [F80::default(); 8];
+    cpu.arch.x87.init();
+    cpu.arch.x87.regs = [F80::default(); 8];
 }
 
 /// Whether x87 state is as [`init_x87`] leaves it.
 pub fn x87_is_init(cpu: &Cpu) -> bool {
-    let x = &cpu.x87;
+    let x = &cpu.arch.x87;
     let pointers = (x.opcode, x.ip, x.cs, x.dp, x.ds) == (0, 0, 0, 0, 0);
     (x.control, x.status, x.tags) == (0x37f, 0, 0) && pointers && x.regs.iter().all(|r| *r == F80::default())
 }
 
 /// Writes MXCSR and its mask.
 pub fn save_mxcsr(cpu: &Cpu, area: &mut [u8]) {
-    area[24..28].copy_from_slice(&cpu.vector.mxcsr.to_le_bytes());
+    area[24..28].copy_from_slice(&cpu.arch.vector.mxcsr.to_le_bytes());
     area[28..32].copy_from_slice(&MXCSR_MASK.to_le_bytes());
 }
 
@@ -110,7 +111,7 @@ pub fn mxcsr(area: &[u8]) -> u32 {
 /// Writes halves of the vector registers, 16 bytes each: the lower (`half` 0) or the upper (2).
 pub fn save_halves(cpu: &Cpu, area: &mut [u8], half: usize) {
     let count = registers(cpu);
-    for (register, bytes) in cpu.vector.ymm[..count].iter().zip(area.as_chunks_mut::<16>().0) {
+    for (register, bytes) in cpu.arch.vector.ymm[..count].iter().zip(area.as_chunks_mut::<16>().0) {
         bytes[..8].copy_from_slice(&register[half].to_le_bytes());
         bytes[8..].copy_from_slice(&register[half + 1].to_le_bytes());
     }
@@ -119,7 +120,7 @@ pub fn save_halves(cpu: &Cpu, area: &mut [u8], half: usize) {
 /// Reads halves of the vector registers.
 pub fn restore_halves(cpu: &mut Cpu, area: &[u8], half: usize) {
     let count = registers(cpu);
-    for (register, bytes) in cpu.vector.ymm[..count].iter_mut().zip(area.as_chunks::<16>().0) {
+    for (register, bytes) in cpu.arch.vector.ymm[..count].iter_mut().zip(area.as_chunks::<16>().0) {
         let value = u128::from_le_bytes(*bytes);
         register[half] = value as u64;
         register[half + 1] = (value >> 64) as u64;
@@ -129,7 +130,7 @@ pub fn restore_halves(cpu: &mut Cpu, area: &[u8], half: usize) {
 /// Clears halves of the vector registers.
 pub fn init_halves(cpu: &mut Cpu, half: usize) {
     let count = registers(cpu);
-    for register in &mut cpu.vector.ymm[..count] {
+    for register in &mut cpu.arch.vector.ymm[..count] {
         register[half] = 0;
         register[half + 1] = 0;
     }
@@ -137,5 +138,5 @@ pub fn init_halves(cpu: &mut Cpu, half: usize) {
 
 /// Whether halves of the vector registers are clear.
 pub fn halves_are_init(cpu: &Cpu, half: usize) -> bool {
-    cpu.vector.ymm[..registers(cpu)].iter().all(|r| r[half] == 0 && r[half + 1] == 0)
+    cpu.arch.vector.ymm[..registers(cpu)].iter().all(|r| r[half] == 0 && r[half + 1] == 0)
 }

@@ -9,14 +9,16 @@ mod legacy;
 mod tests;
 
 use crate::exec::vector::misc::MXCSR_MASK;
-use crate::fault::{Exec, Flow, vector};
+use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op, SEG_FLAT};
-use crate::state::{Cpu, bits::*, reg};
+use crate::state::Cpu;
 use crate::table::Row;
-use crate::vmx::{reason, secondary};
 use iced_x86::{Instruction, Mnemonic::*};
-use layout::{AVX, COMPONENTS, HEADER_END, LONGEST, PKRU, SSE, X87, compacted_offset, compacted_size, standard_size};
+use layout::{COMPONENTS, HEADER_END, LONGEST, compacted_offset, compacted_size, standard_size};
 use ledger::{Class, Family, Kind};
+use x86::control::*;
+use x86::vmx::{reason, secondary};
+use x86::{reg, vector};
 
 pub use layout::{supported, xstate_cpuid};
 
@@ -62,7 +64,7 @@ fn set_pair(cpu: &mut Cpu, value: u64) {
 /// Linear address of a save area: canonical, and aligned or #GP(0).
 fn area(cpu: &mut Cpu, op: &Op, len: usize, align: u64, write: bool) -> Exec<u64> {
     let linear = cpu.operand_linear(op, len as u64, write)?;
-    if cpu.long64 && !cpu.canonical(linear) {
+    if cpu.engine.long64 && !cpu.canonical(linear) {
         // Which exception that is depends on the segment.
         let privilege = cpu.privilege();
         cpu.prepare_read(linear, 1, privilege, op.seg)?;
@@ -81,10 +83,10 @@ fn prepare(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Exec {
 }
 
 fn fx_ready(cpu: &mut Cpu) -> Exec {
-    if cpu.cr0 & CR0_EM != 0 {
+    if cpu.arch.cr0 & CR0_EM != 0 {
         return Err(cpu.ud());
     }
-    if cpu.cr0 & CR0_TS != 0 {
+    if cpu.arch.cr0 & CR0_TS != 0 {
         return Err(cpu.nm());
     }
     Ok(())
@@ -117,17 +119,17 @@ fn fxrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         return Err(cpu.gp(0));
     }
     legacy::restore_x87(cpu, &image, WIDE);
-    cpu.vector.mxcsr = mxcsr;
+    cpu.arch.vector.mxcsr = mxcsr;
     let xmm = legacy::xmm(cpu);
     legacy::restore_halves(cpu, &image[xmm], 0);
     Ok(Flow::Next)
 }
 
 fn x_ready(cpu: &mut Cpu) -> Exec {
-    if cpu.cr4 & CR4_OSXSAVE == 0 {
+    if cpu.arch.cr4 & CR4_OSXSAVE == 0 {
         return Err(cpu.ud());
     }
-    if cpu.cr0 & CR0_TS != 0 {
+    if cpu.arch.cr0 & CR0_TS != 0 {
         return Err(cpu.nm());
     }
     Ok(())
@@ -137,10 +139,10 @@ fn x_ready(cpu: &mut Cpu) -> Exec {
 pub fn in_use(cpu: &Cpu) -> u64 {
     let mut used = 0;
     for (component, init) in [
-        (X87, legacy::x87_is_init(cpu)),
-        (SSE, legacy::halves_are_init(cpu, 0)),
-        (AVX, legacy::halves_are_init(cpu, 2)),
-        (PKRU, cpu.pkru == 0),
+        (XCR0_X87, legacy::x87_is_init(cpu)),
+        (XCR0_SSE, legacy::halves_are_init(cpu, 0)),
+        (XCR0_AVX, legacy::halves_are_init(cpu, 2)),
+        (XCR0_PKRU, cpu.arch.pkru == 0),
     ] {
         if !init {
             used |= component;
@@ -188,11 +190,11 @@ fn save(cpu: &mut Cpu, op: &Op, kind: Save) -> Exec<Flow> {
         cpu.needs_control(secondary::XSAVES)?;
     }
     x_ready(cpu)?;
-    if kind == Save::Supervisor && cpu.cpl != 0 {
+    if kind == Save::Supervisor && cpu.arch.cpl != 0 {
         return Err(cpu.gp(0));
     }
     let compacts = matches!(kind, Save::Compacted | Save::Supervisor);
-    let enabled = if kind == Save::Supervisor { cpu.xcr0 | cpu.msr.xss } else { cpu.xcr0 };
+    let enabled = if kind == Save::Supervisor { cpu.arch.xcr0 | cpu.arch.msr.xss } else { cpu.arch.xcr0 };
     let requested = enabled & pair(cpu);
     if kind == Save::Supervisor {
         cpu.supervisor_state_exit(reason::XSAVES, op, requested)?;
@@ -201,24 +203,24 @@ fn save(cpu: &mut Cpu, op: &Op, kind: Save) -> Exec<Flow> {
     let linear = area(cpu, op, len, 64, true)?;
     prepare(cpu, op, linear, len)?;
     let mut used = in_use(cpu);
-    if compacts && cpu.vector.mxcsr != MXCSR_INIT {
-        used |= SSE;
+    if compacts && cpu.arch.vector.mxcsr != MXCSR_INIT {
+        used |= XCR0_SSE;
     }
     let written = if kind == Save::Plain { requested } else { requested & used };
     let mut image = [0; LONGEST];
     let at = |offset: usize| linear.wrapping_add(offset as u64);
-    if written & X87 != 0 {
+    if written & XCR0_X87 != 0 {
         legacy::save_x87(cpu, &mut image, op.imm != 0);
         cpu.write_bytes(at(0), op.seg, &image[legacy::X87_HEAD])?;
         cpu.write_bytes(at(32), op.seg, &image[legacy::X87_REGISTERS])?;
     }
     // In the standard format MXCSR goes with either of SSE and AVX, in use or not.
-    let mxcsr = if compacts { written & SSE } else { requested & (SSE | AVX) };
+    let mxcsr = if compacts { written & XCR0_SSE } else { requested & (XCR0_SSE | XCR0_AVX) };
     if mxcsr != 0 {
         legacy::save_mxcsr(cpu, &mut image);
         cpu.write_bytes(at(24), op.seg, &image[legacy::MXCSR])?;
     }
-    if written & SSE != 0 {
+    if written & XCR0_SSE != 0 {
         let xmm = legacy::xmm(cpu);
         legacy::save_halves(cpu, &mut image[xmm.clone()], 0);
         cpu.write_bytes(at(xmm.start), op.seg, &image[xmm])?;
@@ -245,11 +247,11 @@ fn save(cpu: &mut Cpu, op: &Op, kind: Save) -> Exec<Flow> {
 
 /// Writes a component of the extended region; returns how many of its bytes the current mode writes.
 fn save_component(cpu: &Cpu, number: u32, bytes: &mut [u8]) -> usize {
-    if 1 << number == AVX {
+    if 1 << number == XCR0_AVX {
         legacy::save_halves(cpu, bytes, 2);
         return 16 * legacy::registers(cpu);
     }
-    bytes[..4].copy_from_slice(&cpu.pkru.to_le_bytes());
+    bytes[..4].copy_from_slice(&cpu.arch.pkru.to_le_bytes());
     bytes.len()
 }
 
@@ -275,10 +277,10 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
         cpu.needs_control(secondary::XSAVES)?;
     }
     x_ready(cpu)?;
-    if SUPERVISOR && cpu.cpl != 0 {
+    if SUPERVISOR && cpu.arch.cpl != 0 {
         return Err(cpu.gp(0));
     }
-    let enabled = if SUPERVISOR { cpu.xcr0 | cpu.msr.xss } else { cpu.xcr0 };
+    let enabled = if SUPERVISOR { cpu.arch.xcr0 | cpu.arch.msr.xss } else { cpu.arch.xcr0 };
     let requested = enabled & pair(cpu);
     if SUPERVISOR {
         cpu.supervisor_state_exit(reason::XRSTORS, op, requested)?;
@@ -286,7 +288,7 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
     let linear = area(cpu, op, HEADER_END, 64, false)?;
     let mut image = [0; LONGEST];
     cpu.read_bytes(linear, op.seg, &mut image[..HEADER_END])?;
-    let compaction = SUPERVISOR || cpu.features.contains(crate::Features::needed(iced_x86::Code::Xsavec_mem));
+    let compaction = SUPERVISOR || cpu.wiring.features.contains(crate::Features::needed(iced_x86::Code::Xsavec_mem));
     let Some((present, compacted)) = header(&image, enabled, SUPERVISOR, compaction) else { return Err(cpu.gp(0)) };
     let loaded = requested & present;
     let len = match compacted {
@@ -298,27 +300,27 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
         cpu.read_bytes(linear, op.seg, &mut image[..len])?;
     }
     let with_mxcsr = match compacted {
-        Some(_) => loaded & SSE != 0,
-        None => requested & (SSE | AVX) != 0,
+        Some(_) => loaded & XCR0_SSE != 0,
+        None => requested & (XCR0_SSE | XCR0_AVX) != 0,
     };
     let mxcsr = legacy::mxcsr(&image);
     if with_mxcsr && mxcsr & !MXCSR_MASK != 0 {
         return Err(cpu.gp(0));
     }
-    if loaded & X87 != 0 {
+    if loaded & XCR0_X87 != 0 {
         legacy::restore_x87(cpu, &image, WIDE);
-    } else if requested & X87 != 0 {
+    } else if requested & XCR0_X87 != 0 {
         legacy::init_x87(cpu);
     }
     if with_mxcsr {
-        cpu.vector.mxcsr = mxcsr;
-    } else if requested & SSE != 0 {
-        cpu.vector.mxcsr = MXCSR_INIT;
+        cpu.arch.vector.mxcsr = mxcsr;
+    } else if requested & XCR0_SSE != 0 {
+        cpu.arch.vector.mxcsr = MXCSR_INIT;
     }
-    if loaded & SSE != 0 {
+    if loaded & XCR0_SSE != 0 {
         let xmm = legacy::xmm(cpu);
         legacy::restore_halves(cpu, &image[xmm], 0);
-    } else if requested & SSE != 0 {
+    } else if requested & XCR0_SSE != 0 {
         legacy::init_halves(cpu, 0);
     }
     for component in COMPONENTS.iter().filter(|c| requested >> c.number & 1 != 0) {
@@ -334,7 +336,7 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
 
 /// Reads a component of the extended region, or puts it in its initial configuration.
 fn restore_component(cpu: &mut Cpu, number: u32, bytes: Option<&[u8]>) {
-    match (1 << number == AVX, bytes) {
+    match (1 << number == XCR0_AVX, bytes) {
         (true, Some(bytes)) => legacy::restore_halves(cpu, bytes, 2),
         (true, None) => legacy::init_halves(cpu, 2),
         (false, Some(bytes)) => set_pkru(cpu, u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
@@ -343,21 +345,21 @@ fn restore_component(cpu: &mut Cpu, number: u32, bytes: Option<&[u8]>) {
 }
 
 fn set_pkru(cpu: &mut Cpu, value: u32) {
-    if cpu.pkru != value {
-        cpu.pkru = value;
+    if cpu.arch.pkru != value {
+        cpu.arch.pkru = value;
         cpu.mapping_changed();
     }
 }
 
 fn xgetbv(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if cpu.cr4 & CR4_OSXSAVE == 0 {
+    if cpu.arch.cr4 & CR4_OSXSAVE == 0 {
         return Err(cpu.ud());
     }
     let value = match cpu.get::<u32>(reg::RCX) {
-        0 => cpu.xcr0,
+        0 => cpu.arch.xcr0,
         1 if layout::xgetbv1(cpu) => {
-            let mxcsr = if cpu.vector.mxcsr != MXCSR_INIT { SSE } else { 0 };
-            cpu.xcr0 & (in_use(cpu) | mxcsr)
+            let mxcsr = if cpu.arch.vector.mxcsr != MXCSR_INIT { XCR0_SSE } else { 0 };
+            cpu.arch.xcr0 & (in_use(cpu) | mxcsr)
         }
         _ => return Err(cpu.gp(0)),
     };
@@ -366,36 +368,37 @@ fn xgetbv(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
 }
 
 fn xsetbv(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if cpu.cr4 & CR4_OSXSAVE == 0 {
+    if cpu.arch.cr4 & CR4_OSXSAVE == 0 {
         return Err(cpu.ud());
     }
-    if cpu.cpl == 0 {
+    if cpu.arch.cpl == 0 {
         cpu.exit_always(reason::XSETBV)?;
     }
     let value = pair(cpu);
-    let valid = value & X87 != 0 && value & !supported(cpu) == 0 && (value & AVX == 0 || value & SSE != 0);
-    if cpu.cpl != 0 || cpu.get::<u32>(reg::RCX) != 0 || !valid {
+    let valid =
+        value & XCR0_X87 != 0 && value & !supported(cpu) == 0 && (value & XCR0_AVX == 0 || value & XCR0_SSE != 0);
+    if cpu.arch.cpl != 0 || cpu.get::<u32>(reg::RCX) != 0 || !valid {
         return Err(cpu.gp(0));
     }
     cpu.charge(Kind::new(Family::Xsetbv, 0), 1);
-    cpu.xcr0 = value;
+    cpu.arch.xcr0 = value;
     Ok(Flow::End)
 }
 
 fn rdpkru(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if cpu.cr4 & CR4_PKE == 0 {
+    if cpu.arch.cr4 & CR4_PKE == 0 {
         return Err(cpu.ud());
     }
     if cpu.get::<u32>(reg::RCX) != 0 {
         return Err(cpu.gp(0));
     }
-    let value = u64::from(cpu.pkru);
+    let value = u64::from(cpu.arch.pkru);
     set_pair(cpu, value);
     Ok(Flow::Next)
 }
 
 fn wrpkru(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
-    if cpu.cr4 & CR4_PKE == 0 {
+    if cpu.arch.cr4 & CR4_PKE == 0 {
         return Err(cpu.ud());
     }
     if cpu.get::<u32>(reg::RCX) != 0 || cpu.get::<u32>(reg::RDX) != 0 {

@@ -1,10 +1,10 @@
 //! State saving, against the architecture's words and against images made by the host.
 
 use super::*;
-use crate::fault::vector;
-use crate::state::F80;
+use crate::arch::F80;
 use crate::testing::{DATA, Machine, Raised, host_is_amd};
 use iced_x86::code_asm::*;
+use x86::vector;
 
 const GP: Raised = Raised { vector: vector::GP, code: Some(0) };
 const UD: Raised = Raised { vector: vector::UD, code: None };
@@ -13,8 +13,8 @@ const NM: Raised = Raised { vector: vector::NM, code: None };
 /// A machine with something in every component, and its data filled with 0xab.
 fn machine(cpl: u8) -> Machine {
     let mut m = Machine::long64(cpl);
-    m.cpu.cr4 |= CR4_PKE;
-    m.cpu.xcr0 = X87 | SSE | AVX | PKRU;
+    m.cpu.arch.cr4 |= CR4_PKE;
+    m.cpu.arch.xcr0 = XCR0_X87 | XCR0_SSE | XCR0_AVX | XCR0_PKRU;
     fill(&mut m);
     m.poke(DATA, &[0xab; 1024]);
     m.poke(DATA + 512, &[0; 64]);
@@ -22,19 +22,19 @@ fn machine(cpl: u8) -> Machine {
 }
 
 fn fill(m: &mut Machine) {
-    for (n, register) in m.cpu.vector.ymm.iter_mut().enumerate() {
+    for (n, register) in m.cpu.arch.vector.ymm.iter_mut().enumerate() {
         *register = std::array::from_fn(|word| (n * 4 + word + 1) as u64 * 0x0101_0101_0101_0101);
     }
-    for (n, register) in m.cpu.x87.regs.iter_mut().enumerate() {
+    for (n, register) in m.cpu.arch.x87.regs.iter_mut().enumerate() {
         *register = F80 { significand: 1 << 63 | n as u64, sign_exponent: 0x3fff + n as u16 };
     }
-    m.cpu.x87.status = 3 << 11;
-    m.cpu.x87.tags = 0xf8;
-    m.cpu.x87.ip = 0x1234_5678_9abc;
-    m.cpu.x87.dp = 0xfedc_ba98;
-    m.cpu.x87.opcode = 0x123;
-    m.cpu.vector.mxcsr = 0x1fa5;
-    m.cpu.pkru = 0x4;
+    m.cpu.arch.x87.status = 3 << 11;
+    m.cpu.arch.x87.tags = 0xf8;
+    m.cpu.arch.x87.ip = 0x1234_5678_9abc;
+    m.cpu.arch.x87.dp = 0xfedc_ba98;
+    m.cpu.arch.x87.opcode = 0x123;
+    m.cpu.arch.vector.mxcsr = 0x1fa5;
+    m.cpu.arch.pkru = 0x4;
 }
 
 /// What XSAVE saves.
@@ -48,14 +48,14 @@ struct Image {
 }
 
 fn image(m: &Machine) -> Image {
-    let (v, x) = (&m.cpu.vector, &m.cpu.x87);
+    let (v, x) = (&m.cpu.arch.vector, &m.cpu.arch.x87);
     let words = (x.control, x.status, x.tags, x.opcode, x.ip, x.dp);
-    Image { ymm: v.ymm, mxcsr: v.mxcsr, regs: x.regs, words, pkru: m.cpu.pkru }
+    Image { ymm: v.ymm, mxcsr: v.mxcsr, regs: x.regs, words, pkru: m.cpu.arch.pkru }
 }
 
 fn request(m: &mut Machine, components: u64) {
-    m.cpu.gpr[0] = components;
-    m.cpu.gpr[2] = 0;
+    m.cpu.arch.gpr[0] = components;
+    m.cpu.arch.gpr[2] = 0;
 }
 
 fn clear(m: &mut Machine) {
@@ -64,7 +64,7 @@ fn clear(m: &mut Machine) {
     m.poke(DATA + 4096 + 24, &0x1f80u32.to_le_bytes());
     m.execute(|a| a.xrstor64(ptr(DATA + 4096))).unwrap();
     assert_eq!(in_use(&m.cpu), 0);
-    assert_eq!(m.cpu.vector.mxcsr, MXCSR_INIT);
+    assert_eq!(m.cpu.arch.vector.mxcsr, MXCSR_INIT);
 }
 
 type Write = fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>;
@@ -89,15 +89,15 @@ fn everything_comes_back() {
         assert_eq!(image(&m), before);
         // Again, half of it from areas in which the rest is in its initial configuration.
         clear(&mut m);
-        m.cpu.vector.ymm = before.ymm;
+        m.cpu.arch.vector.ymm = before.ymm;
         request(&mut m, u64::MAX);
         m.poke(DATA + 512, &[0; 64]);
         m.execute(save).unwrap();
-        assert_eq!(u64::from_le_bytes(m.peek(DATA + 512)), SSE | AVX);
+        assert_eq!(u64::from_le_bytes(m.peek(DATA + 512)), XCR0_SSE | XCR0_AVX);
         fill(&mut m);
         request(&mut m, u64::MAX);
         m.execute(restore).unwrap();
-        assert_eq!((m.cpu.vector.ymm, m.cpu.vector.mxcsr, m.cpu.pkru), (before.ymm, MXCSR_INIT, 0));
+        assert_eq!((m.cpu.arch.vector.ymm, m.cpu.arch.vector.mxcsr, m.cpu.arch.pkru), (before.ymm, MXCSR_INIT, 0));
         assert!(legacy::x87_is_init(&m.cpu));
     }
 }
@@ -106,24 +106,24 @@ fn everything_comes_back() {
 fn unrequested_components_are_left_alone() {
     let mut m = machine(3);
     m.poke(DATA + 512, &0xffu64.to_le_bytes());
-    request(&mut m, AVX);
+    request(&mut m, XCR0_AVX);
     m.execute(|a| a.xsave64(ptr(DATA))).unwrap();
     let area: [u8; 1024] = m.peek(DATA);
     assert!(area[..24].iter().all(|b| *b == 0xab) && area[32..512].iter().all(|b| *b == 0xab));
     assert_eq!(area[24..28], 0x1fa5u32.to_le_bytes());
     assert_eq!(area[512..520], 0xffu64.to_le_bytes());
-    assert_eq!(area[576..584], m.cpu.vector.ymm[0][2].to_le_bytes());
+    assert_eq!(area[576..584], m.cpu.arch.vector.ymm[0][2].to_le_bytes());
     assert!(area[832..].iter().all(|b| *b == 0xab));
 }
 
 #[test]
 fn compacted_areas_have_no_holes() {
     let mut m = machine(3);
-    request(&mut m, X87 | PKRU);
+    request(&mut m, XCR0_X87 | XCR0_PKRU);
     m.execute(|a| a.xsavec64(ptr(DATA))).unwrap();
     let area: [u8; 1024] = m.peek(DATA);
-    assert_eq!(area[512..520], (X87 | PKRU).to_le_bytes());
-    assert_eq!(area[520..528], (COMPACTED | X87 | PKRU).to_le_bytes());
+    assert_eq!(area[512..520], (XCR0_X87 | XCR0_PKRU).to_le_bytes());
+    assert_eq!(area[520..528], (COMPACTED | XCR0_X87 | XCR0_PKRU).to_le_bytes());
     assert_eq!(area[576..584], 4u64.to_le_bytes());
     // MXCSR belongs to SSE alone here.
     assert_eq!(area[24..32], [0xab; 8]);
@@ -137,7 +137,7 @@ fn bad_headers_are_general_protection() {
         (0, 1, 0),
         (0, 0, 1),
         (0, COMPACTED | 1 << 5, 0),
-        (AVX, COMPACTED | SSE, 0),
+        (XCR0_AVX, COMPACTED | XCR0_SSE, 0),
         (0, COMPACTED, 1),
     ] {
         let mut m = machine(3);
@@ -158,12 +158,12 @@ fn bad_headers_are_general_protection() {
 fn reserved_mxcsr_bits_are_general_protection() {
     let mut m = machine(3);
     m.poke(DATA + 24, &0x1_1f80u32.to_le_bytes());
-    request(&mut m, SSE);
+    request(&mut m, XCR0_SSE);
     assert_eq!(m.execute(|a| a.xrstor64(ptr(DATA))), Err(GP));
     assert_eq!(m.execute(|a| a.fxrstor64(ptr(DATA))), Err(GP));
     assert_eq!(m.execute(|a| a.ldmxcsr(dword_ptr(DATA + 24))), Err(GP));
     // x87 alone does not look at it.
-    request(&mut m, X87);
+    request(&mut m, XCR0_X87);
     m.execute(|a| a.xrstor64(ptr(DATA))).unwrap();
 }
 
@@ -174,9 +174,9 @@ fn fxsave_is_as_on_the_host() {
     for pending in [false, true] {
         let mut m = machine(3);
         if pending {
-            m.cpu.x87.control &= !1;
-            m.cpu.x87.status |= 1;
-            m.cpu.x87.summarize();
+            m.cpu.arch.x87.control &= !1;
+            m.cpu.arch.x87.status |= 1;
+            m.cpu.arch.x87.summarize();
         }
         m.execute(|a| a.fxsave64(ptr(DATA))).unwrap();
         let ours: [u8; 512] = m.peek(DATA);
@@ -197,9 +197,9 @@ fn fxsave_is_as_on_the_host() {
         }
         assert_eq!(ours, host.0, "pending: {pending}");
         let before = image(&m);
-        m.cpu.vector.ymm.iter_mut().for_each(|r| (r[0], r[1]) = (0, 0));
-        m.cpu.x87.init();
-        m.cpu.vector.mxcsr = 0;
+        m.cpu.arch.vector.ymm.iter_mut().for_each(|r| (r[0], r[1]) = (0, 0));
+        m.cpu.arch.x87.init();
+        m.cpu.arch.vector.mxcsr = 0;
         m.execute(|a| a.fxrstor64(ptr(DATA))).unwrap();
         assert_eq!(image(&m), before);
     }
@@ -212,21 +212,21 @@ fn conditions() {
     assert_eq!(m.execute(|a| a.fxsave64(ptr(DATA + 8))), Err(GP));
     assert_eq!(m.execute(|a| a.xsaves64(ptr(DATA))), Err(GP));
     assert_eq!(m.execute(|a| a.xsetbv()), Err(GP));
-    m.cpu.cr0 |= CR0_TS;
+    m.cpu.arch.cr0 |= CR0_TS;
     assert_eq!(m.execute(|a| a.xsave64(ptr(DATA))), Err(NM));
     assert_eq!(m.execute(|a| a.fxsave64(ptr(DATA))), Err(NM));
     assert_eq!(m.execute(|a| a.paddb(xmm0, xmm1)), Err(NM));
     assert_eq!(m.execute(|a| a.vpaddb(xmm0, xmm1, xmm2)), Err(NM));
-    m.cpu.cr0 = m.cpu.cr0 & !CR0_TS | CR0_EM;
+    m.cpu.arch.cr0 = m.cpu.arch.cr0 & !CR0_TS | CR0_EM;
     assert_eq!(m.execute(|a| a.paddb(xmm0, xmm1)), Err(UD));
     assert_eq!(m.execute(|a| a.paddb(mm0, mm1)), Err(UD));
     assert_eq!(m.execute(|a| a.fxsave64(ptr(DATA))), Err(UD));
-    m.cpu.cr0 &= !CR0_EM;
-    m.cpu.cr4 &= !(CR4_OSXSAVE | CR4_PKE);
+    m.cpu.arch.cr0 &= !CR0_EM;
+    m.cpu.arch.cr4 &= !(CR4_OSXSAVE | CR4_PKE);
     assert_eq!(m.execute(|a| a.xgetbv()), Err(UD));
     assert_eq!(m.execute(|a| a.rdpkru()), Err(UD));
     assert_eq!(m.execute(|a| a.vpaddb(xmm0, xmm1, xmm2)), Err(UD));
-    m.cpu.cr4 &= !CR4_OSFXSR;
+    m.cpu.arch.cr4 &= !CR4_OSFXSR;
     assert_eq!(m.execute(|a| a.paddb(xmm0, xmm1)), Err(UD));
     m.execute(|a| a.paddb(mm0, mm1)).unwrap();
 }
@@ -235,13 +235,13 @@ fn conditions() {
 fn xcr0_takes_what_is_supported() {
     let mut m = machine(0);
     for (value, good) in [(1, true), (3, true), (7, true), (0x207, true), (5, false), (6, false), (0x407, false)] {
-        m.cpu.gpr[1] = 0;
+        m.cpu.arch.gpr[1] = 0;
         request(&mut m, value);
         let result = m.execute(|a| a.xsetbv());
         assert_eq!(result, if good { Ok(()) } else { Err(GP) }, "{value:#x}");
         if good {
             m.execute(|a| a.xgetbv()).unwrap();
-            assert_eq!(m.cpu.gpr[0], value);
+            assert_eq!(m.cpu.arch.gpr[0], value);
         }
     }
 }
@@ -253,8 +253,8 @@ fn sizes_follow_xcr0() {
     assert_eq!((leaf(&m, 0).eax, leaf(&m, 0).ebx, leaf(&m, 0).ecx), (0x207, 840, 840));
     assert_eq!((leaf(&m, 1).eax, leaf(&m, 1).ebx), (0xf, 840));
     assert_eq!((leaf(&m, 2).eax, leaf(&m, 2).ebx, leaf(&m, 9).eax, leaf(&m, 9).ebx), (256, 576, 8, 832));
-    m.cpu.xcr0 = 0x203;
+    m.cpu.arch.xcr0 = 0x203;
     assert_eq!((leaf(&m, 0).ebx, leaf(&m, 1).ebx), (840, 584));
-    m.cpu.xcr0 = 3;
+    m.cpu.arch.xcr0 = 3;
     assert_eq!((leaf(&m, 0).ebx, leaf(&m, 1).ebx, leaf(&m, 3)), (576, 576, Default::default()));
 }

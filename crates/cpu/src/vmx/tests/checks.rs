@@ -1,20 +1,19 @@
 //! VM entries that fail, by name.
 
-use super::super::{
-    Controls, EntryFailure, activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary, reason,
-    secondary,
-};
+use super::super::{Controls, EntryFailure};
 use super::{Guest, Mode};
-use crate::flags;
-use crate::state::{Cpu, bits::*, seg};
+use crate::state::Cpu;
+use x86::control::*;
+use x86::vmx::{activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary, reason, secondary};
+use x86::{flags, seg};
 
 const VALID: u32 = interruption::VALID;
 
 type Change = fn(&mut Controls);
 type Set = fn(&mut Cpu);
 
-fn part(cpu: &mut Cpu, which: u8) -> &mut crate::state::Segment {
-    &mut cpu.seg[usize::from(which)]
+fn part(cpu: &mut Cpu, which: u8) -> &mut crate::arch::Segment {
+    &mut cpu.arch.seg[usize::from(which)]
 }
 
 #[test]
@@ -55,9 +54,9 @@ fn controls() {
     ];
     for &(change, name) in cases {
         let mut guest = Guest::long().with(change);
-        let clock = guest.m.cpu.clock;
+        let clock = guest.m.cpu.micro.clock;
         assert_eq!(guest.enter(), Err(EntryFailure::Control(name)));
-        assert_eq!((guest.m.cpu.non_root(), guest.m.cpu.clock), (false, clock));
+        assert_eq!((guest.m.cpu.non_root(), guest.m.cpu.micro.clock), (false, clock));
     }
     // Secondary controls that are not activated do not count.
     let mut guest = Guest::long().with(|c| {
@@ -73,25 +72,25 @@ fn fails(mut guest: Guest, name: &str) {
         Err(EntryFailure::GuestState(found)) => assert_eq!(found, name),
         other => panic!("{name}: {other:?}"),
     }
-    assert_eq!(guest.m.cpu.vm_exit.reason, reason::INVALID_GUEST_STATE | reason::ENTRY_FAILURE);
+    assert_eq!(guest.m.cpu.arch.vm_exit.reason, reason::INVALID_GUEST_STATE | reason::ENTRY_FAILURE);
     assert!(!guest.m.cpu.non_root());
 }
 
 #[test]
 fn registers() {
     let cases: &[(Set, &str)] = &[
-        (|cpu| cpu.cr0 &= !CR0_NE, "fixed bits of CR0"),
-        (|cpu| cpu.cr0 &= !CR0_PG, "fixed bits of CR0"),
-        (|cpu| cpu.cr4 &= !CR4_VMXE, "CR4.VMXE clear"),
-        (|cpu| cpu.cr4 |= 1 << 63, "reserved bits of CR4"),
-        (|cpu| cpu.cr4 &= !CR4_PAE, "IA-32e mode guest without CR4.PAE"),
-        (|cpu| cpu.cr3 |= 1 << 50, "CR3 beyond physical addresses"),
-        (|cpu| cpu.dr[7] |= 1 << 40, "upper half of DR7"),
-        (|cpu| cpu.msr.sysenter_eip = 1 << 60, "IA32_SYSENTER_EIP not canonical"),
-        (|cpu| cpu.msr.efer &= !EFER_LMA, "IA-32e mode guest against EFER.LMA"),
-        (|cpu| cpu.msr.efer &= !EFER_LME, "EFER.LMA against EFER.LME"),
-        (|cpu| cpu.rip = 1 << 60, "RIP"),
-        (|cpu| cpu.gdtr.base = 1 << 60, "base of GDTR or IDTR"),
+        (|cpu| cpu.arch.cr0 &= !CR0_NE, "fixed bits of CR0"),
+        (|cpu| cpu.arch.cr0 &= !CR0_PG, "fixed bits of CR0"),
+        (|cpu| cpu.arch.cr4 &= !CR4_VMXE, "CR4.VMXE clear"),
+        (|cpu| cpu.arch.cr4 |= 1 << 63, "reserved bits of CR4"),
+        (|cpu| cpu.arch.cr4 &= !CR4_PAE, "IA-32e mode guest without CR4.PAE"),
+        (|cpu| cpu.arch.cr3 |= 1 << 50, "CR3 beyond physical addresses"),
+        (|cpu| cpu.arch.dr[7] |= 1 << 40, "upper half of DR7"),
+        (|cpu| cpu.arch.msr.sysenter_eip = 1 << 60, "IA32_SYSENTER_EIP not canonical"),
+        (|cpu| cpu.arch.msr.efer &= !EFER_LMA, "IA-32e mode guest against EFER.LMA"),
+        (|cpu| cpu.arch.msr.efer &= !EFER_LME, "EFER.LMA against EFER.LME"),
+        (|cpu| cpu.arch.rip = 1 << 60, "RIP"),
+        (|cpu| cpu.arch.gdtr.base = 1 << 60, "base of GDTR or IDTR"),
         (|cpu| part(cpu, seg::CS).base = 1 << 32, "base of CS"),
         (|cpu| part(cpu, seg::CS).rights &= !1, "type of CS"),
         (|cpu| part(cpu, seg::CS).rights |= 3 << 5, "DPL of CS"),
@@ -104,19 +103,19 @@ fn registers() {
         (|cpu| part(cpu, seg::DS).selector |= 3, "DPL of a data segment"),
         (|cpu| part(cpu, seg::GS).rights &= !1, "type of a data segment"),
         (|cpu| part(cpu, seg::FS).base = 1 << 60, "base of FS or GS"),
-        (|cpu| cpu.tr.rights = 0x89, "type of TR"),
-        (|cpu| cpu.tr.rights = 0x83, "type of TR"),
-        (|cpu| cpu.tr.rights |= 1 << 16, "access rights of TR"),
-        (|cpu| cpu.tr.selector |= 4, "TI of TR"),
-        (|cpu| cpu.ldtr.rights = 0x83, "type of LDTR"),
-        (|cpu| cpu.flags |= flags::VM, "segment of virtual-8086 mode"),
+        (|cpu| cpu.arch.tr.rights = 0x89, "type of TR"),
+        (|cpu| cpu.arch.tr.rights = 0x83, "type of TR"),
+        (|cpu| cpu.arch.tr.rights |= 1 << 16, "access rights of TR"),
+        (|cpu| cpu.arch.tr.selector |= 4, "TI of TR"),
+        (|cpu| cpu.arch.ldtr.rights = 0x83, "type of LDTR"),
+        (|cpu| cpu.arch.flags |= flags::VM, "segment of virtual-8086 mode"),
     ];
     for &(change, name) in cases {
         fails(Guest::long().set(change), name);
     }
-    let mut guest = Guest::new(Mode::Paged, 0).set(|cpu| cpu.tr.rights = 0x83);
+    let mut guest = Guest::new(Mode::Paged, 0).set(|cpu| cpu.arch.tr.rights = 0x83);
     assert_eq!(guest.enter(), Ok(()), "16-bit TSS outside IA-32e mode");
-    fails(Guest::new(Mode::Paged, 0).set(|cpu| cpu.cr4 |= CR4_PCIDE), "CR4.PCIDE outside IA-32e mode");
+    fails(Guest::new(Mode::Paged, 0).set(|cpu| cpu.arch.cr4 |= CR4_PCIDE), "CR4.PCIDE outside IA-32e mode");
     fails(Guest::new(Mode::Paged, 0).with(|c| c.entry |= entry::IA32E_GUEST), "IA-32e mode guest without CR4.PAE");
     let mut real = Guest::new(Mode::Real, 0);
     assert_eq!(real.enter(), Ok(()), "unrestricted guest");
@@ -178,13 +177,13 @@ fn state_that_no_register_holds() {
 
 #[test]
 fn pdptes() {
-    let pae: Set = |cpu| cpu.cr4 |= CR4_PAE;
+    let pae: Set = |cpu| cpu.arch.cr4 |= CR4_PAE;
     // What is a page directory for 4 MiB pages has reserved bits as PDPTEs.
     fails(Guest::new(Mode::Paged, 0).set(pae), "reserved bits of a PDPTE in memory");
     let mut guest = Guest::new(Mode::Paged, 0).set(pae);
     for i in 0..4u64 {
-        guest.m.cpu.ram.write::<u64>(super::DIRECTORY + 8 * i, 0x5001 * (i & 1));
+        guest.m.cpu.wiring.ram.write::<u64>(super::DIRECTORY + 8 * i, 0x5001 * (i & 1));
     }
     assert_eq!(guest.enter(), Ok(()));
-    assert_eq!(guest.m.cpu.pdpte, [0, 0x5001, 0, 0x5001]);
+    assert_eq!(guest.m.cpu.arch.pdpte, [0, 0x5001, 0, 0x5001]);
 }

@@ -1,16 +1,17 @@
 //! Events in non-root mode: what exits, what is injected, and what an exit on the way reports.
 
-use super::super::{interruptibility, interruption, pending_debug, pin, primary, reason};
 use super::{Guest, HANDLERS, IDT, LONG, Mode};
 use crate::Exit;
+use crate::arch::attention;
 use crate::bus::{Bus, Ident};
-use crate::fault::vector;
-use crate::flags;
-use crate::state::{Cpu, attention, bits::*, reg};
+use crate::state::Cpu;
 use crate::testing::{CODE, DATA, NullBus, RAM, STACK};
 use iced_x86::code_asm::*;
 use std::cell::RefCell;
 use std::rc::Rc;
+use x86::control::*;
+use x86::vmx::{interruptibility, interruption, pending_debug, pin, primary, reason};
+use x86::{flags, reg, vector};
 
 const VALID: u32 = interruption::VALID;
 const HARDWARE: u32 = VALID | interruption::HARDWARE_EXCEPTION;
@@ -47,7 +48,7 @@ impl Bus for Line {
 }
 
 pub(super) fn interrupt(cpu: &mut Cpu, vector: u8) {
-    cpu.bus = Rc::new(RefCell::new(Line(Some(vector))));
+    cpu.wiring.bus = Rc::new(RefCell::new(Line(Some(vector))));
     cpu.attend(attention::INTR);
 }
 
@@ -58,7 +59,7 @@ fn exceptions_exit_by_the_bitmap() {
     assert_eq!((exit.reason, exit.interruption, exit.qualification), (0, HARDWARE | 6, 0));
     assert_eq!((guest.offset(), exit.instruction_length), (0, 0));
     // As the handler would have found it on its stack.
-    assert_ne!(guest.m.cpu.flags & flags::RF, 0);
+    assert_ne!(guest.m.cpu.arch.flags & flags::RF, 0);
     // Without its bit it goes to the guest's handler.
     let mut guest = Guest::long().with(|c| c.exception_bitmap = !(1 << vector::UD)).code(|a| a.ud2());
     assert_eq!(guest.go(), Exit::Halt);
@@ -104,18 +105,18 @@ fn page_faults_exit_by_mask_and_match() {
                 c.pf_error_mask = mask;
                 c.pf_error_match = matched;
             })
-            .set(|cpu| cpu.cr2 = 0x77)
+            .set(|cpu| cpu.arch.cr2 = 0x77)
             .code(|a| a.mov(byte_ptr(RAM + 0x123), 1));
         let stopped = guest.go();
         let case = format!("{bit} {mask} {matched}");
         if exits {
             assert_eq!(stopped, Exit::Vm, "{case}");
-            let exit = guest.m.cpu.vm_exit;
+            let exit = guest.m.cpu.arch.vm_exit;
             let found = (exit.reason, exit.interruption, exit.interruption_error, exit.qualification);
             assert_eq!(found, (0, WITH_CODE | 14, W, RAM + 0x123), "{case}");
-            assert_eq!(guest.m.cpu.cr2, 0x77, "{case}: CR2 is not written");
+            assert_eq!(guest.m.cpu.arch.cr2, 0x77, "{case}: CR2 is not written");
         } else {
-            assert_eq!((stopped, guest.handler(), guest.m.cpu.cr2), (Exit::Halt, 14, RAM + 0x123), "{case}");
+            assert_eq!((stopped, guest.handler(), guest.m.cpu.arch.cr2), (Exit::Halt, 14, RAM + 0x123), "{case}");
         }
     }
 }
@@ -123,21 +124,21 @@ fn page_faults_exit_by_mask_and_match() {
 #[test]
 fn debug_exceptions_leave_the_debug_registers() {
     let mut guest =
-        Guest::long().with(|c| c.exception_bitmap = 1 << vector::DB).set(|cpu| cpu.flags |= flags::TF).code(|a| {
+        Guest::long().with(|c| c.exception_bitmap = 1 << vector::DB).set(|cpu| cpu.arch.flags |= flags::TF).code(|a| {
             a.inc(eax)?;
             a.inc(eax)
         });
-    let before = guest.m.cpu.dr[6];
+    let before = guest.m.cpu.arch.dr[6];
     let exit = guest.exit();
     assert_eq!((exit.interruption, exit.qualification), (HARDWARE | 1, 1 << 14));
-    assert_eq!((guest.reg(reg::RAX), guest.m.cpu.dr[6]), (1, before));
-    assert_eq!(guest.m.cpu.flags & flags::RF, 0, "a trap");
+    assert_eq!((guest.reg(reg::RAX), guest.m.cpu.arch.dr[6]), (1, before));
+    assert_eq!(guest.m.cpu.arch.flags & flags::RF, 0, "a trap");
 
     let mut guest = Guest::long()
         .with(|c| c.exception_bitmap = 1 << vector::DB)
         .set(|cpu| {
-            cpu.dr[0] = DATA;
-            cpu.dr[7] = 0x400 | 1 | 3 << 16;
+            cpu.arch.dr[0] = DATA;
+            cpu.arch.dr[7] = 0x400 | 1 | 3 << 16;
         })
         .code(|a| {
             a.mov(al, byte_ptr(DATA))?;
@@ -169,7 +170,7 @@ fn software_exceptions_are_subject_to_the_bitmap_and_int_n_is_not() {
 
 #[test]
 fn a_triple_fault_exits() {
-    let mut guest = Guest::long().set(|cpu| cpu.idtr.limit = 0).code(|a| {
+    let mut guest = Guest::long().set(|cpu| cpu.arch.idtr.limit = 0).code(|a| {
         a.nop()?;
         a.ud2()
     });
@@ -182,24 +183,24 @@ fn a_triple_fault_exits() {
 fn external_interrupts_exit_whatever_the_flag() {
     for open in [false, true] {
         let mut guest = Guest::long().with(|c| c.pin = pin::EXTERNAL_INTERRUPT).code(|a| a.nop()).set(|cpu| {
-            cpu.flags |= if open { flags::IF } else { 0 };
+            cpu.arch.flags |= if open { flags::IF } else { 0 };
             interrupt(cpu, 0x31);
         });
         let exit = guest.exit();
         assert_eq!((exit.reason, exit.interruption), (reason::EXTERNAL_INTERRUPT, 0));
         assert_eq!(guest.offset(), 0);
-        assert_eq!(guest.m.cpu.bus.borrow_mut().acknowledge(guest.m.cpu.ident()), Some(0x31), "still there");
+        assert_eq!(guest.m.cpu.wiring.bus.borrow_mut().acknowledge(guest.m.cpu.ident()), Some(0x31), "still there");
     }
     let mut guest = Guest::long()
         .with(|c| {
             c.pin = pin::EXTERNAL_INTERRUPT;
-            c.exit = super::super::exit::ACKNOWLEDGE_INTERRUPT;
+            c.exit = x86::vmx::exit::ACKNOWLEDGE_INTERRUPT;
         })
         .set(|cpu| interrupt(cpu, 0x31))
         .code(|a| a.nop());
     let exit = guest.exit();
     assert_eq!((exit.reason, exit.interruption), (reason::EXTERNAL_INTERRUPT, VALID | 0x31));
-    assert_eq!(guest.m.cpu.bus.borrow_mut().acknowledge(guest.m.cpu.ident()), None);
+    assert_eq!(guest.m.cpu.wiring.bus.borrow_mut().acknowledge(guest.m.cpu.ident()), None);
 }
 
 #[test]
@@ -221,7 +222,7 @@ fn without_the_control_interrupts_are_the_guests() {
 #[test]
 fn interrupt_window() {
     let window = |c: &mut super::Controls| c.primary |= primary::INTERRUPT_WINDOW;
-    let mut guest = Guest::long().with(window).set(|cpu| cpu.flags |= flags::IF).code(|a| a.nop());
+    let mut guest = Guest::long().with(window).set(|cpu| cpu.arch.flags |= flags::IF).code(|a| a.nop());
     assert_eq!(guest.exit().reason, reason::INTERRUPT_WINDOW);
     assert_eq!(guest.offset(), 0);
     // Closed until one instruction after STI.
@@ -234,7 +235,7 @@ fn interrupt_window() {
     assert_eq!(guest.exit().reason, reason::INTERRUPT_WINDOW);
     assert_eq!((guest.offset(), guest.reg(reg::RAX)), (4, 1));
     // POPF opens it at once.
-    let mut guest = Guest::long().with(window).set(|cpu| cpu.gpr[0] = 0x202).code(|a| {
+    let mut guest = Guest::long().with(window).set(|cpu| cpu.arch.gpr[0] = 0x202).code(|a| {
         a.push(rax)?;
         a.popfq()?;
         a.inc(eax)
@@ -245,7 +246,7 @@ fn interrupt_window() {
     let mut guest = Guest::long()
         .with(window)
         .with(|c| c.interruptibility = interruptibility::STI)
-        .set(|cpu| cpu.flags |= flags::IF)
+        .set(|cpu| cpu.arch.flags |= flags::IF)
         .code(|a| {
             a.nop()?;
             a.nop()
@@ -257,7 +258,7 @@ fn interrupt_window() {
         .with(window)
         .with(|c| c.pin = pin::EXTERNAL_INTERRUPT)
         .set(|cpu| {
-            cpu.flags |= flags::IF;
+            cpu.arch.flags |= flags::IF;
             interrupt(cpu, 0x31);
         })
         .code(|a| a.nop());
@@ -284,7 +285,7 @@ fn non_maskable_interrupts() {
     // Not exiting: delivered, and blocked until IRET.
     let mut guest = Guest::long().set(nmi).code(|a| a.nop());
     assert_eq!((guest.go(), guest.handler()), (Exit::Halt, 2));
-    assert!(guest.m.cpu.nmi_blocked);
+    assert!(guest.m.cpu.arch.nmi_blocked);
     // Virtual NMIs: an NMI exits even while the guest handles one of its own, whose window opens with IRET.
     let virtual_nmis = |c: &mut super::Controls| {
         c.pin = pin::NMI | pin::VIRTUAL_NMIS;
@@ -317,7 +318,7 @@ fn iret_that_faults_tells_that_it_unblocked() {
             c.interruptibility = interruptibility::NMI;
             c.exception_bitmap = 1 << vector::PF;
         })
-        .set(|cpu| cpu.gpr[usize::from(reg::RSP)] = RAM)
+        .set(|cpu| cpu.arch.gpr[usize::from(reg::RSP)] = RAM)
         .code(|a| a.iretq());
     let exit = guest.exit();
     assert_eq!(exit.interruption, WITH_CODE | interruption::NMI_UNBLOCKED | 14);
@@ -336,8 +337,8 @@ fn injected(mode: Mode, cpl: u8, info: u32, code: u32, length: u32) -> Guest {
             c.pin = pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS;
         })
         .set(|cpu| {
-            cpu.flags |= flags::IF;
-            cpu.cr2 = 0x55;
+            cpu.arch.flags |= flags::IF;
+            cpu.arch.cr2 = 0x55;
         })
         .code(|a| a.nop());
     assert_eq!(guest.go(), Exit::Halt);
@@ -361,13 +362,13 @@ fn injection_in_64_bit_mode() {
         assert_eq!(frame[2] & (flags::IF | flags::RF), flags::IF, "{info:#x}: RF as it was");
     }
     let guest = injected(Mode::Long, 0, interruption::HARDWARE_EXCEPTION | interruption::ERROR_CODE | 14, 7, 0);
-    assert_eq!((guest.handler(), guest.m.cpu.cr2), (14, 0x55));
+    assert_eq!((guest.handler(), guest.m.cpu.arch.cr2), (14, 0x55));
     assert_eq!(guest.stack::<2>(), [7, CODE]);
-    assert!(!guest.m.cpu.nmi_blocked);
-    assert!(injected(Mode::Long, 0, interruption::NMI | 2, 0, 0).m.cpu.nmi_blocked, "virtual NMI blocking");
+    assert!(!guest.m.cpu.arch.nmi_blocked);
+    assert!(injected(Mode::Long, 0, interruption::NMI | 2, 0, 0).m.cpu.arch.nmi_blocked, "virtual NMI blocking");
     // From user code the stack is that of the TSS.
     let guest = injected(Mode::Long, 3, interruption::EXTERNAL | 0x41, 0, 0);
-    assert_eq!(guest.m.cpu.cpl, 0);
+    assert_eq!(guest.m.cpu.arch.cpl, 0);
     assert_eq!(guest.stack::<4>()[3], STACK);
     assert_eq!(guest.reg(reg::RSP), STACK - 0x1000 - 40);
 }
@@ -381,7 +382,7 @@ fn injection_in_protected_mode() {
         (13, 0x18, CODE as u32, 8)
     );
     let guest = injected(Mode::Paged, 3, interruption::SOFTWARE_INTERRUPT | 0x80, 0, 2);
-    assert_eq!((guest.handler(), guest.m.cpu.cpl), (0x80, 0));
+    assert_eq!((guest.handler(), guest.m.cpu.arch.cpl), (0x80, 0));
     assert_eq!(guest.stack::<1>()[0] as u32, CODE as u32 + 2);
 }
 
@@ -404,7 +405,7 @@ fn exits_met_while_delivering_report_the_event() {
             c.entry_instruction_length = 2;
             c.exception_bitmap = 1 << vector::GP;
         })
-        .set(|cpu| cpu.idtr.limit = 0x7ff)
+        .set(|cpu| cpu.arch.idtr.limit = 0x7ff)
         .code(|a| a.nop());
     let exit = guest.exit();
     assert_eq!((exit.interruption, exit.interruption_error), (WITH_CODE | 13, 0x80 << 3 | 2));
@@ -414,7 +415,7 @@ fn exits_met_while_delivering_report_the_event() {
 
     // The same, executed.
     let mut guest =
-        Guest::long().with(|c| c.exception_bitmap = 1 << vector::GP).set(|cpu| cpu.idtr.limit = 0x7ff).code(|a| {
+        Guest::long().with(|c| c.exception_bitmap = 1 << vector::GP).set(|cpu| cpu.arch.idtr.limit = 0x7ff).code(|a| {
             a.nop()?;
             a.int(0x80)
         });
@@ -425,7 +426,7 @@ fn exits_met_while_delivering_report_the_event() {
     // A page fault while delivering #GP, which the guest's own handler would have got.
     let mut guest = Guest::long()
         .with(|c| c.exception_bitmap = 1 << vector::PF)
-        .set(|cpu| cpu.gpr[usize::from(reg::RSP)] = RAM + 0x800)
+        .set(|cpu| cpu.arch.gpr[usize::from(reg::RSP)] = RAM + 0x800)
         .code(|a| {
             a.mov(eax, 0x77)?;
             a.mov(ds, eax)
@@ -439,8 +440,8 @@ fn exits_met_while_delivering_report_the_event() {
     let mut guest = Guest::long()
         .with(|c| c.exception_bitmap = 1 << vector::PF)
         .set(|cpu| {
-            cpu.gpr[usize::from(reg::RSP)] = RAM + 0x800;
-            cpu.flags |= flags::IF;
+            cpu.arch.gpr[usize::from(reg::RSP)] = RAM + 0x800;
+            cpu.arch.flags |= flags::IF;
             interrupt(cpu, 0x44);
         })
         .code(|a| a.nop());
@@ -450,12 +451,12 @@ fn exits_met_while_delivering_report_the_event() {
 #[test]
 fn double_faults() {
     // #PF while delivering #PF: the second one is not for the host, the double fault is.
-    let stack_gone = |cpu: &mut Cpu| cpu.gpr[usize::from(reg::RSP)] = RAM + 0x800;
+    let stack_gone = |cpu: &mut Cpu| cpu.arch.gpr[usize::from(reg::RSP)] = RAM + 0x800;
     let mut guest =
         Guest::long().with(|c| c.exception_bitmap = 1 << vector::DF).set(stack_gone).code(|a| a.mov(al, byte_ptr(RAM)));
     let exit = guest.exit();
     assert_eq!((exit.interruption, exit.interruption_error, exit.vectoring), (WITH_CODE | 8, 0, 0));
-    assert_eq!(guest.m.cpu.cr2 >> 12, RAM >> 12);
+    assert_eq!(guest.m.cpu.arch.cr2 >> 12, RAM >> 12);
     // Injected, it ends the guest if it cannot be delivered.
     let mut guest = Guest::long().with(|c| c.entry_interruption = WITH_CODE | 8).set(stack_gone).code(|a| a.nop());
     assert_eq!(guest.exit().reason, reason::TRIPLE_FAULT);
@@ -480,7 +481,7 @@ fn task_switches_exit() {
     let exit = guest.exit();
     assert_eq!((exit.reason, exit.qualification), (reason::TASK_SWITCH, u64::from(tss) | 3 << 30));
     assert_eq!((exit.vectoring, exit.vectoring_error), (WITH_CODE | 13, 0x74));
-    assert_ne!(guest.m.cpu.flags & flags::RF, 0, "as the old task would have been saved");
+    assert_ne!(guest.m.cpu.arch.flags & flags::RF, 0, "as the old task would have been saved");
     // By INT n.
     let mut guest = Guest::new(Mode::Paged, 0).code(|a| a.int(0x50));
     guest.m.poke(IDT + 8 * 0x50, &(u64::from(tss) << 16 | 0x8500 << 32).to_le_bytes());
@@ -506,7 +507,7 @@ fn the_monitor_trap_flag_exits_after_each_instruction() {
     // After an injection: before the handler's first instruction.
     let mut guest = Guest::long().with(trap).with(|c| c.entry_interruption = HARDWARE | 6).code(|a| a.nop());
     assert_eq!(guest.exit().reason, reason::MONITOR_TRAP);
-    assert_eq!(guest.m.cpu.rip, HANDLERS + 16 * 6);
+    assert_eq!(guest.m.cpu.arch.rip, HANDLERS + 16 * 6);
     // One injected.
     let mut guest = Guest::long().with(|c| c.entry_interruption = VALID | interruption::OTHER_EVENT).code(|a| a.nop());
     assert_eq!(guest.exit().reason, reason::MONITOR_TRAP);
@@ -518,7 +519,7 @@ fn the_preemption_timer_exits() {
     let mut guest = Guest::long()
         .with(|c| {
             c.pin = pin::PREEMPTION_TIMER;
-            c.exit = super::super::exit::SAVE_PREEMPTION_TIMER;
+            c.exit = x86::vmx::exit::SAVE_PREEMPTION_TIMER;
             c.preemption_timer = 10;
         })
         .code(|a| {
@@ -527,11 +528,11 @@ fn the_preemption_timer_exits() {
             a.pause()?;
             a.jmp(again)
         });
-    std::sync::Arc::make_mut(&mut guest.m.cpu.model).costs.class[ledger::Class::Pause as usize] =
+    std::sync::Arc::make_mut(&mut guest.m.cpu.wiring.model).costs.class[ledger::Class::Pause as usize] =
         ledger::TICKS_PER_CYCLE as u32;
-    let start = guest.m.cpu.clock;
+    let start = guest.m.cpu.micro.clock;
     assert_eq!(guest.exit().reason, reason::PREEMPTION_TIMER);
-    let cycles = (guest.m.cpu.clock - start) / ledger::TICKS_PER_CYCLE;
+    let cycles = (guest.m.cpu.micro.clock - start) / ledger::TICKS_PER_CYCLE;
     assert!((320..340).contains(&cycles), "{cycles}");
     assert_eq!(guest.m.cpu.controls().preemption_timer, 0);
 }
@@ -543,7 +544,7 @@ fn pending_debug_exceptions_come_first() {
             c.pending_debug = pending_debug::BS;
             c.exception_bitmap = 1 << vector::DB;
         })
-        .set(|cpu| cpu.flags |= flags::TF)
+        .set(|cpu| cpu.arch.flags |= flags::TF)
         .code(|a| a.nop());
     let exit = guest.exit();
     assert_eq!((exit.interruption, exit.qualification), (HARDWARE | 1, 1 << 14));
@@ -569,8 +570,8 @@ fn a_guest_of_its_own_page_tables_runs_on() {
     loop {
         exits += 1;
         let cpu = &mut guest.m.cpu;
-        assert_eq!(cpu.vm_exit.reason, reason::CPUID);
-        cpu.rip += u64::from(cpu.vm_exit.instruction_length);
+        assert_eq!(cpu.arch.vm_exit.reason, reason::CPUID);
+        cpu.arch.rip += u64::from(cpu.arch.vm_exit.instruction_length);
         cpu.vm_reentry().expect("valid");
         match guest.m.run(LONG) {
             Exit::Vm => {}
@@ -581,5 +582,5 @@ fn a_guest_of_its_own_page_tables_runs_on() {
         }
     }
     assert_eq!((exits, guest.reg(reg::RCX)), (10, 0));
-    assert_eq!(guest.m.cpu.cr4 & CR4_PSE, CR4_PSE);
+    assert_eq!(guest.m.cpu.arch.cr4 & CR4_PSE, CR4_PSE);
 }

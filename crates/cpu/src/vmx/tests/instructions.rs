@@ -1,14 +1,16 @@
 //! Instructions that exit, and those that do not.
 
-use super::super::{Controls, pin, primary, reason, secondary};
+use super::super::Controls;
 use super::{Guest, LONG, Mode};
 use crate::Exit;
-use crate::fault::vector;
-use crate::state::{Cpu, bits::*, reg};
+use crate::state::Cpu;
 use crate::testing::DATA;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use std::rc::Rc;
+use x86::control::*;
+use x86::vmx::{pin, primary, reason, secondary};
+use x86::{reg, vector};
 
 type Write = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 type Change = fn(&mut Controls);
@@ -31,7 +33,7 @@ fn check(cpl: u8, name: &str, change: Change, set: Set, write: Write, expected: 
     let mut guest = Guest::new(Mode::Long, cpl)
         .with(|c| c.exception_bitmap = u32::MAX)
         .with(change)
-        .set(|cpu| cpu.gpr[usize::from(reg::RAX)] = 0x1234_5678)
+        .set(|cpu| cpu.arch.gpr[usize::from(reg::RAX)] = 0x1234_5678)
         .set(set)
         .code(|a| {
             a.nop()?;
@@ -40,14 +42,14 @@ fn check(cpl: u8, name: &str, change: Change, set: Set, write: Write, expected: 
             write(a)?;
             a.int3()
         });
-    let before = guest.m.cpu.gpr;
+    let before = guest.m.cpu.arch.gpr;
     let exit = guest.exit();
     match expected {
         Exits(reason, qualification, length) => {
             let found = (exit.reason, exit.qualification, exit.instruction_length);
             assert_eq!(found, (reason, qualification, length), "{name}: {exit:x?}");
             assert_eq!(guest.offset(), 3, "{name}: RIP");
-            assert_eq!(guest.m.cpu.gpr, before, "{name}: registers");
+            assert_eq!(guest.m.cpu.arch.gpr, before, "{name}: registers");
         }
         Gives(register, value) => {
             assert_eq!((exit.reason, exit.interruption & 0xff), (0, 3), "{name}: {exit:x?}");
@@ -72,7 +74,7 @@ fn exits_whatever_the_controls() {
     check(3, "invd", NO_CONTROLS, AS_IS, |a| a.invd(), Raises(vector::GP));
     check(0, "xsetbv", NO_CONTROLS, AS_IS, |a| a.xsetbv(), Exits(reason::XSETBV, 0, 3));
     check(3, "xsetbv", NO_CONTROLS, AS_IS, |a| a.xsetbv(), Raises(vector::GP));
-    check(0, "xsetbv", NO_CONTROLS, |cpu| cpu.cr4 &= !CR4_OSXSAVE, |a| a.xsetbv(), Raises(vector::UD));
+    check(0, "xsetbv", NO_CONTROLS, |cpu| cpu.arch.cr4 &= !CR4_OSXSAVE, |a| a.xsetbv(), Raises(vector::UD));
     check(0, "getsec", NO_CONTROLS, AS_IS, |a| a.getsec(), Raises(vector::UD));
 }
 
@@ -132,8 +134,8 @@ fn privilege_comes_before_an_exit() {
     check(3, "hlt", all, AS_IS, |a| a.hlt(), Raises(vector::GP));
     check(3, "wbinvd", all, AS_IS, |a| a.wbinvd(), Raises(vector::GP));
     check(3, "rdpmc", all, AS_IS, |a| a.rdpmc(), Raises(vector::GP));
-    check(3, "rdpmc", all, |cpu| cpu.cr4 |= CR4_PCE, |a| a.rdpmc(), Exits(reason::RDPMC, 0, 2));
-    check(3, "rdtsc", all, |cpu| cpu.cr4 |= CR4_TSD, |a| a.rdtsc(), Raises(vector::GP));
+    check(3, "rdpmc", all, |cpu| cpu.arch.cr4 |= CR4_PCE, |a| a.rdpmc(), Exits(reason::RDPMC, 0, 2));
+    check(3, "rdtsc", all, |cpu| cpu.arch.cr4 |= CR4_TSD, |a| a.rdtsc(), Raises(vector::GP));
     check(3, "rdtsc", all, AS_IS, |a| a.rdtsc(), Exits(reason::RDTSC, 0, 2));
     check(3, "pause", all, AS_IS, |a| a.pause(), Exits(reason::PAUSE, 0, 2));
     check(3, "rdmsr", all, AS_IS, |a| a.rdmsr(), Raises(vector::GP));
@@ -146,7 +148,7 @@ fn privilege_comes_before_an_exit() {
 fn mwait_tells_whether_it_would_wait() {
     let mut guest = Guest::long()
         .with(|c| c.primary |= primary::MWAIT)
-        .set(|cpu| cpu.gpr[usize::from(reg::RAX)] = DATA)
+        .set(|cpu| cpu.arch.gpr[usize::from(reg::RAX)] = DATA)
         .code(|a| {
             a.monitor()?;
             a.mwait()
@@ -158,7 +160,7 @@ fn mwait_tells_whether_it_would_wait() {
 #[test]
 fn invlpg_and_invpcid() {
     let on: Change = |c| c.primary |= primary::INVLPG;
-    let base: Set = |cpu| cpu.gpr[usize::from(reg::RBX)] = DATA;
+    let base: Set = |cpu| cpu.arch.gpr[usize::from(reg::RBX)] = DATA;
     check(0, "invlpg", on, base, |a| a.invlpg(ptr(rbx + 0x123)), Exits(reason::INVLPG, DATA + 0x123, 7));
     check(0, "invlpg", NO_CONTROLS, base, |a| a.invlpg(ptr(rbx)), Gives(reg::RBX, DATA));
     let invpcid: Write = |a| a.invpcid(rcx, xmmword_ptr(rbx + 0x10));
@@ -187,7 +189,7 @@ fn control_register_zero() {
         0,
         "ts and no wp",
         owned,
-        |cpu| cpu.gpr[0] = CR0_PE | CR0_PG | CR0_NE | CR0_ET | CR0_TS,
+        |cpu| cpu.arch.gpr[0] = CR0_PE | CR0_PG | CR0_NE | CR0_ET | CR0_TS,
         |a| {
             a.mov(cr0, rax)?;
             a.mov(rax, cr0)
@@ -199,13 +201,13 @@ fn control_register_zero() {
         0,
         "mp",
         owned,
-        |cpu| cpu.gpr[3] = CR0_PE | CR0_PG | CR0_NE | CR0_ET | CR0_MP,
+        |cpu| cpu.arch.gpr[3] = CR0_PE | CR0_PG | CR0_NE | CR0_ET | CR0_MP,
         |a| a.mov(cr0, rbx),
         Exits(reason::CONTROL_REGISTER, 0x300, 3),
     );
     // Without masks the fixed bits are #GP.
-    check(0, "ne", NO_CONTROLS, |cpu| cpu.gpr[0] = CR0_PE | CR0_PG, |a| a.mov(cr0, rax), Raises(vector::GP));
-    check(0, "pg", NO_CONTROLS, |cpu| cpu.gpr[0] = CR0_PE | CR0_NE, |a| a.mov(cr0, rax), Raises(vector::GP));
+    check(0, "ne", NO_CONTROLS, |cpu| cpu.arch.gpr[0] = CR0_PE | CR0_PG, |a| a.mov(cr0, rax), Raises(vector::GP));
+    check(0, "pg", NO_CONTROLS, |cpu| cpu.arch.gpr[0] = CR0_PE | CR0_NE, |a| a.mov(cr0, rax), Raises(vector::GP));
 }
 
 #[test]
@@ -216,7 +218,7 @@ fn clts_and_lmsw() {
     };
     check(0, "clts", exits, AS_IS, |a| a.clts(), Exits(reason::CONTROL_REGISTER, 0x20, 2));
     let clear: Change = |c| c.cr0_mask = CR0_TS;
-    let ts: Set = |cpu| cpu.cr0 |= CR0_TS;
+    let ts: Set = |cpu| cpu.arch.cr0 |= CR0_TS;
     let clts_then_read: Write = |a| {
         a.clts()?;
         a.xor(eax, eax)?;
@@ -229,22 +231,22 @@ fn clts_and_lmsw() {
         a.cpuid()
     });
     guest.exit();
-    assert_ne!(guest.m.cpu.cr0 & CR0_TS, 0);
+    assert_ne!(guest.m.cpu.arch.cr0 & CR0_TS, 0);
 
     // TS clear in the source differs from the shadow.
-    let source: Set = |cpu| cpu.gpr[0] = 0x33;
+    let source: Set = |cpu| cpu.arch.gpr[0] = 0x33;
     let lmsw = Exits(reason::CONTROL_REGISTER, 0x0033_0030, 4);
     check(0, "lmsw", exits, source, |a| a.lmsw(ax), lmsw);
     // TS set and MP clear: as the shadow is.
-    check(0, "lmsw", exits, |cpu| cpu.gpr[0] = 8, |a| a.lmsw(ax), Gives(reg::RAX, 8));
+    check(0, "lmsw", exits, |cpu| cpu.arch.gpr[0] = 8, |a| a.lmsw(ax), Gives(reg::RAX, 8));
     // PE set already in the shadow: no exit, and never cleared.
     let pe: Change = |c| {
         c.cr0_mask = CR0_PE;
         c.cr0_shadow = CR0_PE;
     };
-    check(0, "lmsw", pe, |cpu| cpu.gpr[0] = 0, |a| a.lmsw(ax), Gives(reg::RAX, 0));
+    check(0, "lmsw", pe, |cpu| cpu.arch.gpr[0] = 0, |a| a.lmsw(ax), Gives(reg::RAX, 0));
     let hidden_pe: Change = |c| c.cr0_mask = CR0_PE;
-    let pe_source: Set = |cpu| cpu.gpr[0] = 1;
+    let pe_source: Set = |cpu| cpu.arch.gpr[0] = 1;
     check(0, "lmsw", hidden_pe, pe_source, |a| a.lmsw(ax), Exits(reason::CONTROL_REGISTER, 0x0001_0030, 4));
 
     let mut guest = Guest::long().with(exits).code(|a| a.lmsw(word_ptr(DATA)));
@@ -256,7 +258,7 @@ fn clts_and_lmsw() {
 #[test]
 fn control_register_three() {
     let load: Change = |c| c.primary |= primary::CR3_LOAD;
-    let same: Set = |cpu| cpu.gpr[0] = cpu.cr3;
+    let same: Set = |cpu| cpu.arch.gpr[0] = cpu.arch.cr3;
     check(0, "load", load, same, |a| a.mov(cr3, rax), Exits(reason::CONTROL_REGISTER, 3, 3));
     check(0, "load", NO_CONTROLS, same, |a| a.mov(cr3, rax), Gives(reg::RAX, 0x1000));
     let store: Change = |c| c.primary |= primary::CR3_STORE;
@@ -286,7 +288,7 @@ fn control_register_three() {
         a.cpuid()
     });
     guest.exit();
-    assert_eq!(guest.m.cpu.charged_space, Some(0x5_5000));
+    assert_eq!(guest.m.cpu.micro.charged_space, Some(0x5_5000));
 }
 
 #[test]
@@ -295,30 +297,30 @@ fn control_registers_four_and_eight() {
         c.cr4_mask = CR4_VMXE | CR4_MCE;
         c.cr4_shadow = 0;
     };
-    let real: Set = |cpu| cpu.cr4 |= CR4_MCE;
+    let real: Set = |cpu| cpu.arch.cr4 |= CR4_MCE;
     let plain = CR4_PAE | CR4_PGE | CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_FSGSBASE | CR4_OSXSAVE;
     check(0, "read", owned, real, |a| a.mov(rax, cr4), Gives(reg::RAX, plain));
     check(
         0,
         "own bit",
         owned,
-        |cpu| cpu.gpr[0] = CR4_PAE | CR4_TSD,
+        |cpu| cpu.arch.gpr[0] = CR4_PAE | CR4_TSD,
         |a| {
             a.mov(cr4, rax)?;
             a.mov(rax, cr4)
         },
         Gives(reg::RAX, CR4_PAE | CR4_TSD),
     );
-    let mce: Set = |cpu| cpu.gpr[1] = CR4_PAE | CR4_MCE;
+    let mce: Set = |cpu| cpu.arch.gpr[1] = CR4_PAE | CR4_MCE;
     check(0, "host bit", owned, mce, |a| a.mov(cr4, rcx), Exits(reason::CONTROL_REGISTER, 0x104, 3));
-    let no_vmxe: Set = |cpu| cpu.gpr[0] = CR4_PAE;
+    let no_vmxe: Set = |cpu| cpu.arch.gpr[0] = CR4_PAE;
     check(0, "vmxe", NO_CONTROLS, no_vmxe, |a| a.mov(cr4, rax), Raises(vector::GP));
 
     let load: Change = |c| c.primary |= primary::CR8_LOAD;
     let store: Change = |c| c.primary |= primary::CR8_STORE;
     check(0, "cr8", load, AS_IS, |a| a.mov(cr8, rax), Exits(reason::CONTROL_REGISTER, 0x8, 4));
     check(0, "cr8", store, AS_IS, |a| a.mov(rdx, cr8), Exits(reason::CONTROL_REGISTER, 0x218, 4));
-    check(0, "cr8", NO_CONTROLS, |cpu| cpu.gpr[0] = 0x10, |a| a.mov(cr8, rax), Raises(vector::GP));
+    check(0, "cr8", NO_CONTROLS, |cpu| cpu.arch.gpr[0] = 0x10, |a| a.mov(cr8, rax), Raises(vector::GP));
 }
 
 #[test]
@@ -328,14 +330,14 @@ fn debug_registers() {
     check(0, "from", on, AS_IS, |a| a.mov(rdi, dr6), Exits(reason::MOV_DR, 0x716, 3));
     // Unlike other exits this one comes before faults.
     check(3, "from", on, AS_IS, |a| a.mov(rdi, dr6), Exits(reason::MOV_DR, 0x716, 3));
-    check(0, "alias", on, |cpu| cpu.cr4 |= CR4_DE, |a| a.mov(rdi, dr4), Exits(reason::MOV_DR, 0x714, 3));
+    check(0, "alias", on, |cpu| cpu.arch.cr4 |= CR4_DE, |a| a.mov(rdi, dr4), Exits(reason::MOV_DR, 0x714, 3));
     check(3, "from", NO_CONTROLS, AS_IS, |a| a.mov(rdi, dr6), Raises(vector::GP));
 }
 
 #[test]
 fn model_specific_registers() {
     fn index(cpu: &mut Cpu, value: u32) {
-        cpu.gpr[usize::from(reg::RCX)] = u64::from(value);
+        cpu.arch.gpr[usize::from(reg::RCX)] = u64::from(value);
     }
     check(0, "no bitmap", NO_CONTROLS, |cpu| index(cpu, 0x10), |a| a.rdmsr(), Exits(reason::RDMSR, 0, 2));
     check(0, "no bitmap", NO_CONTROLS, |cpu| index(cpu, 0x10), |a| a.wrmsr(), Exits(reason::WRMSR, 0, 2));
@@ -373,8 +375,8 @@ fn model_specific_registers() {
 fn ports() {
     let all: Change = |c| c.primary |= primary::UNCONDITIONAL_IO;
     check(0, "in al", all, AS_IS, |a| a.in_(al, 0x71), Exits(reason::IO, 0x0071_0048, 2));
-    check(0, "in eax", all, |cpu| cpu.gpr[2] = 0x1f0, |a| a.in_(eax, dx), Exits(reason::IO, 0x01f0_000b, 1));
-    check(0, "out ax", all, |cpu| cpu.gpr[2] = 0x3f8, |a| a.out(dx, ax), Exits(reason::IO, 0x03f8_0001, 2));
+    check(0, "in eax", all, |cpu| cpu.arch.gpr[2] = 0x1f0, |a| a.in_(eax, dx), Exits(reason::IO, 0x01f0_000b, 1));
+    check(0, "out ax", all, |cpu| cpu.arch.gpr[2] = 0x3f8, |a| a.out(dx, ax), Exits(reason::IO, 0x03f8_0001, 2));
     check(0, "out al", all, AS_IS, |a| a.out(0x80, al), Exits(reason::IO, 0x0080_0040, 2));
     check(0, "none", NO_CONTROLS, AS_IS, |a| a.in_(al, 0x71), Gives(reg::RAX, 0x1234_56ff));
     let bitmap: Change = |c| {
@@ -389,10 +391,10 @@ fn ports() {
     check(0, "0x60 and 0x61", bitmap, AS_IS, |a| a.in_(ax, 0x60), Exits(reason::IO, 0x0060_0049, 3));
     check(0, "0x61", bitmap, AS_IS, |a| a.in_(al, 0x61), Exits(reason::IO, 0x0061_0048, 2));
     check(0, "0x62", bitmap, AS_IS, |a| a.in_(al, 0x62), Gives(reg::RAX, 0x1234_56ff));
-    let port_7ffe: Set = |cpu| cpu.gpr[2] = 0x7ffe;
+    let port_7ffe: Set = |cpu| cpu.arch.gpr[2] = 0x7ffe;
     check(0, "into bitmap B", bitmap, port_7ffe, |a| a.in_(eax, dx), Exits(reason::IO, 0x7ffe_000b, 1));
     check(0, "below bitmap B", bitmap, port_7ffe, |a| a.in_(ax, dx), Gives(reg::RAX, 0x1234_ffff));
-    let last: Set = |cpu| cpu.gpr[2] = 0xffff;
+    let last: Set = |cpu| cpu.arch.gpr[2] = 0xffff;
     check(0, "beyond the last", bitmap, last, |a| a.in_(ax, dx), Exits(reason::IO, 0xffff_0009, 2));
     check(0, "the last", bitmap, last, |a| a.in_(al, dx), Gives(reg::RAX, 0x1234_56ff));
 }
@@ -403,11 +405,11 @@ fn strings_of_ports() {
         let mut guest = Guest::long()
             .with(|c| c.primary |= primary::UNCONDITIONAL_IO)
             .set(|cpu| {
-                cpu.gpr[usize::from(reg::RDX)] = 0x1f0;
-                cpu.gpr[usize::from(reg::RCX)] = 5;
-                cpu.gpr[usize::from(reg::RSI)] = DATA;
-                cpu.gpr[usize::from(reg::RDI)] = DATA + 0x100;
-                cpu.seg[usize::from(crate::state::seg::FS)].base = 0x1000;
+                cpu.arch.gpr[usize::from(reg::RDX)] = 0x1f0;
+                cpu.arch.gpr[usize::from(reg::RCX)] = 5;
+                cpu.arch.gpr[usize::from(reg::RSI)] = DATA;
+                cpu.arch.gpr[usize::from(reg::RDI)] = DATA + 0x100;
+                cpu.arch.seg[usize::from(x86::seg::FS)].base = 0x1000;
             })
             .code(write);
         let exit = guest.exit();
@@ -435,14 +437,14 @@ fn descriptor_tables() {
         ("ltr", |a| a.ltr(word_ptr(rbx)), reason::LDTR_TR, 0, 3, 0x31c1_8100),
     ];
     for &(name, write, reason, qualification, length, information) in cases {
-        let mut guest = Guest::long().with(on).set(|cpu| cpu.gpr[3] = DATA).code(write);
+        let mut guest = Guest::long().with(on).set(|cpu| cpu.arch.gpr[3] = DATA).code(write);
         let exit = guest.exit();
         let found = (exit.reason, exit.qualification, exit.instruction_length);
         assert_eq!(found, (reason, qualification, length), "{name}");
         assert_eq!(exit.instruction_information, information, "{name}: {:#x}", exit.instruction_information);
     }
     check(3, "lgdt", on, AS_IS, |a| a.lgdt(ptr(rbx)), Raises(vector::GP));
-    check(3, "umip", on, |cpu| cpu.cr4 |= CR4_UMIP, |a| a.sgdt(ptr(rbx)), Raises(vector::GP));
+    check(3, "umip", on, |cpu| cpu.arch.cr4 |= CR4_UMIP, |a| a.sgdt(ptr(rbx)), Raises(vector::GP));
     check(0, "str", NO_CONTROLS, AS_IS, |a| a.str(rax), Gives(reg::RAX, 0x18));
 }
 
@@ -463,9 +465,9 @@ fn random_numbers() {
 #[test]
 fn supervisor_state() {
     let area: Set = |cpu| {
-        cpu.gpr[usize::from(reg::RBX)] = DATA;
-        cpu.msr.xss = 1 << 8;
-        cpu.gpr[usize::from(reg::RAX)] = 0x107;
+        cpu.arch.gpr[usize::from(reg::RBX)] = DATA;
+        cpu.arch.msr.xss = 1 << 8;
+        cpu.arch.gpr[usize::from(reg::RAX)] = 0x107;
     };
     let save: Write = |a| a.xsaves(ptr(rbx));
     check(0, "xsaves", NO_CONTROLS, area, save, Raises(vector::UD));
@@ -485,7 +487,7 @@ fn the_time_stamp_counter_is_offset() {
         c.tsc_offset = 0x1000_0000;
         c.msr_bitmap = Some(Rc::new([0; 4096]));
     };
-    let mut guest = Guest::long().with(offset).set(|cpu| cpu.gpr[1] = 0x10).code(|a| {
+    let mut guest = Guest::long().with(offset).set(|cpu| cpu.arch.gpr[1] = 0x10).code(|a| {
         a.rdtsc()?;
         a.mov(rbx, rax)?;
         a.rdmsr()?;
@@ -511,7 +513,7 @@ fn pause_loops_exit_after_the_window() {
         a.pause()?;
         a.jmp(again)
     });
-    std::sync::Arc::make_mut(&mut guest.m.cpu.model).costs.class[ledger::Class::Pause as usize] =
+    std::sync::Arc::make_mut(&mut guest.m.cpu.wiring.model).costs.class[ledger::Class::Pause as usize] =
         10 * ledger::TICKS_PER_CYCLE as u32;
     assert_eq!(guest.exit().reason, reason::PAUSE);
     let turns = guest.reg(reg::RAX);
@@ -525,9 +527,9 @@ fn hlt_without_exit_waits_in_the_guest() {
     assert!(guest.m.cpu.non_root());
     // Nothing has come.
     assert_eq!(guest.m.run(LONG), Exit::Halt);
-    guest.m.cpu.attend(crate::state::attention::INTR);
+    guest.m.cpu.attend(crate::arch::attention::INTR);
     assert_eq!(guest.m.run(LONG), Exit::Vm);
-    assert_eq!(guest.m.cpu.vm_exit.reason, reason::EXTERNAL_INTERRUPT);
-    assert_eq!(guest.m.cpu.controls().activity, super::super::activity::HLT);
+    assert_eq!(guest.m.cpu.arch.vm_exit.reason, reason::EXTERNAL_INTERRUPT);
+    assert_eq!(guest.m.cpu.controls().activity, x86::vmx::activity::HLT);
     assert_eq!(guest.offset(), 1);
 }

@@ -6,14 +6,18 @@ mod instructions;
 mod random;
 mod state;
 
-use super::{Controls, EntryFailure, VmExit, entry, primary, secondary};
+use super::{Controls, EntryFailure, VmExit};
 use crate::Exit;
+use crate::arch::{Segment, TableRegister};
 use crate::cache::BlockCache;
 use crate::ram::Ram;
-use crate::state::{Cpu, Segment, TableRegister, bits::*, reg, rights, seg};
+use crate::state::Cpu;
 use crate::testing::{CODE, DATA, Machine, RAM, STACK, cpu, set_flat_segments};
 use iced_x86::IcedError;
 use iced_x86::code_asm::CodeAssembler;
+use x86::control::*;
+use x86::vmx::{entry, primary, secondary};
+use x86::{reg, rights, seg};
 
 /// A time by which every test guest has exited.
 const LONG: u64 = 1 << 40;
@@ -51,8 +55,8 @@ impl Guest {
             Mode::Paged => paged32(cpl),
             Mode::Real => Machine::real16(),
         };
-        m.cpu.cr0 |= CR0_NE | CR0_ET;
-        m.cpu.cr4 |= CR4_VMXE;
+        m.cpu.arch.cr0 |= CR0_NE | CR0_ET;
+        m.cpu.arch.cr4 |= CR4_VMXE;
         m.cpu.set_rflags(2);
         let mut controls = Controls { primary: primary::SECONDARY, ..Controls::default() };
         match mode {
@@ -79,7 +83,7 @@ impl Guest {
             self.m.poke(4 * vector, &(far as u32).to_le_bytes());
             self.m.poke(far, &[0xf4]);
         }
-        self.m.cpu.idtr = TableRegister { base: 0, limit: 0x3ff };
+        self.m.cpu.arch.idtr = TableRegister { base: 0, limit: 0x3ff };
     }
 
     /// Descriptor tables, and handlers of all vectors that halt.
@@ -113,9 +117,9 @@ impl Guest {
             self.m.poke(TSS + 8, &0x10u16.to_le_bytes());
         }
         let cpu = &mut self.m.cpu;
-        cpu.gdtr = TableRegister { base: GDT, limit: 63 };
-        cpu.idtr = TableRegister { base: IDT, limit: 0xfff };
-        cpu.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: 0x18 };
+        cpu.arch.gdtr = TableRegister { base: GDT, limit: 63 };
+        cpu.arch.idtr = TableRegister { base: IDT, limit: 0xfff };
+        cpu.arch.tr = Segment { base: TSS, limit: 0x67, rights: 0x8b, selector: 0x18 };
     }
 
     /// Assembles code at RIP.
@@ -152,19 +156,19 @@ impl Guest {
         while exit == Exit::Bus {
             exit = self.m.run(LONG);
         }
-        assert_eq!(exit, Exit::Vm, "no exit at {:#x}", self.m.cpu.rip);
+        assert_eq!(exit, Exit::Vm, "no exit at {:#x}", self.m.cpu.arch.rip);
         assert!(!self.m.cpu.non_root());
-        self.m.cpu.vm_exit
+        self.m.cpu.arch.vm_exit
     }
 
     /// Where RIP is, relative to where code was put.
     fn offset(&self) -> i64 {
         let start = if self.m.cpu.protected() { CODE } else { 0x8000 };
-        self.m.cpu.rip.wrapping_sub(start) as i64
+        self.m.cpu.arch.rip.wrapping_sub(start) as i64
     }
 
     fn reg(&self, number: u8) -> u64 {
-        self.m.cpu.gpr[usize::from(number)]
+        self.m.cpu.arch.gpr[usize::from(number)]
     }
 
     /// The quadwords on the stack.
@@ -175,7 +179,11 @@ impl Guest {
 
     /// The vector whose handler it halted in.
     fn handler(&self) -> u64 {
-        if self.m.cpu.protected() { (self.m.cpu.rip - HANDLERS) / 16 } else { (self.m.cpu.rip - HLT_REAL) / 16 }
+        if self.m.cpu.protected() {
+            (self.m.cpu.arch.rip - HANDLERS) / 16
+        } else {
+            (self.m.cpu.arch.rip - HLT_REAL) / 16
+        }
     }
 }
 
@@ -185,18 +193,18 @@ const HLT_REAL: u64 = 0x1_0000 - 0x1000 - 0x4000;
 /// A machine in protected mode at `cpl` with everything mapped to itself by 4 MiB pages.
 fn paged32(cpl: u8) -> Machine {
     let mut cpu = cpu(Ram::anonymous(RAM));
-    cpu.cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE | CR0_PG;
-    cpu.cr4 = CR4_PSE | CR4_OSFXSR;
-    cpu.cr3 = DIRECTORY;
+    cpu.arch.cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE | CR0_PG;
+    cpu.arch.cr4 = CR4_PSE | CR4_OSFXSR;
+    cpu.arch.cr3 = DIRECTORY;
     for i in 0..RAM >> 22 {
-        cpu.ram.write::<u32>(DIRECTORY + 4 * i, (i << 22) as u32 | 0xe7);
+        cpu.wiring.ram.write::<u32>(DIRECTORY + 4 * i, (i << 22) as u32 | 0xe7);
     }
     set_flat_segments(&mut cpu, cpl, rights::DB);
-    cpu.tlb.flush_all();
+    cpu.micro.tlb.flush_all();
     cpu.mapping_changed();
-    cpu.rip = CODE;
-    cpu.gpr = [0; 32];
-    cpu.gpr[usize::from(reg::RSP)] = STACK;
+    cpu.arch.rip = CODE;
+    cpu.arch.gpr = [0; 32];
+    cpu.arch.gpr[usize::from(reg::RSP)] = STACK;
     Machine { cpu, cache: BlockCache::new() }
 }
 
@@ -205,10 +213,10 @@ fn unrestricted(m: &mut Machine, controls: &mut Controls) {
     const ALL: u64 = 7;
     const WRITE_BACK: u64 = 6 << 3;
     const LARGE: u64 = 1 << 7;
-    m.cpu.ram.write::<u64>(EPT, (EPT + 0x1000) | ALL);
-    m.cpu.ram.write::<u64>(EPT + 0x1000, (EPT + 0x2000) | ALL);
+    m.cpu.wiring.ram.write::<u64>(EPT, (EPT + 0x1000) | ALL);
+    m.cpu.wiring.ram.write::<u64>(EPT + 0x1000, (EPT + 0x2000) | ALL);
     for i in 0..RAM >> 21 {
-        m.cpu.ram.write::<u64>(EPT + 0x2000 + 8 * i, i << 21 | ALL | WRITE_BACK | LARGE);
+        m.cpu.wiring.ram.write::<u64>(EPT + 0x2000 + 8 * i, i << 21 | ALL | WRITE_BACK | LARGE);
     }
     controls.secondary |= secondary::EPT | secondary::UNRESTRICTED_GUEST;
     // Write-back, four levels.
@@ -223,9 +231,9 @@ fn a_guest_runs_at_level_1_and_leaves_at_level_0() {
     });
     guest.enter().expect("valid");
     assert!(guest.m.cpu.non_root());
-    assert_eq!(guest.m.cpu.level, 1);
+    assert_eq!(guest.m.cpu.micro.level, 1);
     assert_eq!(guest.m.run(LONG), Exit::Vm);
-    assert_eq!((guest.m.cpu.level, guest.m.cpu.non_root()), (0, false));
+    assert_eq!((guest.m.cpu.micro.level, guest.m.cpu.non_root()), (0, false));
     assert_eq!(guest.offset(), 1);
-    assert_eq!(guest.m.cpu.seg[usize::from(seg::CS)].selector, 8);
+    assert_eq!(guest.m.cpu.arch.seg[usize::from(seg::CS)].selector, 8);
 }

@@ -1,12 +1,14 @@
 //! Random code: a guest that may do everything computes what it would without a hypervisor, and an exit changes nothing.
 
-use super::super::{activity, entry, exit, pin, primary, reason, secondary};
+use super::super::controls::supported;
 use super::{Guest, LONG, Mode};
 use crate::Exit;
-use crate::flags;
-use crate::state::{Cpu, attention, reg};
+use crate::arch::attention;
+use crate::state::Cpu;
 use crate::testing::{DATA, Random, STACK};
 use std::rc::Rc;
+use x86::vmx::{activity, entry, exit, pin, primary, reason, secondary};
+use x86::{flags, reg};
 
 /// Cycles after which code that goes on and on is left alone.
 const CYCLES: u64 = 2000;
@@ -85,13 +87,13 @@ fn guest(seed: u64) -> Guest {
         _ => (Mode::Real, 0),
     };
     let mut guest = Guest::new(mode, cpl);
-    for class in &mut std::sync::Arc::make_mut(&mut guest.m.cpu.model).costs.class {
+    for class in &mut std::sync::Arc::make_mut(&mut guest.m.cpu.wiring.model).costs.class {
         *class = ledger::TICKS_PER_CYCLE as u32;
     }
     for number in 0..16 {
         if number != usize::from(reg::RSP) {
             let wide = value(&mut random);
-            guest.m.cpu.gpr[number] = if mode == Mode::Long { wide } else { wide & 0xffff_ffff };
+            guest.m.cpu.arch.gpr[number] = if mode == Mode::Long { wide } else { wide & 0xffff_ffff };
         }
     }
     let arbitrary = random.next();
@@ -111,7 +113,7 @@ fn guest(seed: u64) -> Guest {
 
 /// Runs until something other than a device access stops it.
 fn run(guest: &mut Guest) -> Exit {
-    let deadline = guest.m.cpu.clock + CYCLES * ledger::TICKS_PER_CYCLE;
+    let deadline = guest.m.cpu.micro.clock + CYCLES * ledger::TICKS_PER_CYCLE;
     loop {
         match guest.m.cpu.run(&mut guest.m.cache, deadline) {
             Exit::Bus => {}
@@ -124,21 +126,21 @@ fn run(guest: &mut Guest) -> Exit {
 fn registers(cpu: &Cpu) -> String {
     format!(
         "{:x?} rip {:x} flags {:x} seg {:x?} cr {:x} {:x} {:x} {:x} dr {:x?} tables {:x?} {:x?} {:x?} {:x?} msr {:x?} cpl {}",
-        &cpu.gpr[..16],
-        cpu.rip,
+        &cpu.arch.gpr[..16],
+        cpu.arch.rip,
         cpu.rflags() & !flags::RF,
-        &cpu.seg[..6],
-        cpu.cr0,
-        cpu.cr2,
-        cpu.cr3,
-        cpu.cr4,
-        cpu.dr,
-        cpu.gdtr,
-        cpu.idtr,
-        cpu.ldtr,
-        cpu.tr,
-        cpu.msr,
-        cpu.cpl,
+        &cpu.arch.seg[..6],
+        cpu.arch.cr0,
+        cpu.arch.cr2,
+        cpu.arch.cr3,
+        cpu.arch.cr4,
+        cpu.arch.dr,
+        cpu.arch.gdtr,
+        cpu.arch.idtr,
+        cpu.arch.ldtr,
+        cpu.arch.tr,
+        cpu.arch.msr,
+        cpu.arch.cpl,
     )
 }
 
@@ -154,12 +156,12 @@ fn a_guest_that_may_do_everything_computes_the_same() {
         });
         inside.enter().expect("valid");
         // The entry took its time.
-        inside.m.cpu.clock = bare.m.cpu.clock;
+        inside.m.cpu.micro.clock = bare.m.cpu.micro.clock;
         let expected = run(&mut bare);
         let found = run(&mut inside);
         match (expected, found) {
             // What a guest never may.
-            (_, Exit::Vm) if inside.m.cpu.vm_exit.reason != reason::TRIPLE_FAULT => continue,
+            (_, Exit::Vm) if inside.m.cpu.arch.vm_exit.reason != reason::TRIPLE_FAULT => continue,
             (Exit::Shutdown, Exit::Vm) => {}
             _ => assert_eq!(expected, found, "seed {seed}"),
         }
@@ -179,23 +181,23 @@ fn an_exit_changes_nothing_and_leaves_a_state_that_can_be_entered() {
             c.pin = pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS | pin::PREEMPTION_TIMER;
             c.exit = exit::SAVE_PREEMPTION_TIMER;
             c.preemption_timer = 200;
-            c.primary |= primary::ALL & !(primary::INTERRUPT_WINDOW | primary::NMI_WINDOW | primary::IO_BITMAPS);
+            c.primary |= supported::PRIMARY & !(primary::INTERRUPT_WINDOW | primary::NMI_WINDOW | primary::IO_BITMAPS);
             c.primary &= !(primary::MSR_BITMAPS | primary::MONITOR_TRAP);
-            c.secondary |= secondary::ALL
+            c.secondary |= supported::SECONDARY
                 & !(secondary::EPT | secondary::UNRESTRICTED_GUEST | secondary::VPID | secondary::PAUSE_LOOP);
             c.exception_bitmap = seed as u32 | 1 << 8;
             c.cr0_mask = u64::MAX;
             c.cr4_mask = u64::MAX;
         });
-        g.controls.cr0_shadow = g.m.cpu.cr0;
-        g.controls.cr4_shadow = g.m.cpu.cr4;
+        g.controls.cr0_shadow = g.m.cpu.arch.cr0;
+        g.controls.cr4_shadow = g.m.cpu.arch.cr4;
         // One instruction at a time, by the monitor trap flag, until something else exits.
         g.controls.primary |= primary::MONITOR_TRAP;
         g.enter().expect("valid");
         for _ in 0..20 {
             let before = registers(&g.m.cpu);
             assert_eq!(g.m.run(LONG), Exit::Vm, "seed {seed}");
-            let last = g.m.cpu.vm_exit;
+            let last = g.m.cpu.arch.vm_exit;
             reasons.insert(last.basic());
             match last.basic() {
                 reason::MONITOR_TRAP => {}

@@ -1,17 +1,16 @@
 //! What an exit leaves of blocking, activity and pending traps, exits for memory in the middle of things, and virtual-8086
 //! mode.
 
-use super::super::{
-    Controls, activity, interruptibility, interruption, pending_debug, pin, primary, reason, secondary,
-};
+use super::super::Controls;
 use super::{EPT, Guest, Mode, unrestricted};
 use crate::Exit;
+use crate::arch::Segment;
 use crate::cache::BlockCache;
-use crate::fault::vector;
-use crate::flags;
-use crate::state::{Segment, bits::*, reg, seg};
 use crate::testing::DATA;
 use iced_x86::code_asm::*;
+use x86::control::*;
+use x86::vmx::{activity, interruptibility, interruption, pending_debug, pin, primary, reason, secondary};
+use x86::{flags, reg, seg, vector};
 
 const VALID: u32 = interruption::VALID;
 /// Memory of the guest that EPT does not map, when asked to.
@@ -23,7 +22,7 @@ fn under_ept(mode: Mode) -> Guest {
     if mode != Mode::Real {
         unrestricted(&mut guest.m, &mut guest.controls);
     }
-    guest.m.cpu.ram.write::<u64>(EPT + 0x2000 + 8 * (HOLE >> 21), 0);
+    guest.m.cpu.wiring.ram.write::<u64>(EPT + 0x2000 + 8 * (HOLE >> 21), 0);
     guest
 }
 
@@ -38,7 +37,7 @@ fn a_halted_guest_can_be_entered() {
             c.activity = activity::HLT;
             c.entry_interruption = VALID | 0x31;
         })
-        .set(|cpu| cpu.flags |= flags::IF)
+        .set(|cpu| cpu.arch.flags |= flags::IF)
         .code(|a| a.ud2());
     assert_eq!((guest.go(), guest.handler()), (Exit::Halt, 0x31));
     // So does a window.
@@ -47,7 +46,7 @@ fn a_halted_guest_can_be_entered() {
             c.activity = activity::HLT;
             c.primary |= primary::INTERRUPT_WINDOW;
         })
-        .set(|cpu| cpu.flags |= flags::IF)
+        .set(|cpu| cpu.arch.flags |= flags::IF)
         .code(|a| a.ud2());
     assert_eq!(guest.exit().reason, reason::INTERRUPT_WINDOW);
     assert_eq!(guest.m.cpu.controls().activity, activity::HLT);
@@ -63,8 +62,8 @@ fn mov_ss_holds_traps_back_and_an_exit_keeps_them() {
     let mut guest = Guest::long()
         .with(|c| c.exception_bitmap = 1 << vector::DB)
         .set(|cpu| {
-            cpu.dr[0] = DATA;
-            cpu.dr[7] = 0x400 | 1 | 3 << 16;
+            cpu.arch.dr[0] = DATA;
+            cpu.arch.dr[7] = 0x400 | 1 | 3 << 16;
         })
         .code(program);
     guest.m.poke(DATA, &[0x10, 0]);
@@ -74,11 +73,11 @@ fn mov_ss_holds_traps_back_and_an_exit_keeps_them() {
     assert_eq!(controls.pending_debug, pending_debug::ENABLED_BREAKPOINT | 1);
     // Back in after the instruction, without blocking: the trap comes at once.
     let cpu = &mut guest.m.cpu;
-    cpu.rip += 2;
+    cpu.arch.rip += 2;
     cpu.controls_mut().interruptibility = 0;
     cpu.vm_reentry().expect("valid");
     assert_eq!(guest.m.run(super::LONG), Exit::Vm);
-    assert_eq!((guest.m.cpu.vm_exit.interruption & 0xff, guest.m.cpu.vm_exit.qualification), (1, 1));
+    assert_eq!((guest.m.cpu.arch.vm_exit.interruption & 0xff, guest.m.cpu.arch.vm_exit.qualification), (1, 1));
 }
 
 #[test]
@@ -86,24 +85,25 @@ fn missing_memory_exits_with_the_event_on_its_way() {
     for mode in [Mode::Long, Mode::Real] {
         let mut guest = under_ept(mode);
         guest.controls.entry_interruption = VALID | 0x44;
-        guest = guest.set(|cpu| cpu.flags |= flags::IF).code(|a| a.nop());
+        guest = guest.set(|cpu| cpu.arch.flags |= flags::IF).code(|a| a.nop());
         if mode == Mode::Long {
-            guest.m.cpu.gpr[usize::from(reg::RSP)] = HOLE + 0x800;
+            guest.m.cpu.arch.gpr[usize::from(reg::RSP)] = HOLE + 0x800;
         } else {
-            guest.m.cpu.seg[usize::from(seg::SS)] = Segment { base: HOLE, ..guest.m.cpu.seg[usize::from(seg::SS)] };
+            guest.m.cpu.arch.seg[usize::from(seg::SS)] =
+                Segment { base: HOLE, ..guest.m.cpu.arch.seg[usize::from(seg::SS)] };
         }
         let exit = guest.exit();
         assert_eq!(exit.reason, reason::EPT_VIOLATION, "{mode:?}");
         assert_eq!(exit.guest_physical >> 21, HOLE >> 21, "{mode:?}");
         assert_eq!(exit.vectoring, VALID | 0x44, "{mode:?}");
-        assert_eq!((guest.offset(), guest.m.cpu.flags & flags::RF), (0, 0), "{mode:?}");
+        assert_eq!((guest.offset(), guest.m.cpu.arch.flags & flags::RF), (0, 0), "{mode:?}");
     }
     // Of an instruction's own.
     let mut guest = under_ept(Mode::Long).code(|a| {
         a.nop()?;
         a.int(0x50)
     });
-    guest.m.cpu.gpr[usize::from(reg::RSP)] = HOLE + 0x800;
+    guest.m.cpu.arch.gpr[usize::from(reg::RSP)] = HOLE + 0x800;
     let exit = guest.exit();
     assert_eq!((exit.reason, exit.vectoring), (reason::EPT_VIOLATION, VALID | interruption::SOFTWARE_INTERRUPT | 0x50));
     assert_eq!((guest.offset(), exit.instruction_length), (1, 2));
@@ -117,7 +117,7 @@ fn missing_memory_of_an_instruction() {
     });
     let exit = guest.exit();
     assert_eq!((exit.reason, exit.vectoring, guest.offset()), (reason::EPT_VIOLATION, 0, 1));
-    assert_ne!(guest.m.cpu.flags & flags::RF, 0);
+    assert_ne!(guest.m.cpu.arch.flags & flags::RF, 0);
     // IRET that has unblocked NMIs before it finds its stack missing.
     let mut guest = under_ept(Mode::Long)
         .with(|c| {
@@ -125,7 +125,7 @@ fn missing_memory_of_an_instruction() {
             c.interruptibility = interruptibility::NMI;
         })
         .code(|a| a.iretq());
-    guest.m.cpu.gpr[usize::from(reg::RSP)] = HOLE + 0x800;
+    guest.m.cpu.arch.gpr[usize::from(reg::RSP)] = HOLE + 0x800;
     let exit = guest.exit();
     assert_eq!((exit.reason, exit.qualification >> 12 & 1), (reason::EPT_VIOLATION, 1));
     assert_eq!(guest.m.cpu.controls().interruptibility, 0);
@@ -136,7 +136,7 @@ fn missing_memory_of_an_instruction() {
     });
     let exit = guest.exit();
     assert_eq!((exit.reason, exit.qualification & 7), (reason::EPT_VIOLATION, 4));
-    assert_eq!(guest.m.cpu.rip, HOLE + 0x30);
+    assert_eq!(guest.m.cpu.arch.rip, HOLE + 0x30);
 }
 
 /// Virtual-8086 code at [`DATA`] with the given IOPL.
@@ -144,12 +144,12 @@ fn virtual_8086(iopl: u64) -> Guest {
     let mut guest = Guest::new(Mode::Paged, 3);
     let cpu = &mut guest.m.cpu;
     let low = 0x9000;
-    for s in &mut cpu.seg[..6] {
+    for s in &mut cpu.arch.seg[..6] {
         *s = Segment { base: low, limit: 0xffff, rights: 0xf3, selector: (low >> 4) as u16 };
     }
     cpu.set_rflags(flags::VM | iopl << 12 | 2);
-    cpu.rip = 0;
-    cpu.gpr[usize::from(reg::RSP)] = 0x1000;
+    cpu.arch.rip = 0;
+    cpu.arch.gpr[usize::from(reg::RSP)] = 0x1000;
     cpu.mode_changed();
     guest
 }
@@ -162,7 +162,7 @@ fn events_for_virtual_8086_mode() {
     };
     // The host has looked at IOPL.
     let mut guest = virtual_8086(0).with(inject);
-    assert_eq!((guest.go(), guest.handler(), guest.m.cpu.cpl), (Exit::Halt, 0x21, 0));
+    assert_eq!((guest.go(), guest.handler(), guest.m.cpu.arch.cpl), (Exit::Halt, 0x21, 0));
     assert_eq!(guest.stack::<1>()[0] as u32, 2);
     // Executed, it is #GP.
     let mut guest = virtual_8086(0);
@@ -171,8 +171,8 @@ fn events_for_virtual_8086_mode() {
     // With the extensions, a program's own handler: vector 0x21 of the table at 0.
     let own = |clear: bool, iopl: u64| {
         let mut guest = virtual_8086(iopl).with(inject).with(|c| c.exception_bitmap = 1 << vector::GP).set(|cpu| {
-            cpu.cr4 |= CR4_VME;
-            cpu.tr.limit = 0x1ff;
+            cpu.arch.cr4 |= CR4_VME;
+            cpu.arch.tr.limit = 0x1ff;
         });
         let map = super::TSS + 0x88;
         guest.m.poke(super::TSS + 0x66, &0xa8u16.to_le_bytes());
@@ -184,7 +184,7 @@ fn events_for_virtual_8086_mode() {
     let mut guest = own(true, 0);
     // HLT at privilege level 3.
     assert_eq!(guest.exit().interruption & 0xff, 13);
-    assert_eq!((guest.m.cpu.rip, guest.m.cpu.seg[usize::from(seg::CS)].base), (0x40, 0x9000));
+    assert_eq!((guest.m.cpu.arch.rip, guest.m.cpu.arch.seg[usize::from(seg::CS)].base), (0x40, 0x9000));
     let top = guest.reg(reg::RSP) & 0xffff;
     assert_eq!(top, 0x1000 - 6);
     let frame: [u8; 6] = guest.m.peek(0x9000 + top);
@@ -194,7 +194,7 @@ fn events_for_virtual_8086_mode() {
     let mut guest = own(false, 0);
     let exit = guest.exit();
     assert_eq!((exit.interruption & 0xff, exit.vectoring), (13, VALID | interruption::SOFTWARE_INTERRUPT | 0x21));
-    assert_eq!(guest.m.cpu.rip, 0);
+    assert_eq!(guest.m.cpu.arch.rip, 0);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn an_unrestricted_guest_enters_and_leaves_protected_mode() {
         a.mov(cr0, eax)
     });
     let exit = guest.exit();
-    assert_eq!((exit.interruption & 0xff, guest.m.cpu.cr0 & (CR0_PE | CR0_NE)), (13, CR0_PE | CR0_NE));
+    assert_eq!((exit.interruption & 0xff, guest.m.cpu.arch.cr0 & (CR0_PE | CR0_NE)), (13, CR0_PE | CR0_NE));
     let mut guest = Guest::new(Mode::Real, 0).with(|c| c.secondary |= secondary::DESCRIPTOR_TABLE).code(|a| {
         a.mov(eax, cr0)?;
         a.xor(eax, 1)?;
@@ -229,7 +229,7 @@ fn an_unrestricted_guest_enters_and_leaves_protected_mode() {
         a.mov(cr0, eax)?;
         a.lidt(ptr(bx))
     });
-    assert_eq!((guest.exit().reason, guest.m.cpu.cr0 & CR0_PE), (reason::GDTR_IDTR, 0));
+    assert_eq!((guest.exit().reason, guest.m.cpu.arch.cr0 & CR0_PE), (reason::GDTR_IDTR, 0));
 }
 
 #[test]
@@ -237,11 +237,11 @@ fn long_mode_guests_switch_it_on_themselves() {
     // Under EPT: 32-bit paging off, PAE, LME, paging on. The exit that follows says that it is an IA-32e mode guest.
     let mut guest = under_ept(Mode::Paged);
     for (at, entry) in [(0xa000u64, 0xb007u64), (0xb000, 0x87)] {
-        guest.m.cpu.ram.write::<u64>(at, entry);
+        guest.m.cpu.wiring.ram.write::<u64>(at, entry);
     }
-    guest.m.cpu.ram.write::<u64>(0xb000, 0xc007);
+    guest.m.cpu.wiring.ram.write::<u64>(0xb000, 0xc007);
     for i in 0..8u64 {
-        guest.m.cpu.ram.write::<u64>(0xc000 + 8 * i, i << 21 | 0x87);
+        guest.m.cpu.wiring.ram.write::<u64>(0xc000 + 8 * i, i << 21 | 0x87);
     }
     guest.controls.primary |= primary::MSR_BITMAPS;
     guest.controls.msr_bitmap = Some(std::rc::Rc::new([0; 4096]));
@@ -276,41 +276,41 @@ fn an_exit_after_sysret_saves_the_privilege_level_in_ss_on_amd_too() {
         let mut guest = Guest::long()
             .with(|c| c.primary |= primary::UNCONDITIONAL_IO)
             .set(|cpu| {
-                cpu.capabilities.amd = amd;
-                cpu.msr.efer |= EFER_SCE;
-                cpu.msr.star = 0x1b << 48;
-                cpu.gpr[usize::from(reg::RCX)] = DATA;
-                cpu.gpr[11] = 2 | flags::IOPL;
+                cpu.wiring.capabilities.amd = amd;
+                cpu.arch.msr.efer |= EFER_SCE;
+                cpu.arch.msr.star = 0x1b << 48;
+                cpu.arch.gpr[usize::from(reg::RCX)] = DATA;
+                cpu.arch.gpr[11] = 2 | flags::IOPL;
             })
             .code(|a| a.sysretq());
         // IN AL, 0x70; NOP; IN AL, 0x71
         guest.m.poke(DATA, &[0xe4, 0x70, 0x90, 0xe4, 0x71]);
         assert_eq!(guest.exit().reason, reason::IO, "amd: {amd}");
         let cpu = &mut guest.m.cpu;
-        let stack = cpu.seg[usize::from(seg::SS)];
-        assert_eq!((cpu.cpl, stack.dpl(), stack.selector), (3, 3, 0x23), "amd: {amd}");
+        let stack = cpu.arch.seg[usize::from(seg::SS)];
+        assert_eq!((cpu.arch.cpl, stack.dpl(), stack.selector), (3, 3, 0x23), "amd: {amd}");
         // The guest can be entered again, and is where it was.
-        cpu.rip += 2;
+        cpu.arch.rip += 2;
         cpu.vm_reentry().expect("valid");
         assert_eq!(guest.m.run(super::LONG), Exit::Vm);
-        assert_eq!((guest.m.cpu.vm_exit.qualification >> 16, guest.m.cpu.cpl), (0x71, 3), "amd: {amd}");
+        assert_eq!((guest.m.cpu.arch.vm_exit.qualification >> 16, guest.m.cpu.arch.cpl), (0x71, 3), "amd: {amd}");
     }
 }
 
 #[test]
 fn a_sysret_in_software_leaves_a_guest_that_can_be_entered() {
     let mut guest = Guest::long().set(|cpu| {
-        cpu.capabilities.amd = true;
-        cpu.msr.efer |= EFER_SCE;
-        cpu.msr.star = 0x1b << 48;
-        cpu.gpr[usize::from(reg::RCX)] = DATA;
-        cpu.gpr[11] = 2;
+        cpu.wiring.capabilities.amd = true;
+        cpu.arch.msr.efer |= EFER_SCE;
+        cpu.arch.msr.star = 0x1b << 48;
+        cpu.arch.gpr[usize::from(reg::RCX)] = DATA;
+        cpu.arch.gpr[11] = 2;
     });
     guest = guest.code(|a| a.sysretq());
     let view = crate::vmx::GuestView::of(&guest.m.cpu);
     let emulation = guest.m.cpu.emulate(&view, None, &mut BlockCache::new());
     assert_eq!(emulation.outcome, crate::vmx::Outcome::Completed);
-    assert_eq!((guest.m.cpu.cpl, guest.m.cpu.seg[usize::from(seg::SS)].dpl()), (3, 3));
+    assert_eq!((guest.m.cpu.arch.cpl, guest.m.cpu.arch.seg[usize::from(seg::SS)].dpl()), (3, 3));
     let controls = guest.controls.clone();
     assert_eq!(guest.m.cpu.check_guest(&controls), Ok(()));
 }
@@ -326,11 +326,11 @@ fn what_only_amds_sysret_leaves_can_be_entered_again() {
                 c.exception_bitmap = 1 << vector::GP;
             })
             .set(|cpu| {
-                cpu.capabilities.amd = true;
-                cpu.msr.efer |= EFER_SCE;
-                cpu.msr.star = star << 48;
-                cpu.gpr[usize::from(reg::RCX)] = target;
-                cpu.gpr[11] = 2 | flags::IOPL;
+                cpu.wiring.capabilities.amd = true;
+                cpu.arch.msr.efer |= EFER_SCE;
+                cpu.arch.msr.star = star << 48;
+                cpu.arch.gpr[usize::from(reg::RCX)] = target;
+                cpu.arch.gpr[11] = 2 | flags::IOPL;
             })
             .code(|a| a.sysretq());
         // IN AL, 0x70
@@ -338,12 +338,12 @@ fn what_only_amds_sysret_leaves_can_be_entered_again() {
         let reason = if exception { reason::EXCEPTION_NMI } else { reason::IO };
         assert_eq!(guest.exit().reason, reason);
         let cpu = &mut guest.m.cpu;
-        assert_eq!((cpu.rip, cpu.cpl), (target, 3));
+        assert_eq!((cpu.arch.rip, cpu.arch.cpl), (target, 3));
         cpu.vm_reentry().expect("valid");
         assert_eq!(guest.m.run(super::LONG), Exit::Vm);
-        assert_eq!((guest.m.cpu.vm_exit.reason, guest.m.cpu.rip), (reason, target));
+        assert_eq!((guest.m.cpu.arch.vm_exit.reason, guest.m.cpu.arch.rip), (reason, target));
         // An Intel processor cannot be in such a state, and its VMX refuses it.
-        guest.m.cpu.capabilities.amd = false;
+        guest.m.cpu.wiring.capabilities.amd = false;
         guest.m.cpu.vm_reentry().expect_err("refused");
     }
 }

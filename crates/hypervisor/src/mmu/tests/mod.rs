@@ -8,11 +8,12 @@ use super::role::Paging;
 use super::spte::{self, index};
 use super::*;
 use cpu::fault::Cause;
-use cpu::state::bits::*;
 use cpu::tlb::Entry;
-use cpu::walk::{Access, Privilege, code};
+use cpu::walk::{Access, Privilege};
 use cpu::{Cpu, testing};
 use std::collections::BTreeMap;
+use x86::control::*;
+use x86::page::code;
 
 /// Host-physical address of the pool.
 const POOL: u64 = 0xd000_0000;
@@ -42,15 +43,15 @@ fn asked(access: Access, privilege: Privilege) -> u32 {
 
 /// Puts registers into a processor.
 fn load(cpu: &mut Cpu, guest: &Guest) {
-    cpu.cr0 = guest.cr0;
-    cpu.cr3 = guest.cr3;
-    cpu.cr4 = guest.cr4;
-    cpu.msr.efer = guest.efer;
-    cpu.pdpte = guest.pdpte;
-    cpu.flags = guest.rflags;
-    cpu.cpl = guest.cpl;
-    cpu.pkru = guest.pkru;
-    cpu.msr.pkrs = u64::from(guest.pkrs);
+    cpu.arch.cr0 = guest.cr0;
+    cpu.arch.cr3 = guest.cr3;
+    cpu.arch.cr4 = guest.cr4;
+    cpu.arch.msr.efer = guest.efer;
+    cpu.arch.pdpte = guest.pdpte;
+    cpu.arch.flags = guest.rflags;
+    cpu.arch.cpl = guest.cpl;
+    cpu.arch.pkru = guest.pkru;
+    cpu.arch.msr.pkrs = u64::from(guest.pkrs);
 }
 
 /// A guest without a hypervisor.
@@ -65,7 +66,7 @@ impl Bare {
     }
 
     fn ram(&self) -> &Ram {
-        &self.cpu.ram
+        &self.cpu.wiring.ram
     }
 
     fn access(&mut self, guest: &Guest, linear: u64, access: Access, privilege: Privilege) -> Met {
@@ -76,7 +77,7 @@ impl Bare {
                 let gpa = walked.entry.physical | offset;
                 if gpa < self.size { Met::Memory(gpa) } else { Met::Device(gpa) }
             }
-            Err(_) => match self.cpu.fault {
+            Err(_) => match self.cpu.engine.fault {
                 Cause::Exception(14, Some(code)) => Met::Fault(code),
                 other => panic!("{other:?}"),
             },
@@ -122,7 +123,7 @@ impl Rig {
     }
 
     fn ram(&self) -> &Ram {
-        &self.cpu.ram
+        &self.cpu.wiring.ram
     }
 
     fn is_tdp(&self) -> bool {
@@ -225,7 +226,7 @@ impl Rig {
                 self.tlb.insert(linear >> 12, entry);
                 Ok(Met::Memory(entry.physical | linear & 0xfff))
             }
-            Err(_) => match self.cpu.fault {
+            Err(_) => match self.cpu.engine.fault {
                 Cause::Exception(14, Some(code)) => Err(code),
                 other => panic!("{other:?}"),
             },
@@ -288,7 +289,7 @@ impl Rig {
 
     /// Writes where an access has met memory.
     fn write(&mut self, hpa: u64, bytes: &[u8]) {
-        assert!(self.cpu.ram.write_bytes(hpa, bytes));
+        assert!(self.cpu.wiring.ram.write_bytes(hpa, bytes));
         if self.emulated {
             // Slots of these tests map addresses to themselves.
             self.mmu.page_written(hpa, bytes.len() as u64);

@@ -502,7 +502,7 @@ impl World {
             if value & 1 == 0 || (level > 1 && value & 0x80 != 0) {
                 break;
             }
-            table = value & 0x000f_ffff_ffff_f000;
+            table = value & x86::page::ADDRESS;
         }
         path
     }

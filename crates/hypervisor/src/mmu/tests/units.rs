@@ -293,7 +293,7 @@ fn with_paging_off_write_protection_means_nothing() {
 fn an_implicit_access_under_smap_is_told_by_its_fault_that_comes_again() {
     let mut rig = Rig::new(&config(MmuMode::Shadow), RAM);
     let guest = long_guest(&rig);
-    let guest = Guest { cr4: guest.cr4 | CR4_SMAP, rflags: 2 | cpu::flags::AC, ..guest };
+    let guest = Guest { cr4: guest.cr4 | CR4_SMAP, rflags: 2 | x86::flags::AC, ..guest };
     assert_eq!(rig.access(&guest, 0, Access::Read, Privilege::Supervisor), Met::Memory(DATA));
     assert_eq!(rig.access(&guest, 0, Access::Read, Privilege::Implicit), Met::Fault(code::PRESENT));
     assert_eq!(rig.access(&guest, 0, Access::Write, Privilege::Supervisor), Met::Memory(DATA));

@@ -8,6 +8,7 @@
 //! learns it by calibration or from CPUID leaf 0x15, which must agree. The state after a reset is the one of the SDM; what a
 //! firmware sets up on the bootstrap processor is [`Lapic::set_virtual_wire`]. The APIC ID cannot be changed.
 
+mod all;
 mod registers;
 mod routing;
 mod timer;
@@ -18,6 +19,7 @@ use ledger::Ticks;
 
 use super::Clock;
 use super::ioapic::{Delivery, InterruptMessage};
+pub use all::Lapics;
 pub use routing::route;
 pub use timer::{Mode, Timer};
 

@@ -77,15 +77,14 @@ fn one_request_gets_so_much_entropy_and_no_more() {
 
 #[test]
 fn a_console_passes_what_was_printed_in_order_up_to_a_limit() {
-    let port = ConsolePort::default();
-    let mut driver = Driver::with(Console::new(port.clone()));
+    let mut driver = Driver::with(Console::default());
     driver.start(VERSION_1);
     assert!(driver.ram.write(BUFFERS, &[b'x'; 70_000]));
     assert!(driver.ram.write(BUFFERS + 70_000, b"end!"));
     driver.offer(1, 0, &[(BUFFERS, 65_537, 0)]);
     driver.offer(1, 1, &[(BUFFERS + 70_000, 4, 0)]);
     driver.notify(1);
-    let output = port.take_output();
+    let output = driver.printed();
     assert_eq!((output.len(), output.iter().filter(|byte| **byte == b'x').count()), (65_540, 65_536));
     assert!(output.ends_with(b"xend!"));
 }
@@ -112,7 +111,7 @@ fn a_ring_says_whether_it_wants_interrupts_only_for_what_it_gave_back() {
 fn a_request_waits_for_its_notification() {
     let mut driver = block(&disk());
     driver.offer(0, 0, &[(BUFFERS, 16, 0), (BUFFERS + 0x1000, 513, WRITE)]);
-    driver.bus.poll();
+    driver.input(b"");
     assert_eq!(driver.used(0).0, 0);
     driver.notify(0);
     assert_eq!(driver.used(0).0, 1);

@@ -1,0 +1,144 @@
+//! The architectural state: registers, and events that wait.
+
+mod registers;
+
+pub use registers::*;
+
+use crate::flags::Lazy;
+use crate::vmx::{NonRoot, VmExit};
+use x86::debug::{DR6_FIXED, DR7_FIXED};
+
+/// Reasons to leave the fast path before the next block, in [`Cpu::attention`].
+pub mod attention {
+    /// The board asserts INTR.
+    pub const INTR: u32 = 1 << 0;
+    /// An NMI is pending.
+    pub const NMI: u32 = 1 << 1;
+    /// STI blocking: no maskable interrupt before one more instruction (SDM vol. 3, 6.8.3).
+    pub const STI_SHADOW: u32 = 1 << 2;
+    /// MOV SS / POP SS blocking: no interrupt, NMI or debug trap before one more instruction.
+    pub const SS_SHADOW: u32 = 1 << 3;
+    /// Instructions run one at a time: RFLAGS.TF, or an instruction breakpoint is enabled.
+    pub const STEP: u32 = 1 << 4;
+    /// A device was accessed: the board looks at timers and lines before anything else.
+    pub const BUS: u32 = 1 << 5;
+    /// HLT.
+    pub const HALT: u32 = 1 << 6;
+    /// Blocks must be invalidated.
+    pub const CODE: u32 = 1 << 7;
+    /// A data or I/O breakpoint matched: #DB after the instruction, with [`super::Cpu::pending_dr6`].
+    pub const DEBUG: u32 = 1 << 8;
+    /// Shutdown (triple fault).
+    pub const SHUTDOWN: u32 = 1 << 9;
+    /// MWAIT with the monitor armed.
+    pub const MWAIT: u32 = 1 << 10;
+    /// With MWAIT: interrupts end it even if they are masked.
+    pub const MWAIT_MASKED: u32 = 1 << 11;
+    /// A VM exit has been made: the hypervisor goes on.
+    pub const VM_EXIT: u32 = 1 << 12;
+}
+
+/// The architectural state of a processor.
+#[repr(C)]
+pub struct Arch {
+    /// A virtual processor.
+    /// RAX to R15; 16 and above read as zero and are never written.
+    pub gpr: [u64; 32],
+    /// Instruction pointer; while a handler runs, of the next instruction.
+    pub rip: u64,
+    /// Arithmetic flags.
+    pub lazy: Lazy,
+    /// The other flags, where RFLAGS has them (bit 1 set).
+    pub flags: u64,
+    /// See [`attention`].
+    pub attention: u32,
+    /// Current privilege level.
+    pub cpl: u8,
+    /// ES, CS, SS, DS, FS, GS, then a flat one ([`crate::op::SEG_FLAT`]).
+    pub seg: [Segment; 8],
+    /// Control register 0.
+    pub cr0: u64,
+    /// Page-fault linear address.
+    pub cr2: u64,
+    /// Root of the page tables and PCID.
+    pub cr3: u64,
+    /// Control register 4.
+    pub cr4: u64,
+    /// Model-specific registers.
+    pub msr: Msrs,
+    /// Vector registers.
+    pub vector: VectorState,
+    /// x87 and MMX.
+    pub x87: X87,
+    /// Extended control register 0.
+    pub xcr0: u64,
+    /// Protection keys of user pages.
+    pub pkru: u32,
+    /// Debug registers (DR4, DR5 unused).
+    pub dr: [u64; 8],
+    /// PDPTEs, loaded with CR3 under PAE paging.
+    pub pdpte: [u64; 4],
+    /// Global descriptor table.
+    pub gdtr: TableRegister,
+    /// Interrupt descriptor table.
+    pub idtr: TableRegister,
+    /// Local descriptor table.
+    pub ldtr: Segment,
+    /// Task register; the type in `rights` tells 16-bit from 32/64-bit, busy set.
+    pub tr: Segment,
+    /// NMIs are blocked until IRET.
+    pub nmi_blocked: bool,
+    /// DR6 bits collected for a trap after the current instruction.
+    pub pending_dr6: u64,
+    /// A debug trap is due after the current instruction because RFLAGS.TF was set before it.
+    pub single_step: bool,
+    /// Non-root mode.
+    pub vmx: Box<NonRoot>,
+    /// What the last VM exit reported.
+    pub vm_exit: VmExit,
+}
+
+impl Arch {
+    /// All registers zero, but those that never are.
+    pub(crate) fn new() -> Self {
+        Self {
+            gpr: [0; 32],
+            rip: 0,
+            lazy: Lazy::default(),
+            flags: 2,
+            attention: 0,
+            cpl: 0,
+            seg: [Segment::default(); 8],
+            cr0: 0,
+            cr2: 0,
+            cr3: 0,
+            cr4: 0,
+            msr: Msrs::default(),
+            vector: VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80, loaded: NOT_LOADED },
+            x87: X87 {
+                regs: [F80::default(); 8],
+                control: 0x40,
+                status: 0,
+                tags: 0xff,
+                opcode: 0,
+                ip: 0,
+                cs: 0,
+                dp: 0,
+                ds: 0,
+            },
+            xcr0: 1,
+            pkru: 0,
+            dr: [0, 0, 0, 0, 0, 0, DR6_FIXED, DR7_FIXED],
+            pdpte: [0; 4],
+            gdtr: TableRegister::default(),
+            idtr: TableRegister::default(),
+            ldtr: Segment::default(),
+            tr: Segment::default(),
+            nmi_blocked: false,
+            pending_dr6: 0,
+            single_step: false,
+            vmx: Box::default(),
+            vm_exit: VmExit::default(),
+        }
+    }
+}

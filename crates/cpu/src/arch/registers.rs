@@ -1,0 +1,166 @@
+//! Registers that are more than a number.
+
+use x86::{msr, rights};
+
+/// A segment register with its hidden part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Segment {
+    /// Base address.
+    pub base: u64,
+    /// Limit in bytes (granularity already applied).
+    pub limit: u32,
+    /// Access rights, see [`x86::rights`].
+    pub rights: u32,
+    /// Visible selector.
+    pub selector: u16,
+}
+
+impl Segment {
+    /// Descriptor privilege level.
+    pub fn dpl(&self) -> u8 {
+        (self.rights >> rights::DPL_SHIFT) as u8 & 3
+    }
+
+    /// Whether accesses through it can be done (a null selector, or a failed load in VMX terms, cannot).
+    pub fn usable(&self) -> bool {
+        self.rights & rights::UNUSABLE == 0
+    }
+
+    /// As after reset or a real-mode load: base = selector * 16, 64 KiB, writable data (or code for CS).
+    pub fn real(selector: u16, code: bool) -> Self {
+        let kind = rights::ACCESSED | rights::RW | if code { rights::CODE } else { 0 };
+        Self { base: u64::from(selector) << 4, limit: 0xffff, rights: kind | rights::S | rights::P, selector }
+    }
+}
+
+/// GDTR or IDTR.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableRegister {
+    /// Linear base.
+    pub base: u64,
+    /// Limit.
+    pub limit: u16,
+}
+
+/// An 80-bit floating-point register.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct F80 {
+    /// Explicit-integer-bit significand.
+    pub significand: u64,
+    /// Sign and exponent.
+    pub sign_exponent: u16,
+}
+
+/// x87 state. `regs` are the physical registers R0-R7; ST(i) is `regs[(top + i) & 7]`. MMX register i is
+/// `regs[i].significand`.
+#[derive(Clone, Copy, Debug)]
+pub struct X87 {
+    /// Physical registers.
+    pub regs: [F80; 8],
+    /// Control word.
+    pub control: u16,
+    /// Status word, with TOP in bits 13:11.
+    pub status: u16,
+    /// Bit i set: physical register i is not empty (the abridged tag of FXSAVE).
+    pub tags: u8,
+    /// Last opcode (11 bits).
+    pub opcode: u16,
+    /// Last instruction pointer.
+    pub ip: u64,
+    /// Last instruction's CS.
+    pub cs: u16,
+    /// Last data pointer.
+    pub dp: u64,
+    /// Last data segment.
+    pub ds: u16,
+}
+
+/// Vector registers and MXCSR. The layout is relied upon by the native vector stubs.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct VectorState {
+    /// YMM0-15; the low half is XMM.
+    pub ymm: [[u64; 4]; 16],
+    /// Control and status.
+    pub mxcsr: u32,
+    /// What the host's MXCSR is known to be, or [`NOT_LOADED`].
+    pub loaded: u32,
+}
+
+/// The host's MXCSR may be anything that compiled code leaves behind.
+pub const NOT_LOADED: u32 = 0;
+
+/// AMD's configuration registers that are only stored: SYSCFG, HWCR, TOP_MEM, TOP_MEM2, NB_CFG, LS_CFG, IC_CFG, DC_CFG, BU_CFG2,
+/// DE_CFG, OSVW length and status.
+pub const AMD_REGISTERS: [u32; 12] = [
+    msr::SYSCFG,
+    msr::HWCR,
+    msr::TOP_MEM,
+    msr::TOP_MEM2,
+    msr::NB_CFG,
+    msr::LS_CFG,
+    msr::IC_CFG,
+    msr::DC_CFG,
+    msr::BU_CFG2,
+    msr::DE_CFG,
+    msr::OSVW_ID_LENGTH,
+    msr::OSVW_STATUS,
+];
+
+/// Model-specific registers held by the processor.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Msrs {
+    /// IA32_EFER.
+    pub efer: u64,
+    /// IA32_STAR.
+    pub star: u64,
+    /// IA32_LSTAR.
+    pub lstar: u64,
+    /// IA32_CSTAR.
+    pub cstar: u64,
+    /// IA32_FMASK.
+    pub fmask: u64,
+    /// IA32_KERNEL_GS_BASE.
+    pub kernel_gs_base: u64,
+    /// IA32_SYSENTER_CS.
+    pub sysenter_cs: u64,
+    /// IA32_SYSENTER_ESP.
+    pub sysenter_esp: u64,
+    /// IA32_SYSENTER_EIP.
+    pub sysenter_eip: u64,
+    /// IA32_PAT.
+    pub pat: u64,
+    /// IA32_TSC_AUX.
+    pub tsc_aux: u64,
+    /// IA32_TSC_ADJUST.
+    pub tsc_adjust: u64,
+    /// Added to the clock's cycles to give the TSC.
+    pub tsc_offset: u64,
+    /// IA32_XSS.
+    pub xss: u64,
+    /// IA32_PKRS.
+    pub pkrs: u64,
+    /// IA32_SPEC_CTRL.
+    pub spec_ctrl: u64,
+    /// MSR_POWER_CTL: stored, without effect.
+    pub power_ctl: u64,
+    /// IA32_MISC_ENABLE.
+    pub misc_enable: u64,
+    /// MISC_FEATURES_ENABLES: bit 0 is CPUID faulting.
+    pub misc_features: u64,
+    /// IA32_MCG_STATUS.
+    pub mcg_status: u64,
+    /// AMD's configuration registers, in the order of [`AMD_REGISTERS`].
+    pub amd: [u64; AMD_REGISTERS.len()],
+    /// IA32_DEBUGCTL.
+    pub debugctl: u64,
+    /// IA32_MTRR_DEF_TYPE.
+    pub mtrr_def_type: u64,
+    /// Fixed-range MTRRs in the order 64K, 16K (2), 4K (8).
+    pub mtrr_fixed: [u64; 11],
+    /// Variable-range MTRR base/mask pairs.
+    pub mtrr_variable: [u64; 16],
+}

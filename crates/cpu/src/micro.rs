@@ -1,0 +1,44 @@
+//! What the model knows beside the architectural state: time, translations, predictions, and who is charged.
+
+use crate::charged::Charged;
+use crate::predict::Predictor;
+use crate::tlb::Tlb;
+use ledger::{Geometry, Ticks};
+
+/// The state of the modelled processor that no instruction can read.
+#[repr(C)]
+pub struct Micro {
+    /// Virtual time.
+    pub clock: Ticks,
+    /// State of the seeded generator behind RDRAND and RDSEED.
+    pub random: u64,
+    /// Modelled TLB.
+    pub tlb: Tlb,
+    /// Modelled branch predictor.
+    pub predictor: Predictor,
+    /// Virtualization level of what is executed: 0 on the machine itself, 1 as the guest of a hypervisor on it.
+    pub level: u8,
+    /// The address space that is charged where CR3 is not the guest's own, as under shadow paging; set before
+    /// [`Cpu::origin_changed`].
+    pub charged_space: Option<u64>,
+    /// Who is charged besides; set by [`Cpu::set_charged`].
+    pub charged: Charged,
+    /// The board has been told of the probe at the next instruction.
+    pub probe_passed: bool,
+}
+
+impl Micro {
+    /// The processor number `index`, with empty tables of these sizes.
+    pub(crate) fn new(index: usize, geometry: &Geometry) -> Self {
+        Self {
+            clock: 0,
+            random: 0x9e37_79b9_7f4a_7c15 ^ index as u64,
+            tlb: Tlb::new(geometry),
+            predictor: Predictor::new(geometry),
+            level: 0,
+            charged_space: None,
+            charged: Charged::default(),
+            probe_passed: false,
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! The board: which device answers where, and how their interrupt lines are wired.
+//!
+//! It is what a processor's [`Bus`] leads to. Devices ([`crate::device`]) claim ranges, which are in the tables of [`map`]; what they say is carried
+//! to interrupt controllers and processors after each access. Time only moves forward here: an access by a processor that is behind another
+//! one's last access is served at the later time. Local APIC timers follow their own processor's clock.
+
+mod devices;
+mod map;
+mod parts;
+
+pub use map::ClaimError;
+pub use parts::Parts;
+
+use crate::console::{self, Input, Takers};
+use crate::device::{At, Context, Device, Outputs, Pin, Request};
+use crate::devices::ioapic::decode_msi;
+use crate::devices::lapic::{Interrupt, Lapic, route};
+use crate::devices::marker::Mark;
+use crate::devices::{Clock, pm};
+use crate::memory::GuestRam;
+use crate::pci::PciError;
+use cpu::{Bus, Ident};
+use devices::{Devices, Events, Id};
+use ledger::Ticks;
+use ledger::profile::Profile;
+use map::Map;
+use parts::Maker;
+use std::ops::Range;
+
+/// The input of the I/O APIC that the timer's ISA interrupt, 0, goes to, as the MADT says.
+const TIMER_INPUT: u8 = 2;
+
+/// How long input waits for the virtio console's driver while only the serial line is listened to.
+const DRIVER_WAIT_MS: u64 = 1000;
+
+/// Device number of the virtio console on the PCI bus.
+const CONSOLE: u8 = 1;
+
+/// Number and name under which accesses are charged to memory of PCI functions, which guests may move.
+const PCI_MEMORY: (u32, &str) = (4, "PCI device");
+
+/// How a guest ends its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Power off (ACPI S5).
+    PowerOff,
+    /// Reset (i8042, port 0x92 or 0xcf9).
+    Reset,
+    /// The kernel said by pvpanic that it has panicked.
+    Panic,
+    /// A write to the debug-exit port: the exit status it asks for.
+    DebugExit(u8),
+}
+
+/// Why a board can't be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BoardError {
+    /// Too many devices for the PCI bus.
+    #[error(transparent)]
+    Pci(#[from] PciError),
+    /// Devices that don't fit together.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+}
+
+/// The devices.
+pub struct Board {
+    ram: GuestRam,
+    now: Ticks,
+    map: Map,
+    devices: Devices,
+    events: Events,
+    outputs: Outputs,
+    input: Input,
+    ending: Option<Ending>,
+    /// The exit status that the guest has asked for.
+    status: Option<u8>,
+    /// Suspended to RAM: no processor runs until something wakes the machine.
+    suspended: bool,
+}
+
+impl Board {
+    /// ID of the I/O APIC.
+    pub const IO_APIC_ID: u8 = 0;
+
+    /// A board as firmware leaves it, with `cpus` local APICs.
+    pub fn new(ram: &GuestRam, cpus: usize, profile: &Profile, parts: Parts) -> Result<Self, BoardError> {
+        let clock = Clock::new(profile.tsc_hz.value);
+        let input = Input::new(parts.console, clock.ticks(DRIVER_WAIT_MS, 1000));
+        let mut devices = Devices::new(Maker { clock, cpus, ram, profile, parts })?;
+        let (mut map, mut events) = (Map::new(PCI_MEMORY), Events::default());
+        for &id in Id::ALL {
+            let device = devices.get(id);
+            map.add(id, device.claims())?;
+            events.set(id, device.next_event());
+        }
+        Ok(Self {
+            ram: ram.clone(),
+            now: 0,
+            map,
+            devices,
+            events,
+            outputs: Outputs::default(),
+            input,
+            ending: None,
+            status: None,
+            suspended: false,
+        })
+    }
+
+    /// Whether the machine is suspended to RAM.
+    pub fn suspended(&self) -> bool {
+        self.suspended
+    }
+
+    /// Wakes a suspended machine if anything that wakes it has happened. Interrupt controllers, timers and the serial line
+    /// have lost their state then, and are as firmware leaves them.
+    pub fn resume(&mut self) -> bool {
+        if !self.suspended || !self.devices.pm.wakes() {
+            return false;
+        }
+        self.suspended = false;
+        self.each(|device, ctx| device.reset(ctx));
+        self.settle();
+        true
+    }
+
+    /// The latest time the board has seen.
+    pub fn now(&self) -> Ticks {
+        self.now
+    }
+
+    /// How the guest ended the machine, once it has.
+    pub fn ending(&self) -> Option<Ending> {
+        self.ending
+    }
+
+    /// The exit status that the guest has asked for last.
+    pub fn status(&self) -> Option<u8> {
+        self.status
+    }
+
+    /// A processor's local APIC.
+    pub fn lapic(&mut self, index: usize) -> &mut Lapic {
+        &mut self.devices.lapics[index]
+    }
+
+    /// Whether an external interrupt waits for a processor.
+    pub fn interrupt(&self, index: usize) -> bool {
+        self.devices.lapics[index].interrupt().is_some()
+    }
+
+    /// When a device that all processors share does something by itself.
+    pub fn next_event(&self) -> Option<Ticks> {
+        self.events.next()
+    }
+
+    /// When a processor's APIC timer expires.
+    pub fn timer_event(&self, index: usize) -> Option<Ticks> {
+        self.devices.lapics[index].next_event()
+    }
+
+    /// Lets time pass for a processor's APIC timer, which follows the processor's own clock.
+    pub fn advance_timer(&mut self, index: usize, now: Ticks) {
+        if self.timer_event(index).is_some_and(|event| event <= now) {
+            self.devices.lapics[index].advance(now);
+            self.settle();
+        }
+    }
+
+    /// Lets time pass for the shared devices.
+    pub fn advance(&mut self, now: Ticks) {
+        self.now = self.now.max(now);
+        if self.next_event().is_none_or(|event| event > self.now) {
+            return;
+        }
+        self.each(|device, ctx| device.advance(ctx));
+        self.settle();
+    }
+
+    /// Does something to all devices, which may change when they do something by themselves.
+    fn each(&mut self, mut change: impl FnMut(&mut dyn Device, &mut Context)) {
+        let ctx = &mut Context { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.outputs };
+        for &id in Id::ALL {
+            let device = self.devices.get(id);
+            change(device, ctx);
+            self.events.set(id, device.next_event());
+        }
+    }
+
+    /// Ranges of guest memory that devices have written since the last call.
+    pub fn take_written(&self) -> Vec<Range<u64>> {
+        if self.ram.has_written() { self.ram.take_written() } else { Vec::new() }
+    }
+
+    /// The next beginning or end of a region of interest.
+    pub fn pop_mark(&mut self) -> Option<Mark> {
+        self.devices.marker.pop()
+    }
+
+    /// What reports call the device at a port.
+    pub fn port_name(&self, port: u16) -> Option<&'static str> {
+        self.map.port_name(port)
+    }
+
+    /// What reports call the memory whose accesses are charged under a number.
+    pub fn memory_name(&self, number: u32) -> Option<&'static str> {
+        self.map.memory_name(number)
+    }
+
+    /// All ports at which devices answer.
+    pub fn port_ranges(&self) -> impl Iterator<Item = Range<u16>> {
+        self.map.port_ranges()
+    }
+
+    /// What the guest printed since the last call, on any of its consoles.
+    pub fn console_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.outputs.printed)
+    }
+
+    /// Bytes that consoles have and the guest has not read.
+    fn unread(&self) -> usize {
+        self.devices.serial.waiting() + self.devices.pci.inbox(CONSOLE).unread
+    }
+
+    /// Bytes that the user typed and the guest has not read.
+    pub fn console_waiting(&self) -> usize {
+        self.input.waiting() + self.unread()
+    }
+
+    /// Whether the guest has read most of what the user typed.
+    pub fn console_room(&self) -> bool {
+        self.input.has_room(self.unread())
+    }
+
+    /// What the user typed, and what waits since earlier: to a console that takes it.
+    pub fn console_input(&mut self, bytes: &[u8]) {
+        self.input.push(bytes);
+        let Devices { serial, pci, .. } = &mut self.devices;
+        let ctx = &mut Context { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.outputs };
+        let takers = Takers { serial: serial.listens(), virtio: pci.inbox(CONSOLE).open, now: self.now };
+        match self.input.deliver(takers) {
+            Some((console::Console::Serial, bytes)) => serial.push_input(&bytes),
+            Some((console::Console::Virtio, bytes)) => {
+                pci.input(CONSOLE, &bytes, ctx);
+                self.events.set(Id::pci, pci.next_event());
+            }
+            None if serial.waiting() != 0 => serial.arrive(),
+            None => return,
+        }
+        serial.tell(ctx);
+        self.settle();
+    }
+
+    /// Carries what devices have to say to where it goes: interrupts, and the end of the machine.
+    fn settle(&mut self) {
+        if !self.outputs.requests.is_empty() {
+            self.requests();
+        }
+        let Devices { pic, ioapic, lapics, .. } = &mut self.devices;
+        for (pin, level) in self.outputs.lines.drain(..) {
+            let (irq, input) = match pin {
+                Pin::Isa(0) => (0, TIMER_INPUT),
+                Pin::Isa(number) | Pin::Input(number) => (number, number),
+            };
+            pic.set_irq(irq, level);
+            ioapic.set_irq(input, level);
+        }
+        for msi in self.outputs.messages.drain(..) {
+            if let Some(message) = decode_msi(msi.address, msi.data) {
+                route(lapics, &message);
+            }
+        }
+        self.route_messages();
+        let intr = self.devices.pic.intr();
+        self.devices.lapics[0].set_lint(0, intr);
+    }
+
+    /// Does what devices ask of the machine.
+    #[cold]
+    fn requests(&mut self) {
+        for request in std::mem::take(&mut self.outputs.requests) {
+            match request {
+                Request::End(ending) => self.ending = Some(ending),
+                Request::Suspend => self.suspended = true,
+                Request::ExitStatus(status) => self.status = Some(status),
+                Request::Alarm => {
+                    let ctx = &mut Context { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.outputs };
+                    self.devices.pm.signal(pm::event::RTC);
+                    self.devices.pm.tell(ctx);
+                }
+            }
+        }
+    }
+
+    /// Messages cause messages (an EOI lets a level-triggered line fire again): until none is left.
+    fn route_messages(&mut self) {
+        let Devices { ioapic, lapics, .. } = &mut self.devices;
+        let mut moved = true;
+        while std::mem::take(&mut moved) {
+            while let Some(message) = ioapic.pop_message() {
+                route(lapics, &message);
+                moved = true;
+            }
+            for index in 0..lapics.len() {
+                while let Some(message) = lapics[index].pop_message() {
+                    route(lapics, &message);
+                    moved = true;
+                }
+                while let Some(vector) = lapics[index].pop_eoi() {
+                    ioapic.eoi(vector);
+                    moved = true;
+                }
+            }
+        }
+    }
+
+    /// Notes that a processor looks at the board.
+    fn touch(&mut self, who: Ident) -> Ticks {
+        self.advance(who.now);
+        self.now
+    }
+
+    /// The ranges that a port access goes to, piece by piece: the device, what it is told, and by how many bits the piece is shifted. A
+    /// register of one byte gets its byte; one of any size gets an access that begins at it.
+    fn pieces(map: &Map, port: u16, size: u8, mut piece: impl FnMut(Id, At, u32)) {
+        let part = |port, size, shift, piece: &mut dyn FnMut(Id, At, u32)| match map.port(port) {
+            Some(range) if !range.whole || shift == 0 => {
+                let size = if range.whole { size } else { 1 };
+                let at = At { claim: range.claim, offset: u64::from(port - range.first), size };
+                piece(range.device, at, shift);
+                range.whole
+            }
+            _ => false,
+        };
+        if part(port, size, 0, &mut piece) {
+            return;
+        }
+        for byte in 1..size.min(4) {
+            part(port.wrapping_add(byte.into()), 1, 8 * u32::from(byte), &mut piece);
+        }
+    }
+}
+
+/// `size` bytes of ones.
+fn ones(size: u8) -> u64 {
+    u64::MAX >> (64 - 8 * u32::from(size.clamp(1, 8)))
+}
+
+impl Bus for Board {
+    fn read(&mut self, who: Ident, address: u64, size: u8) -> u64 {
+        let now = self.touch(who);
+        let Self { map, devices, events, ram, outputs, .. } = self;
+        let ctx = &mut Context { now, cpu: who.cpu, ram, out: outputs };
+        let value = if devices.lapics.decodes(who.cpu, address) {
+            devices.lapics[who.cpu].mmio_read(address & 0xfff, size, who.now)
+        } else {
+            match map.memory(address) {
+                Some(range) if range.device != Id::lapics => {
+                    let at = At { claim: range.claim, offset: address - range.range.start, size };
+                    devices.read(range.device, at, ctx, events)
+                }
+                _ => {
+                    let value = devices.pci.memory_read(address, size, ctx);
+                    events.set(Id::pci, devices.pci.next_event());
+                    value.unwrap_or(ones(size))
+                }
+            }
+        };
+        self.settle();
+        value
+    }
+
+    fn write(&mut self, who: Ident, address: u64, size: u8, value: u64) {
+        let now = self.touch(who);
+        let Self { map, devices, events, ram, outputs, .. } = self;
+        let ctx = &mut Context { now, cpu: who.cpu, ram, out: outputs };
+        if devices.lapics.decodes(who.cpu, address) {
+            devices.lapics[who.cpu].mmio_write(address & 0xfff, size, value, who.now);
+        } else {
+            match map.memory(address) {
+                Some(range) if range.device != Id::lapics => {
+                    let at = At { claim: range.claim, offset: address - range.range.start, size };
+                    devices.write(range.device, at, value, ctx, events);
+                }
+                _ => {
+                    devices.pci.memory_write(address, size, value, ctx);
+                    events.set(Id::pci, devices.pci.next_event());
+                }
+            }
+        }
+        self.settle();
+    }
+
+    fn device(&self, address: u64) -> u32 {
+        match self.map.memory(address) {
+            Some(range) => range.number,
+            None if self.devices.pci.device_at(address).is_some() => PCI_MEMORY.0,
+            None => 0,
+        }
+    }
+
+    fn port_in(&mut self, who: Ident, port: u16, size: u8) -> u32 {
+        let now = self.touch(who);
+        let Self { map, devices, events, ram, outputs, .. } = self;
+        let ctx = &mut Context { now, cpu: who.cpu, ram, out: outputs };
+        let mut value = ones(size);
+        Self::pieces(map, port, size, |id, at, shift| {
+            let read = devices.read(id, at, ctx, events) & ones(at.size);
+            value = value & !(ones(at.size) << shift) | read << shift;
+        });
+        self.settle();
+        value as u32
+    }
+
+    fn port_out(&mut self, who: Ident, port: u16, size: u8, value: u32) {
+        let now = self.touch(who);
+        let Self { map, devices, events, ram, outputs, .. } = self;
+        let ctx = &mut Context { now, cpu: who.cpu, ram, out: outputs };
+        Self::pieces(map, port, size, |id, at, shift| {
+            let piece = u64::from(value) >> shift & ones(at.size);
+            devices.write(id, at, piece, ctx, events);
+        });
+        self.settle();
+    }
+
+    fn msr_read(&mut self, who: Ident, index: u32) -> Option<u64> {
+        self.touch(who);
+        self.devices.lapics[who.cpu].msr_read(index, who.now)
+    }
+
+    fn msr_write(&mut self, who: Ident, index: u32, value: u64) -> bool {
+        self.touch(who);
+        let written = self.devices.lapics[who.cpu].msr_write(index, value, who.now);
+        self.settle();
+        written
+    }
+
+    fn acknowledge(&mut self, who: Ident) -> Option<u8> {
+        self.touch(who);
+        let lapic = &mut self.devices.lapics[who.cpu];
+        let vector = match lapic.interrupt()? {
+            Interrupt::Vector(_) => lapic.acknowledge(),
+            Interrupt::ExtInt => {
+                lapic.acknowledge_extint();
+                Some(self.devices.pic.acknowledge())
+            }
+        };
+        self.settle();
+        vector
+    }
+
+    fn cr8(&mut self, who: Ident) -> u8 {
+        self.devices.lapics[who.cpu].cr8()
+    }
+
+    fn set_cr8(&mut self, who: Ident, value: u8) {
+        self.devices.lapics[who.cpu].set_cr8(value);
+    }
+}

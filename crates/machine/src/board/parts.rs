@@ -1,0 +1,89 @@
+//! What a board is made from.
+
+use crate::console;
+use crate::devices::Clock;
+use crate::devices::lapic::{self, Lapic, Lapics};
+use crate::devices::rtc::{self, Rtc};
+use crate::memory::GuestRam;
+use crate::pci::option_rom::OptionRom;
+use crate::pci::{PciBus, PciError};
+use crate::virtio::{Block, Console, Disk, Entropy, VirtioPci};
+use ledger::profile::{Profile, Vendor};
+
+/// Devices beyond those every board has, and what the others start from.
+pub struct Parts {
+    /// Virtio block devices, in order.
+    pub disks: Vec<Disk>,
+    /// Start of the real-time clock, in seconds since 1970.
+    pub rtc_start: u64,
+    /// Seed of the virtio entropy device.
+    pub seed: u64,
+    /// The paravirtual interface is offered: its code is also in an expansion ROM.
+    pub paravirt: bool,
+    /// The console that gets what the user types.
+    pub console: console::Console,
+}
+
+impl Default for Parts {
+    fn default() -> Self {
+        let console = console::Console::default();
+        Self { disks: Vec::new(), rtc_start: rtc::DEFAULT_START, seed: 0, paravirt: false, console }
+    }
+}
+
+/// What the devices of a board are made from.
+pub struct Maker<'a> {
+    /// The board's clock.
+    pub clock: Clock,
+    /// Number of processors.
+    pub cpus: usize,
+    /// Guest memory.
+    pub ram: &'a GuestRam,
+    /// The processors' profile.
+    pub profile: &'a Profile,
+    /// What else the board has.
+    pub parts: Parts,
+}
+
+impl Maker<'_> {
+    /// A local APIC for each processor.
+    pub fn lapics(&self) -> Lapics {
+        let x2apic = self.profile.cpuid().iter().any(|l| l.leaf == 1 && l.ecx & 1 << 21 != 0);
+        let lapic = |index: usize| {
+            Lapic::new(lapic::Config {
+                id: index as u32,
+                bsp: index == 0,
+                x2apic,
+                physical_bits: u32::from(self.profile.physical_bits.value),
+                clock: self.clock,
+                timer_hz: lapic::TIMER_HZ,
+            })
+        };
+        let mut lapics = Lapics((0..self.cpus).map(lapic).collect());
+        lapics.as_firmware_leaves();
+        lapics
+    }
+
+    /// The real-time clock, whose memory describes the machine.
+    pub fn rtc(&self) -> Rtc {
+        let mut rtc = Rtc::new(self.clock, self.parts.rtc_start);
+        rtc.describe_machine(self.ram.low_end(), self.ram.size() - self.ram.low_end(), self.cpus);
+        rtc
+    }
+
+    /// The PCI bus with its devices; the console is number [`super::CONSOLE`].
+    pub fn pci(&mut self) -> Result<PciBus, PciError> {
+        let mut pci = PciBus::new();
+        pci.add(Box::new(VirtioPci::new(Console::default())))?;
+        pci.add(Box::new(VirtioPci::new(Entropy::new(self.parts.seed))))?;
+        for (number, disk) in std::mem::take(&mut self.parts.disks).into_iter().enumerate() {
+            let id = format!("tollgate{number}");
+            pci.add(Box::new(VirtioPci::new(Block::new(Box::new(disk), &id))))?;
+        }
+        if self.parts.paravirt {
+            let rom = hypervisor::paravirt::option_rom(self.profile.vendor == Vendor::Amd);
+            pci.add(Box::new(OptionRom::new(rom)))?;
+        }
+        Ok(pci)
+    }
+}

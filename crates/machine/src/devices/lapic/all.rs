@@ -1,0 +1,60 @@
+//! The local APICs of all processors as a device of the board.
+
+use super::{DEFAULT_BASE, Lapic, SIZE};
+use crate::device::{At, Claim, Context, Device};
+use std::ops::{Deref, DerefMut};
+
+const CLAIMS: &[Claim] = &[Claim::memory("local APIC", DEFAULT_BASE..DEFAULT_BASE + SIZE, 1)];
+
+/// The local APICs, by processor. Each answers its own processor, where that has mapped it: the board asks
+/// [`Lapics::decodes`] before it looks at claims. Their timers follow the processors' clocks, not the board's.
+#[derive(Clone, Debug)]
+pub struct Lapics(pub Vec<Lapic>);
+
+impl Lapics {
+    /// Whether an address of a processor's is in its local APIC.
+    #[inline]
+    pub fn decodes(&self, cpu: usize, address: u64) -> bool {
+        self.0[cpu].mmio_base() == Some(address & !(SIZE - 1))
+    }
+
+    /// Sets up what firmware does: interrupts of the 8259As go to the first processor.
+    pub fn as_firmware_leaves(&mut self) {
+        if let Some(first) = self.0.first_mut() {
+            first.set_virtual_wire();
+        }
+    }
+}
+
+impl Deref for Lapics {
+    type Target = [Lapic];
+
+    fn deref(&self) -> &[Lapic] {
+        &self.0
+    }
+}
+
+impl DerefMut for Lapics {
+    fn deref_mut(&mut self) -> &mut [Lapic] {
+        &mut self.0
+    }
+}
+
+impl Device for Lapics {
+    fn claims(&self) -> &'static [Claim] {
+        CLAIMS
+    }
+
+    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+        self.0[ctx.cpu].mmio_read(at.offset, at.size, ctx.now)
+    }
+
+    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+        self.0[ctx.cpu].mmio_write(at.offset, at.size, value, ctx.now);
+    }
+
+    fn reset(&mut self, _ctx: &mut Context) {
+        self.0.iter_mut().for_each(Lapic::reset);
+        self.as_firmware_leaves();
+    }
+}

@@ -1,0 +1,119 @@
+//! What the transport tells a device: features, queues that start and stop, time and input.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::*;
+use crate::device::Context;
+use crate::pci::Inbox;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Told {
+    Features(u64),
+    Started(u16),
+    Stopped(u16),
+    Reset,
+}
+
+/// Writes the time into a buffer of queue 0 whenever its alarm goes off, and remembers what it was told.
+#[derive(Clone, Default)]
+struct Listener {
+    told: Rc<RefCell<Vec<Told>>>,
+    alarm: Option<u64>,
+    rang: Option<u64>,
+}
+
+impl Device for Listener {
+    fn kind(&self) -> u16 {
+        30
+    }
+    fn class(&self) -> u32 {
+        0xff_0000
+    }
+    fn features(&self) -> u64 {
+        5
+    }
+    fn queues(&self) -> &[u16] {
+        &[8; 2]
+    }
+    fn config(&self) -> &[u8] {
+        &[]
+    }
+    fn negotiated(&mut self, features: u64) {
+        self.told.borrow_mut().push(Told::Features(features));
+    }
+    fn started(&mut self, queue: u16) {
+        self.told.borrow_mut().push(Told::Started(queue));
+    }
+    fn stopped(&mut self, queue: u16) {
+        self.told.borrow_mut().push(Told::Stopped(queue));
+    }
+    fn process(&mut self, _queue: u16, ring: &mut Ring, ctx: &mut Context) -> Result<(), Broken> {
+        if let (Some(_), Some(mut chain)) = (self.rang, ring.pop()?) {
+            self.rang = None;
+            let written = chain.write(&ctx.now.to_le_bytes());
+            ring.push(chain, written as u32)?;
+        }
+        Ok(())
+    }
+    fn has_input(&self, queue: u16) -> bool {
+        queue == 0 && self.rang.is_some()
+    }
+    fn input(&mut self, bytes: &[u8]) {
+        self.alarm = bytes.first().map(|&at| at.into());
+    }
+    fn inbox(&self) -> Inbox {
+        Inbox { open: true, unread: usize::from(self.alarm.is_some()) }
+    }
+    fn next_event(&self) -> Option<u64> {
+        self.alarm
+    }
+    fn advance(&mut self, now: u64) {
+        self.rang = self.alarm.take_if(|at| *at <= now).or(self.rang);
+    }
+    fn reset(&mut self) {
+        self.told.borrow_mut().push(Told::Reset);
+    }
+}
+
+#[test]
+fn a_device_is_told_of_features_and_queues() {
+    use Told::{Features, Reset, Started, Stopped};
+    let listener = Listener::default();
+    let told = || std::mem::take(&mut *listener.told.borrow_mut());
+    let mut driver = Driver::with(listener.clone());
+    driver.start(VERSION_1 | 4);
+    assert_eq!(told(), [Reset, Features(VERSION_1 | 4), Started(0), Started(1)]);
+    // A queue that lies nowhere breaks the device; its queues stop before it says so.
+    driver.write(0x14, 1, 0);
+    assert_eq!(told(), [Stopped(0), Stopped(1), Reset]);
+    driver.write(0x14, 1, 3);
+    driver.write(0x08, 4, 1);
+    driver.write(0x0c, 4, 1);
+    driver.write(0x14, 1, 0xf);
+    driver.set_up(1, rings(1));
+    assert_eq!(told(), [Features(VERSION_1), Started(1)]);
+    driver.write(0x16, 2, 0);
+    driver.write(0x20, 8, 0xffff_ffff_0000);
+    driver.write(0x1c, 2, 1);
+    assert_eq!((driver.status(), told()), (0x4f, vec![Stopped(1)]));
+    driver.start(4);
+    assert_eq!(told(), [Reset], "features without version 1 are not accepted, and nothing starts");
+}
+
+#[test]
+fn a_device_acts_at_its_time() {
+    let mut driver = Driver::with(Listener::default());
+    driver.start(VERSION_1);
+    driver.enable_msix();
+    driver.offer(0, 0, &[(BUFFERS, 8, WRITE)]);
+    let next = |driver: &Driver| crate::device::Device::next_event(&driver.bus.bus);
+    assert_eq!(next(&driver), None);
+    driver.input(&[100]);
+    assert_eq!((next(&driver), driver.bus.bus.inbox(1).unread), (Some(100), 1));
+    driver.bus.advance(99);
+    assert_eq!((driver.used(0).0, next(&driver)), (0, Some(100)));
+    driver.bus.advance(101);
+    assert_eq!((driver.used(0), next(&driver), driver.messages()), ((1, 0, 8), None, vec![0x41]));
+    assert_eq!(u64::from_le_bytes(driver.bytes(BUFFERS)), 101);
+}

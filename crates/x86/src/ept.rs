@@ -1,0 +1,40 @@
+//! Extended page tables: their pointer (SDM vol. 3, table 24-8) and entries (28.3.2).
+
+/// Memory type of the tables, in the EPT pointer.
+pub const EPTP_TYPE: u64 = 7;
+/// Levels of tables less one, in the EPT pointer.
+pub const EPTP_LENGTH: u64 = 7 << EPTP_LENGTH_SHIFT;
+/// Where [`EPTP_LENGTH`] is.
+pub const EPTP_LENGTH_SHIFT: u32 = 3;
+/// [`EPTP_LENGTH`] of four levels.
+pub const EPTP_FOUR_LEVELS: u64 = 3 << EPTP_LENGTH_SHIFT;
+/// Accessed and dirty flags are enabled.
+pub const EPTP_ACCESSED_DIRTY: u64 = 1 << 6;
+/// Bits of the EPT pointer that must be clear.
+pub const EPTP_RESERVED: u64 = 0xf80;
+
+/// Reads are allowed.
+pub const READ: u64 = 1;
+/// Writes are allowed.
+pub const WRITE: u64 = 2;
+/// Instruction fetches are allowed.
+pub const EXECUTE: u64 = 4;
+/// All that may be allowed; none of it: the entry is not present.
+pub const RIGHTS: u64 = READ | WRITE | EXECUTE;
+/// Where a leaf entry has its memory type.
+pub const TYPE_SHIFT: u32 = 3;
+/// The entry maps a page although it is not in a last-level table.
+pub const LARGE: u64 = 1 << 7;
+/// It was used.
+pub const ACCESSED: u64 = 1 << 8;
+/// The page was written.
+pub const DIRTY: u64 = 1 << 9;
+/// Bits 51:12: the address of a table or page.
+pub const ADDRESS: u64 = crate::page::ADDRESS;
+/// Guest-physical address bits that four levels translate.
+pub const ADDRESS_BITS: u32 = 48;
+
+/// Memory type uncacheable (SDM vol. 3, 11.3).
+pub const UNCACHEABLE: u64 = 0;
+/// Memory type write-back (SDM vol. 3, 11.3).
+pub const WRITE_BACK: u64 = 6;

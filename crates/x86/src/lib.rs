@@ -1,0 +1,66 @@
+//! The constants of the manuals, each once, under the name that the manuals give it.
+//!
+//! Nothing here does anything: this crate says what a bit or a number is called, and the crates above it say what follows. Each
+//! module names the part of the manuals that it is from. SDM is the Intel 64 and IA-32 Architectures Software Developer's Manual,
+//! APM the AMD64 Architecture Programmer's Manual. Chapters of volume 3 are counted as in the editions in which the virtual-machine
+//! control data structures are chapter 24; later editions have inserted chapters before it.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+/// Constants with the names that people read, and the table of both, in ascending order.
+macro_rules! named {
+    ($kind:ty; $($(#[$note:meta])* $constant:ident = $number:literal, $name:literal;)*) => {
+        $($(#[$note])* #[doc = concat!("`", $name, "`.")] pub const $constant: $kind = $number;)*
+
+        /// Numbers and names, in ascending order.
+        pub const NAMES: &[($kind, &str)] = &[$(($number, $name)),*];
+
+        /// The name that belongs to a number.
+        pub fn name(number: $kind) -> Option<&'static str> {
+            NAMES.binary_search_by_key(&number, |entry| entry.0).ok().map(|at| NAMES[at].1)
+        }
+
+        /// The number that has a name.
+        pub fn number(name: &str) -> Option<$kind> {
+            NAMES.iter().find(|entry| entry.1 == name).map(|entry| entry.0)
+        }
+    };
+}
+
+pub mod control;
+pub mod debug;
+pub mod descriptor;
+pub mod ept;
+pub mod flags;
+pub mod msr;
+pub mod page;
+pub mod reg;
+pub mod rights;
+pub mod seg;
+pub mod vector;
+pub mod vmx;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn tables_of_names_are_sorted_for_the_search() {
+        assert!(crate::msr::NAMES.is_sorted_by(|a, b| a.0 < b.0));
+        assert!(crate::vector::NAMES.is_sorted_by(|a, b| a.0 < b.0));
+        assert!(crate::vmx::reason::NAMES.is_sorted_by(|a, b| a.0 < b.0));
+        assert!(crate::vmx::vmcs::NAMES.is_sorted_by(|a, b| a.0 < b.0));
+    }
+
+    #[test]
+    fn names_are_unique_and_found_again() {
+        fn check<T: Copy + PartialEq + core::fmt::Debug>(names: &[(T, &str)], number: fn(&str) -> Option<T>) {
+            for (value, name) in names {
+                assert_eq!(number(name), Some(*value), "{name}");
+            }
+        }
+        check(crate::msr::NAMES, crate::msr::number);
+        check(crate::vector::NAMES, crate::vector::number);
+        check(crate::vmx::reason::NAMES, crate::vmx::reason::number);
+        check(crate::vmx::vmcs::NAMES, crate::vmx::vmcs::number);
+    }
+}

@@ -1,0 +1,61 @@
+//! Exit qualifications (SDM vol. 3, 27.2.1).
+
+/// Control-register accesses (table 27-3), and MOV DR (table 27-4) as far as they agree.
+pub mod control_register {
+    /// The number of the register.
+    pub const NUMBER: u64 = 0xf;
+    /// The type of access: one of the three below; otherwise MOV to the register.
+    pub const TYPE: u64 = 3 << 4;
+    /// MOV from the register.
+    pub const FROM: u64 = 1 << 4;
+    /// CLTS.
+    pub const CLTS: u64 = 2 << 4;
+    /// LMSW.
+    pub const LMSW: u64 = 3 << 4;
+    /// The operand of LMSW is memory.
+    pub const LMSW_MEMORY: u64 = 1 << 6;
+    /// Where the general register is.
+    pub const REGISTER_SHIFT: u32 = 8;
+    /// The general register, after a shift by [`REGISTER_SHIFT`].
+    pub const REGISTER: u64 = 0xf;
+    /// Where the operand of LMSW is.
+    pub const SOURCE_SHIFT: u32 = 16;
+}
+
+/// I/O instructions (table 27-5).
+pub mod io {
+    /// Size of the access less one.
+    pub const SIZE: u64 = 7;
+    /// Input.
+    pub const IN: u64 = 1 << 3;
+    /// INS or OUTS.
+    pub const STRING: u64 = 1 << 4;
+    /// With a REP prefix.
+    pub const REP: u64 = 1 << 5;
+    /// The port is an immediate.
+    pub const IMMEDIATE: u64 = 1 << 6;
+    /// Where the port is.
+    pub const PORT_SHIFT: u32 = 16;
+}
+
+/// EPT violations (table 27-7). Bits 2:0 are the access, as [`crate::ept::RIGHTS`] has them.
+pub mod ept {
+    /// Where the rights are that the translation gives.
+    pub const RIGHTS_SHIFT: u32 = 3;
+    /// The guest-linear address is valid.
+    pub const LINEAR_VALID: u64 = 1 << 7;
+    /// The access was to what the linear address translates to; otherwise to a table.
+    pub const FINAL: u64 = 1 << 8;
+    /// IRET had unblocked NMIs.
+    pub const NMI_UNBLOCKED: u64 = 1 << 12;
+}
+
+/// Task switches (table 27-2).
+pub mod task_switch {
+    /// Where the source of the switch is.
+    pub const SOURCE_SHIFT: u32 = 30;
+    /// The source, after a shift by [`SOURCE_SHIFT`].
+    pub const SOURCE: u64 = 3;
+    /// The source is a task gate in the IDT.
+    pub const GATE: u64 = 3;
+}
