@@ -8,7 +8,7 @@ mod same;
 
 use crate::decode;
 use ::hypervisor::config::{Cr0Wp, MmuMode};
-use ::hypervisor::{Config, Failure, Hypervisor, Vcpu};
+use ::hypervisor::{Failure, Hypervisor, Vcpu, VmConfig};
 use ::ledger::profile::Profile;
 use ::ledger::{Costs, Family, Header, Kind, Ledger, Recorder, Symbols, TICKS_PER_CYCLE};
 use arbitrary::{Result, Unstructured};
@@ -17,8 +17,8 @@ use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
 use cpu::{BlockCache, Cpu, Exit, Ram};
 use guest::{Mode, POOL, RAM};
-use hypervisor::mmu::Mmu;
 use hypervisor::config::Switches;
+use hypervisor::mmu::Mmu;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -129,7 +129,7 @@ fn processor<T>(number: usize, then: impl FnOnce(&Processor) -> T) -> T {
 struct Scenario {
     processor: usize,
     priced: bool,
-    config: Config,
+    config: VmConfig,
     mode: Mode,
     user: bool,
     /// Interrupts and NMIs, a bit for each slice.

@@ -131,7 +131,7 @@ pub enum ConfigError {
     #[error("--unrestricted-guest on needs two-dimensional paging: use --mmu tdp or --mmu legacy-tdp")]
     UnrestrictedNeedsTdp,
     /// Fewer MMU pages than one guest can run with.
-    #[error("--mmu-pages {0} is too few: at least {min} are needed", min = Config::MIN_MMU_PAGES)]
+    #[error("--mmu-pages {0} is too few: at least {min} are needed", min = VmConfig::MIN_MMU_PAGES)]
     TooFewPages(u32),
     /// The processor lacks what a switch needs.
     #[error("{switch} needs a processor with {feature}, and {processor} has none{instead}")]
@@ -149,7 +149,7 @@ pub enum ConfigError {
 
 impl Switches {
     /// The configuration on the processor of a profile.
-    pub fn resolve(&self, profile: &Profile) -> Result<Config, ConfigError> {
+    pub fn resolve(&self, profile: &Profile) -> Result<VmConfig, ConfigError> {
         let processor = profile.virtualization.value;
         let lacks = |switch: String, feature, instead| {
             Err(ConfigError::Processor { switch, feature, processor: profile.name.clone(), instead })
@@ -164,18 +164,18 @@ impl Switches {
         if self.unrestricted_guest == Some(true) && !processor.unrestricted_guest {
             return lacks("--unrestricted-guest on".to_owned(), "unrestricted guest mode", "");
         }
-        let config = self.over(Config {
+        let config = self.over(VmConfig {
             mmu,
             vpid: processor.vpid,
             unrestricted_guest: processor.unrestricted_guest && mmu.is_tdp(),
-            ..Config::default()
+            ..VmConfig::default()
         });
         config.validate()?;
         Ok(config)
     }
 }
 
-impl Config {
+impl VmConfig {
     /// The fewest MMU pages a machine gets.
     pub const MIN_MMU_PAGES: u32 = 64;
 
@@ -194,7 +194,7 @@ impl Config {
     }
 
     /// The limit of MMU pages of a machine with this many guest pages: what is configured, or 20 per thousand, at least
-    /// [`Config::MIN_MMU_PAGES`].
+    /// [`VmConfig::MIN_MMU_PAGES`].
     pub fn mmu_pages_for(&self, guest_pages: u64) -> u32 {
         let proportional = u32::try_from(guest_pages.saturating_mul(20) / 1000).unwrap_or(u32::MAX);
         self.mmu_pages.unwrap_or(proportional).max(Self::MIN_MMU_PAGES)
@@ -219,7 +219,7 @@ mod tests {
                 assert_eq!(switches.set(switch, value), Some(()), "{} {value}", switch.name);
                 let given: Vec<_> = switches.given().map(|(switch, value)| (switch.name, value)).collect();
                 assert_eq!(given, [(switch.name, (*value).to_owned())]);
-                let described = switches.over(Config::default()).describe().find(|(name, _)| *name == switch.name);
+                let described = switches.over(VmConfig::default()).describe().find(|(name, _)| *name == switch.name);
                 assert_eq!(described.map(|(_, shown)| shown).as_deref(), Some(*value));
                 assert_eq!(Switches::default().or(&switches), switches);
             }
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn help_names_the_default() {
-        for (switch, (_, value)) in Switches::ALL.iter().zip(Config::default().describe()) {
+        for (switch, (_, value)) in Switches::ALL.iter().zip(VmConfig::default().describe()) {
             if switch.help.contains("[default: ") {
                 assert!(switch.help.ends_with(&format!(" [default: {value}]")), "{}", switch.name);
             }
@@ -239,17 +239,21 @@ mod tests {
 
     #[test]
     fn a_shadow_mmu_owns_cr0_wp() {
-        let config =
-            Config { mmu: MmuMode::Shadow, cr0_wp: Cr0Wp::GuestOwned, unrestricted_guest: false, ..Config::default() };
+        let config = VmConfig {
+            mmu: MmuMode::Shadow,
+            cr0_wp: Cr0Wp::GuestOwned,
+            unrestricted_guest: false,
+            ..VmConfig::default()
+        };
         assert_eq!(config.validate(), Err(ConfigError::GuestOwnedNeedsTdp));
-        assert_eq!(Config { cr0_wp: Cr0Wp::InPlace, ..config }.validate(), Ok(()));
+        assert_eq!(VmConfig { cr0_wp: Cr0Wp::InPlace, ..config }.validate(), Ok(()));
     }
 
     #[test]
     fn the_limit_of_pages_follows_memory() {
-        let config = Config::default();
+        let config = VmConfig::default();
         assert_eq!(config.mmu_pages_for(131_072), 2621);
         assert_eq!(config.mmu_pages_for(100), 64);
-        assert_eq!(Config { mmu_pages: Some(256), ..config }.mmu_pages_for(131_072), 256);
+        assert_eq!(VmConfig { mmu_pages: Some(256), ..config }.mmu_pages_for(131_072), 256);
     }
 }

@@ -20,7 +20,7 @@ pub mod switches;
 pub mod vcpu;
 pub mod vm;
 
-pub use config::Config;
+pub use config::VmConfig;
 pub use failure::Failure;
 pub use vcpu::Vcpu;
 pub use vm::{Hypervisor, SetupError};

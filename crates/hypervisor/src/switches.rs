@@ -1,7 +1,7 @@
 //! What a switch of a virtual machine is. Each is defined once, in `config.rs`; the command line, the laboratory and ledgers take its
 //! name, its values, its help and its default from there.
 
-use crate::config::{Config, Switches};
+use crate::config::{Switches, VmConfig};
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -30,7 +30,7 @@ pub struct Switch {
     pub(crate) set: fn(&mut Switches, &str) -> Option<()>,
     pub(crate) given: fn(&Switches) -> Option<String>,
     pub(crate) inherit: fn(&mut Switches, &Switches),
-    pub(crate) value: fn(&Config) -> String,
+    pub(crate) value: fn(&VmConfig) -> String,
 }
 
 impl Switch {
@@ -58,14 +58,14 @@ impl Switches {
     }
 }
 
-impl Config {
+impl VmConfig {
     /// Every switch by name, and what it is set to.
     pub fn describe(&self) -> impl Iterator<Item = (&'static str, String)> {
         Switches::ALL.iter().map(|switch| (switch.name, (switch.value)(self)))
     }
 }
 
-/// What a field of [`Config`] may be.
+/// What a field of [`VmConfig`] may be.
 pub trait Setting: Sized {
     /// What a user gives for it.
     type Given: Copy + Into<Self>;
@@ -129,16 +129,16 @@ impl<T: Word> Setting for T {
     }
 }
 
-/// Defines the switches: [`Config`], which has a value for each, and [`Switches`], which has those that a user gave.
+/// Defines the switches: [`VmConfig`], which has a value for each, and [`Switches`], which has those that a user gave.
 macro_rules! switches {
     ($($(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr, $name:literal, $takes:expr, $help:literal;)+) => {
         /// All switches of a virtual machine.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub struct Config {
+        pub struct VmConfig {
             $($(#[doc = $doc])+ pub $field: $type,)+
         }
 
-        impl Default for Config {
+        impl Default for VmConfig {
             fn default() -> Self {
                 Self { $($field: $default,)+ }
             }
@@ -166,8 +166,8 @@ macro_rules! switches {
             },)+];
 
             /// A configuration with these, and with what `defaults` has where nothing is set.
-            fn over(&self, defaults: Config) -> Config {
-                Config { $($field: self.$field.map_or(defaults.$field, Into::into),)+ }
+            fn over(&self, defaults: VmConfig) -> VmConfig {
+                VmConfig { $($field: self.$field.map_or(defaults.$field, Into::into),)+ }
             }
         }
     };

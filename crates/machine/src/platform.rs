@@ -11,7 +11,7 @@ pub enum Platform {
     /// A software emulator on a host with the processor of the profile: the same execution, at the emulator's prices.
     Emulated,
     /// A hypervisor on the processor of the profile.
-    Hvm(hypervisor::Config),
+    Hvm(hypervisor::VmConfig),
 }
 
 impl Platform {
