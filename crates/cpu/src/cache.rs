@@ -5,13 +5,15 @@
 //! such a block also holds the second page's address, which is checked on each entry.
 
 use crate::counters::{Counters, MOST_BLOCKS, MOST_NUMBERS};
-use crate::decode::MAX_LENGTH;
+use crate::decode::{MAX_LENGTH, mode, operation};
+use crate::decoded::{SavedBlock, SavedBlocks};
 use crate::op::Op;
 use crate::probe::Probes;
 use crate::ram::{Ram, lines};
 use crate::tier::Tier;
 use crate::translate::Translations;
 use crate::translate::trace::DRAIN;
+use iced_x86::Instruction;
 use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -439,6 +441,48 @@ impl BlockCache {
             self.pages.remove(&page);
         }
         ram.set_code(page, kept);
+    }
+
+    /// Which blocks there are.
+    pub fn save(&self, ram: &Ram) -> SavedBlocks {
+        let alive = self.blocks.iter().filter(|block| block.physical != DEAD);
+        let saved = |block: &Block| SavedBlock {
+            physical: block.physical,
+            rip: block.rip,
+            second: block.second,
+            mode: block.mode,
+            probe: block.probe,
+            count: block.count,
+        };
+        let blocks: Vec<SavedBlock> = alive.map(saved).collect();
+        let operations: u32 = blocks.iter().map(|block| block.count).sum();
+        let dead = (self.blocks.len() - blocks.len(), self.ops.len() as u32 - operations);
+        SavedBlocks { dead: (dead.0 as u32, dead.1), blocks, marks: ram.marks() }
+    }
+
+    /// Whether so many blocks and operations fit in.
+    pub(crate) fn has_room(blocks: u64, operations: u64) -> bool {
+        blocks <= MOST_BLOCKS as u64 && operations <= MAX_OPS as u64
+    }
+
+    /// Takes the room of blocks that are no longer valid, so many with so many operations, in a cache that is empty.
+    pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32)) {
+        self.ops = vec![operation(&Instruction::default(), mode::BITS64).0; operations as usize];
+        let dead = |number| Block {
+            physical: DEAD,
+            rip: 0,
+            second: 0,
+            cost: 0,
+            // All operations are the first one's.
+            first: if number == 0 { 0 } else { operations },
+            count: if number == 0 { operations } else { 0 },
+            shape: ShapeId(0),
+            links: [NONE; 2],
+            mode: 0,
+            probe: false,
+            len: 1,
+        };
+        self.blocks = (0..blocks).map(dead).collect();
     }
 
     /// Puts a probe at an address: see [`crate::probe`].

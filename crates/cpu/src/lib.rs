@@ -11,6 +11,7 @@ pub mod capability;
 pub mod charged;
 pub mod counters;
 pub mod decode;
+pub mod decoded;
 pub mod engine;
 pub mod exec;
 pub mod f80;
