@@ -5,10 +5,10 @@ use crate::board::{Board, Ending, Parts};
 use crate::console::{Console, PanicWatch};
 use crate::error::MachineError;
 use crate::firmware::{self, Firmware, Processor};
+use crate::hypervisor_memory::HypervisorMemory;
 use crate::loader::{self, Module, Options};
 use crate::memory::GuestRam;
 use crate::platform::Platform;
-use crate::tables::Tables;
 use crate::vcpus::{Pause, Vcpus};
 use crate::view::processor_ram;
 use cpu::{Cpu, Model, Tier};
@@ -266,19 +266,19 @@ impl Machine {
     }
 
     /// The pages for a hypervisor's tables. A machine that could do with more than there can be has a limit.
-    fn tables(config: &mut Config) -> Result<Option<Tables>, MachineError> {
+    fn tables(config: &mut Config) -> Result<Option<HypervisorMemory>, MachineError> {
         let Platform::Hvm(switches) = &mut config.platform else { return Ok(None) };
         let needed = |switches: &_| Mmu::pool_pages(switches, config.memory >> 12, config.cpus as u32);
         let mut pages = needed(switches);
-        if pages > Tables::MOST_PAGES {
+        if pages > HypervisorMemory::MOST_PAGES {
             if let Some(pages) = switches.mmu_pages {
                 return Err(MachineError::TablePages(pages));
             }
             // One page for each processor, and one for all, are beside the limit.
-            switches.mmu_pages = Some(Tables::MOST_PAGES - MAX_CPUS as u32 - 1);
+            switches.mmu_pages = Some(HypervisorMemory::MOST_PAGES - MAX_CPUS as u32 - 1);
             pages = needed(switches);
         }
-        Ok(Some(Tables::new(pages)?))
+        Ok(Some(HypervisorMemory::new(pages)?))
     }
 
     /// Runs until the guest ends the machine, or the host stops it.
@@ -306,7 +306,7 @@ impl Machine {
             self.taken = self.vcpus.cache.taken();
             // What is left to do needs memory of its own.
             self.vcpus.cache.release(&first.cpu.wiring.ram, &mut self.recorder.borrow_mut());
-            self.recorder.borrow_mut().settle();
+            self.recorder.borrow_mut().finish();
         }
     }
 

@@ -8,7 +8,7 @@ mod kernel;
 mod regions;
 
 use crate::devices::marker::{Command, Mark};
-use crate::linux::View;
+use crate::kernel_symbols::View;
 use crate::memory::GuestRam;
 use cpu::charged::{Charged, Nesting};
 use cpu::probe::Hit;
