@@ -30,6 +30,7 @@ pub mod op;
 pub mod paging;
 #[cfg(test)]
 mod paging_tests;
+pub mod permission;
 #[allow(unsafe_code, reason = "its return stack is a ring that translated code follows")]
 pub mod predict;
 pub mod probe;

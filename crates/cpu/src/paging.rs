@@ -382,14 +382,18 @@ pub fn walk<L: Layout, T: ReadEntry, V: Visit>(
         if !layout.is_present(entry) {
             return Err(Stop::Absent);
         }
-        let page = layout.is_page(entry, shift);
-        if layout.is_reserved(entry, shift, page) {
+        // Both cases are written out: so compiled, neither computes what is reserved in the other.
+        if layout.is_page(entry, shift) {
+            if layout.is_reserved(entry, shift, true) {
+                return Err(Stop::Reserved);
+            }
+            visitor.visit::<L>(at, entry);
+            return Ok(Leaf { entry, shift });
+        }
+        if layout.is_reserved(entry, shift, false) {
             return Err(Stop::Reserved);
         }
         visitor.visit::<L>(at, entry);
-        if page {
-            return Ok(Leaf { entry, shift });
-        }
         table = layout.table(entry);
         shift -= index_bits::<L>();
     }

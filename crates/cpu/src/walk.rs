@@ -2,6 +2,7 @@
 
 use crate::fault::{Exec, Fault};
 use crate::paging::{self, Layout, PagingRegisters, Path, ReadEntry, Root, Stop, Tables, UpdateEntry};
+use crate::permission::{PageRights, Rules};
 use crate::state::Cpu;
 use crate::tlb::{Entry, perm};
 use crate::vmx::{GuestView, Placed, Purpose};
@@ -32,6 +33,19 @@ pub enum Privilege {
     Implicit,
 }
 
+impl Access {
+    /// The access as the error code of a page fault has it.
+    #[inline(always)]
+    fn code(self, privilege: Privilege) -> u32 {
+        let user = if privilege == Privilege::User { code::USER } else { 0 };
+        user | match self {
+            Self::Read => 0,
+            Self::Write => code::WRITE,
+            Self::Fetch => code::FETCH,
+        }
+    }
+}
+
 /// What a successful walk found.
 #[derive(Clone, Copy, Debug)]
 pub struct Walked {
@@ -54,20 +68,12 @@ impl Cpu {
         if self.arch.cpl == 3 { Privilege::User } else { Privilege::Supervisor }
     }
 
-    fn fault_code(&self, access: Access, privilege: Privilege, bits: u32) -> u32 {
-        let mut code = bits;
-        if access == Access::Write {
-            code |= code::WRITE;
-        }
-        if privilege == Privilege::User {
-            code |= code::USER;
-        }
-        let fetch_shown =
-            self.arch.cr4 & CR4_SMEP != 0 || (self.arch.cr4 & CR4_PAE != 0 && self.arch.msr.efer & EFER_NXE != 0);
-        if access == Access::Fetch && fetch_shown {
-            code |= code::FETCH;
-        }
-        code
+    /// The rules for an access on somebody's behalf.
+    #[inline(always)]
+    fn rules(&self, privilege: Privilege) -> Rules {
+        let arch = &self.arch;
+        let lifted = privilege == Privilege::Supervisor && arch.flags & flags::AC != 0;
+        Rules::new(arch.cr0, arch.cr4, arch.msr.efer, arch.pkru, arch.msr.pkrs as u32, lifted)
     }
 
     /// Whether a translation allows an access at first sight: by its flags alone, as most do. If not, [`Self::permitted`] knows.
@@ -104,45 +110,13 @@ impl Cpu {
         if entry.perms & ept != 0 {
             return Err(code::PRESENT);
         }
-        let user_page = entry.perms & perm::USER != 0;
-        let writable = entry.perms & perm::WRITE != 0;
-        let write_protect = self.arch.cr0 & CR0_WP != 0;
-        let key_denied = access != Access::Fetch && self.key_denies(entry, access, privilege);
-        // A protection key that denies shows in the code even where something else denies too.
-        let denied = Err(code::PRESENT | if key_denied { code::KEY } else { 0 });
-        match (access, privilege) {
-            (_, Privilege::User) if !user_page => return denied,
-            (Access::Fetch, _) if entry.perms & perm::NO_EXECUTE != 0 => return denied,
-            (Access::Fetch, Privilege::User) => return Ok(()),
-            (Access::Fetch, _) => {
-                return if user_page && self.arch.cr4 & CR4_SMEP != 0 { denied } else { Ok(()) };
-            }
-            (_, Privilege::Supervisor)
-                if user_page && self.arch.cr4 & CR4_SMAP != 0 && self.arch.flags & flags::AC == 0 =>
-            {
-                return denied;
-            }
-            (_, Privilege::Implicit) if user_page && self.arch.cr4 & CR4_SMAP != 0 => return denied,
-            (Access::Write, Privilege::User) if !writable => return denied,
-            (Access::Write, _) if !writable && write_protect => return denied,
-            _ => {}
-        }
-        if key_denied { denied } else { Ok(()) }
-    }
-
-    /// Whether the protection key of a page forbids a data access.
-    fn key_denies(&self, entry: &Entry, access: Access, privilege: Privilege) -> bool {
-        let user_page = entry.perms & perm::USER != 0;
-        let keys = match user_page {
-            true if self.arch.cr4 & CR4_PKE != 0 => self.arch.pkru,
-            false if self.arch.cr4 & CR4_PKS != 0 && privilege != Privilege::User => self.arch.msr.pkrs as u32,
-            _ => return false,
+        let page = PageRights {
+            writable: entry.perms & perm::WRITE != 0,
+            user: entry.perms & perm::USER != 0,
+            executable: entry.perms & perm::NO_EXECUTE == 0,
+            key: entry.key,
         };
-        let rights = keys >> (u32::from(entry.key) * 2);
-        let write_protect = self.arch.cr0 & CR0_WP != 0;
-        let write_denied =
-            rights & 2 != 0 && access == Access::Write && (privilege == Privilege::User || write_protect);
-        self.long_mode() && (rights & 1 != 0 || write_denied)
+        self.rules(privilege).denial(page, access.code(privilege)).map_or(Ok(()), Err)
     }
 
     /// Where an entry of the tables is that are being walked: through EPT in non-root mode, by the map of its memory where a
@@ -235,7 +209,7 @@ impl Cpu {
     /// #PF of a walk, with the error-code bits beyond W, U and I.
     #[cold]
     fn walk_fault(&mut self, linear: u64, access: Access, privilege: Privilege, bits: u32) -> Fault {
-        let code = self.fault_code(access, privilege, bits);
+        let code = self.rules(privilege).error_code(access.code(privilege), bits);
         self.page_fault(linear, code)
     }
 

@@ -6,9 +6,9 @@ use super::{Guest, Mmu};
 use cpu::paging::{
     self, Entry, Layout, Layout32, Layout64, PagingRegisters, Path, ReadEntry, Root, Stop, Tables, UpdateEntry,
 };
+use cpu::permission::{PageRights, Rules};
 use ledger::Operation;
 use std::convert::Infallible;
-use x86::control::*;
 use x86::flags;
 use x86::page::*;
 
@@ -58,40 +58,12 @@ fn access_of<L: Layout>(common: u64) -> u8 {
     bit(L::FORBIDS, EXEC) | bit(RW, WRITE) | bit(US, USER)
 }
 
-/// Whether `access` of a page's entries forbids what is wanted; if so, the error-code bits beyond W, U and I.
-fn denied(guest: &Guest, paging: &Paging, access: u8, leaf: u64, want: u32) -> Option<u32> {
-    let user_page = access & USER != 0;
-    let user = want & code::USER != 0;
-    let write = want & code::WRITE != 0;
-    let fetch = want & code::FETCH != 0;
-    let key_denied = !fetch && key_denies(guest, paging, user_page, leaf, write, user);
-    let no = match (user, fetch) {
-        (true, _) if !user_page => true,
-        (_, true) if access & EXEC == 0 => true,
-        (true, true) => false,
-        (false, true) => user_page && paging.smep,
-        (false, false) if user_page && paging.smap && guest.smap_applies() => true,
-        _ => write && access & WRITE == 0 && (user || paging.wp),
-    };
-    (no || key_denied).then_some(code::PRESENT | if key_denied { code::KEY } else { 0 })
-}
-
-/// Whether the protection key of a page forbids a data access.
-fn key_denies(guest: &Guest, paging: &Paging, user_page: bool, leaf: u64, write: bool, user: bool) -> bool {
-    let keys = match user_page {
-        true if paging.pke => guest.pkru,
-        false if guest.cr4 & CR4_PKS != 0 && !user => guest.pkrs,
-        _ => return false,
-    };
-    let rights = keys >> (((leaf >> KEY_SHIFT) & KEY_MASK) * 2);
-    paging.long && (rights & 1 != 0 || (rights & 2 != 0 && write && (user || paging.wp)))
-}
-
 impl Guest {
-    /// Whether supervisor accesses to user pages fault under SMAP. Implicit accesses are told from explicit ones by the
-    /// privilege level only; see [`Mmu::fault`] for the rest.
-    fn smap_applies(&self) -> bool {
-        self.cpl == 3 || self.rflags & flags::AC == 0
+    /// The rules for an access of the guest. Implicit accesses are told from explicit ones by the privilege level only; see
+    /// [`Mmu::fault`] for the rest.
+    pub(super) fn rules(&self) -> Rules {
+        let lifted = self.cpl != 3 && self.rflags & flags::AC != 0;
+        Rules::new(self.cr0, self.cr4, self.efer, self.pkru, self.pkrs, lifted)
     }
 }
 
@@ -140,12 +112,7 @@ impl Mmu {
             Some(Tables::Bits32(layout, root)) => self.walk_by(&layout, root, guest, linear, want),
             None => Err(0),
         };
-        outcome.map_err(|bits| {
-            let paging = Paging::of(guest);
-            let fetch_shown = paging.smep || (paging.pae && paging.nxe);
-            let shown = if fetch_shown { want } else { want & !code::FETCH };
-            PageFault { linear, code: shown | bits }
-        })
+        outcome.map_err(|bits| PageFault { linear, code: guest.rules().error_code(want, bits) })
     }
 
     /// [`Self::walk_guest`] in one layout. The error is the bits of the error code beyond W, U and I.
@@ -166,7 +133,13 @@ impl Mmu {
             Err(Stop::Unreachable(never)) => match never {},
         };
         let access = access_of::<L>(path.common());
-        if let Some(bits) = denied(guest, &Paging::of(guest), access, leaf.entry, want) {
+        let page = PageRights {
+            writable: access & WRITE != 0,
+            user: access & USER != 0,
+            executable: access & EXEC != 0,
+            key: (leaf.entry >> KEY_SHIFT & KEY_MASK) as u8,
+        };
+        if let Some(bits) = guest.rules().denial(page, want) {
             return Err(bits);
         }
         let Ok(()) = path.mark::<L, _>(&mut tables, want & code::WRITE != 0);
