@@ -2,6 +2,8 @@
 //! paravirtual interfaces. Everything its software would do on a real host is charged at the profile's price, operation by
 //! operation; nothing here knows a cost.
 
+#![forbid(unsafe_code)]
+
 pub mod config;
 mod controls;
 pub mod cpuid;

@@ -7,6 +7,7 @@
 //! The layout of the file is in `file.rs`, that of memory in `pages.rs`.
 
 pub(crate) mod file;
+#[allow(unsafe_code, reason = "pages are copied by host pointers")]
 mod pages;
 #[cfg(test)]
 mod tests;
