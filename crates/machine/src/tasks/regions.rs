@@ -3,13 +3,15 @@
 //! A region is of a task and the tasks that descend from it, or of everything that the machine does. Where several that apply to a task are open,
 //! the one that began last is charged.
 
+use crate::state::{StateError, require};
 use ledger::{Recorder, RegionId, Ticks};
+use serde::{Deserialize, Serialize};
 
 /// The most regions that are open at a time.
 const MOST_OPEN: usize = 64;
 
 /// A region that is open.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Open {
     region: RegionId,
     /// The thread that it began with, `None` for everything.
@@ -18,7 +20,7 @@ struct Open {
 }
 
 /// The open regions, the one that began last at the end.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Regions {
     open: Vec<Open>,
     /// Since when no region has been open.
@@ -26,6 +28,12 @@ pub struct Regions {
 }
 
 impl Regions {
+    /// Whether a state that was saved can be, with the regions of this recorder.
+    pub fn check(&self, recorder: &Recorder) -> Result<(), StateError> {
+        let known = |open: &Open| usize::from(open.region.0) < recorder.regions().len();
+        require(self.open.len() <= MOST_OPEN && self.open.iter().all(known), "regions that nobody has recorded")
+    }
+
     /// A region begins, at time `now`.
     pub fn begin(&mut self, recorder: &mut Recorder, name: &str, root: Option<u32>, now: Ticks) {
         if self.open.len() == MOST_OPEN {
