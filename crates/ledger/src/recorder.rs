@@ -349,7 +349,7 @@ impl Recorder {
     }
 
     /// Ends the recording: what is told apart is now decided. Every reader of a recorder needs that first.
-    pub fn settle(&mut self) {
+    pub fn finish(&mut self) {
         while self.coarseness.folds_dense() && !self.folds_enough() {
             let Some(next) = self.coarseness.next() else { return };
             self.coarseness = next;

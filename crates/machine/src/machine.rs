@@ -5,10 +5,10 @@ use crate::board::{Board, Ending, Parts};
 use crate::console::{Console, PanicWatch};
 use crate::error::MachineError;
 use crate::firmware::{self, Firmware, Processor};
+use crate::hypervisor_memory::HypervisorMemory;
 use crate::loader::{self, Module, Options};
 use crate::memory::GuestRam;
 use crate::platform::Platform;
-use crate::tables::Tables;
 use crate::vcpus::{Pause, Vcpus};
 use cpu::ram::Region;
 use cpu::{Cpu, Model, Ram, Tier};
@@ -182,7 +182,7 @@ fn model(profile: &Profile, clock: ClockSource, platform: &Platform) -> Model {
 }
 
 /// The processor's view of guest memory.
-pub(crate) fn processor_ram(ram: &GuestRam, tables: Option<&Tables>) -> Ram {
+pub(crate) fn processor_ram(ram: &GuestRam, tables: Option<&HypervisorMemory>) -> Ram {
     let region = |r: crate::memory::HostRange| Region {
         start: r.start,
         len: r.len,
@@ -190,7 +190,7 @@ pub(crate) fn processor_ram(ram: &GuestRam, tables: Option<&Tables>) -> Ram {
         read_only: false,
         hidden: false,
     };
-    let regions = ram.host_ranges().into_iter().map(region).chain(tables.map(Tables::region)).collect();
+    let regions = ram.host_ranges().into_iter().map(region).chain(tables.map(HypervisorMemory::region)).collect();
     // SAFETY: the ranges are mapped as long as what is handed over with them lives, and vm-memory makes no references to
     // guest memory.
     unsafe { Ram::new(regions, Rc::new((ram.clone(), tables.cloned()))) }
@@ -281,19 +281,19 @@ impl Machine {
     }
 
     /// The pages for a hypervisor's tables. A machine that could do with more than there can be has a limit.
-    fn tables(config: &mut Config) -> Result<Option<Tables>, MachineError> {
+    fn tables(config: &mut Config) -> Result<Option<HypervisorMemory>, MachineError> {
         let Platform::Hvm(switches) = &mut config.platform else { return Ok(None) };
         let needed = |switches: &_| Mmu::pool_pages(switches, config.memory >> 12, config.cpus as u32);
         let mut pages = needed(switches);
-        if pages > Tables::MOST_PAGES {
+        if pages > HypervisorMemory::MOST_PAGES {
             if let Some(pages) = switches.mmu_pages {
                 return Err(MachineError::TablePages(pages));
             }
             // One page for each processor, and one for all, are beside the limit.
-            switches.mmu_pages = Some(Tables::MOST_PAGES - MAX_CPUS as u32 - 1);
+            switches.mmu_pages = Some(HypervisorMemory::MOST_PAGES - MAX_CPUS as u32 - 1);
             pages = needed(switches);
         }
-        Ok(Some(Tables::new(pages)?))
+        Ok(Some(HypervisorMemory::new(pages)?))
     }
 
     /// Runs until the guest ends the machine, or the host stops it.
@@ -321,7 +321,7 @@ impl Machine {
             self.taken = self.vcpus.cache.taken();
             // What is left to do needs memory of its own.
             self.vcpus.cache.release(&first.cpu.wiring.ram, &mut self.recorder.borrow_mut());
-            self.recorder.borrow_mut().settle();
+            self.recorder.borrow_mut().finish();
         }
     }
 

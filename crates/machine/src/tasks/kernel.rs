@@ -9,7 +9,7 @@
 //!
 //! These have been there under these names at least from Linux 5.10 to 6.12.
 
-use crate::linux::{self, View};
+use crate::kernel_symbols::{self, View};
 use crate::memory::GuestRam;
 use crate::state::{StateError, require};
 use cpu::Cpu;
@@ -83,7 +83,7 @@ impl Kernel {
     /// The kernel that a processor runs: by its own tables, or else by the `symbols` that were given for it. `None`: there is none whose
     /// tasks can be followed.
     pub fn find(cpu: &Cpu, ram: &GuestRam, symbols: &[Symbol]) -> Option<Self> {
-        let tables = linux::running(cpu, ram);
+        let tables = kernel_symbols::running(cpu, ram);
         let functions = tables.as_ref().map_or(symbols, |tables| &tables.functions[..]);
         let address = |name: &str| functions.iter().find(|symbol| is(symbol, name)).map(|symbol| symbol.start);
         let probes = PROBES.iter().filter_map(|(name, says)| Some((address(name)?, *says))).collect::<Vec<_>>();

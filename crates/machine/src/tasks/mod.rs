@@ -9,7 +9,7 @@ mod regions;
 mod state;
 
 use crate::devices::marker::{Command, Mark};
-use crate::linux::View;
+use crate::kernel_symbols::View;
 use crate::memory::GuestRam;
 use cpu::charged::{Charged, Nesting};
 use cpu::probe::Hit;
