@@ -18,6 +18,8 @@ pub mod memory;
 pub mod pci;
 pub mod platform;
 pub mod postmortem;
+mod replay;
+pub mod snapshot;
 pub mod state;
 pub mod tasks;
 pub mod vcpus;

@@ -9,6 +9,7 @@ use crate::hypervisor_memory::HypervisorMemory;
 use crate::loader::{self, Module, Options};
 use crate::memory::GuestRam;
 use crate::platform::Platform;
+use crate::replay::Replay;
 use crate::vcpus::{Pause, Vcpus};
 use cpu::ram::Region;
 use cpu::{Cpu, Model, Ram, Tier};
@@ -142,15 +143,16 @@ pub struct Machine {
     /// What its consoles have shown of its kernel's end.
     pub(crate) watch: PanicWatch,
     /// When a panic that they show is looked for next, and how long after that.
-    look: (Ticks, Ticks),
+    pub(crate) look: (Ticks, Ticks),
     pace: Pace,
+    pub(crate) replay: Replay,
     /// The devices.
     pub board: Rc<RefCell<Board>>,
     /// What was charged.
     pub recorder: Rc<RefCell<Recorder>>,
     /// Guest memory.
     pub ram: GuestRam,
-    clock: ClockSource,
+    pub(crate) clock: ClockSource,
     started: Instant,
     /// What blocks and their translations took when the run ended.
     pub taken: cpu::cache::Taken,
@@ -249,6 +251,7 @@ impl Machine {
             watch: PanicWatch::default(),
             look: (0, 1),
             pace: Pace::default(),
+            replay: Replay::default(),
             board,
             recorder,
             ram,
@@ -298,9 +301,19 @@ impl Machine {
 
     /// Runs until the guest ends the machine, or the host stops it.
     pub fn run(&mut self, host: &mut dyn Host) -> Outcome {
-        self.started = Instant::now();
+        self.run_until(host, &mut |_| false).unwrap_or(Outcome::Stopped)
+    }
+
+    /// Likewise, or until `stop` says so between two slices: then there is no outcome yet, and the machine can be run again.
+    pub fn run_until(&mut self, host: &mut dyn Host, stop: &mut dyn FnMut(&Self) -> bool) -> Option<Outcome> {
+        if self.vcpus.now() == 0 {
+            self.started = Instant::now();
+        }
         let started = self.started;
         let outcome = loop {
+            if stop(self) {
+                return None;
+            }
             if self.clock == ClockSource::Host {
                 self.follow_host(started);
             }
@@ -311,7 +324,7 @@ impl Machine {
         };
         self.console(host);
         self.finish();
-        outcome
+        Some(outcome)
     }
 
     /// Prepares for questions about a run that is over.
@@ -329,7 +342,8 @@ impl Machine {
     pub(crate) fn outside(&mut self, pause: Pause, host: &mut dyn Host) -> Option<Outcome> {
         self.console(host);
         let wanted = self.board.borrow().console_room();
-        let poll = host.poll(self.vcpus.now(), wanted);
+        let poll = host.poll(self.vcpus.now(), wanted && self.replay.listens());
+        let poll = self.replay.turn(pause == Pause::Idle(Ticks::MAX), poll);
         self.feed(&poll.input);
         if !matches!(pause, Pause::Idle(_)) {
             self.pace.worked();
@@ -382,9 +396,10 @@ impl Machine {
     fn idle(&mut self, host: &mut dyn Host, event: Ticks, quiet: bool) -> Option<Outcome> {
         const LONGEST: Duration = Duration::from_millis(10);
         // What the guest has not taken yet is there already: it does not wait for a user.
-        let waits = quiet && host.attended() && self.board.borrow().console_waiting() == 0;
+        let attended = host.attended() && self.replay.listens();
+        let waits = quiet && attended && self.board.borrow().console_waiting() == 0;
         if event == Ticks::MAX {
-            if quiet && !host.attended() {
+            if quiet && !attended {
                 return Some(Outcome::Stuck);
             }
             host.idle(LONGEST);

@@ -7,6 +7,7 @@ mod identity;
 mod input;
 mod lab_cmd;
 mod memory;
+mod moments;
 mod output;
 mod platform;
 mod report;

@@ -15,7 +15,7 @@ use crate::state::{StateError, require};
 use cpu::Cpu;
 use ledger::symbols::Kallsyms;
 use ledger::symbols::task_struct::{COMM, KERNEL_THREAD, LARGEST, Learner, TaskLayout};
-use ledger::{Recorder, Symbol, Task, TaskId, TaskKind};
+use ledger::{Recorder, RegionId, Symbol, Task, TaskId, TaskKind};
 use serde::{Deserialize, Serialize};
 
 /// What a probe says.
@@ -62,9 +62,9 @@ struct Seen {
 }
 
 impl Identity {
-    /// The task that was seen there last.
-    pub fn task(&self) -> Option<TaskId> {
-        self.seen.map(|seen| seen.id)
+    /// Whether the task that was seen last is one that was charged.
+    pub fn is_known(&self, recorder: &Recorder) -> bool {
+        self.seen.is_none_or(|seen| recorder.knows(seen.id, RegionId(0)))
     }
 }
 

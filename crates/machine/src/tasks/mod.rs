@@ -21,6 +21,7 @@ use ledger::{Symbol, Task, TaskId, TaskKind, Ticks};
 use regions::Regions;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
+pub use state::TasksState;
 
 /// Tasks whose whereabouts are kept; a guest that has more is followed anew.
 const MOST_THREADS: usize = 1 << 20;

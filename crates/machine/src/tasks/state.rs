@@ -1,16 +1,17 @@
-//! What is known of the guest's tasks, as it is saved.
+//! The saved state of the guest's tasks.
 
 use super::kernel::Kernel;
 use super::regions::Regions;
 use super::{MOST_CALLERS, MOST_DESCENTS, MOST_THREADS, Processor, Tasks, Thread};
-use crate::state::{StateError, decode, encode, require, same};
-use ledger::Recorder;
+use crate::state::{StateError, require, same};
+use cpu::{BlockCache, Ram};
+use ledger::{Recorder, RegionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Everything but the symbols that the user gives.
+/// What is known of the guest's tasks, without the symbols that the user gives. Threads are sorted, so that equal states are equal bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct State {
+pub struct TasksState {
     kernel: Option<Kernel>,
     entry: u64,
     processors: Vec<Processor>,
@@ -20,30 +21,31 @@ struct State {
     regions: Regions,
 }
 
-impl State {
-    /// Whether a machine with so many processors, and with the tasks and regions of this recorder, can be in it.
+impl TasksState {
+    /// Whether it can be the state of a machine with so many processors, whose charges are these.
     fn check(&self, processors: usize, recorder: &Recorder) -> Result<(), StateError> {
         same(&self.processors.len(), &processors, "number of processors")?;
         let descents = self.parents.len();
-        require((1..=MOST_DESCENTS).contains(&descents) && self.parents[0] == 0, "the descent of threads")?;
+        require((1..=MOST_DESCENTS).contains(&descents) && self.parents[0] == 0, "too many threads")?;
         // A thread is made by one that was there before: whoever follows descents comes to an end.
         let earlier = self.parents.iter().zip(0u32..).skip(1).all(|(parent, thread)| *parent < thread);
-        let thread = |number: u32| (number as usize) < descents;
-        require(earlier && self.processors.iter().all(|p| thread(p.number)), "the descent of threads")?;
-        require(self.threads.len() <= MOST_THREADS && self.threads.values().all(|t| thread(t.number)), "threads")?;
-        let seen = self.threads.values().filter_map(|thread| thread.identity.as_ref()?.task());
-        let mut tasks = self.processors.iter().map(|processor| processor.task).chain(seen);
-        require(tasks.all(|task| (task.0 as usize) < recorder.tasks().len()), "tasks that nobody has recorded")?;
-        require(self.callers.len() <= MOST_CALLERS, "probes")?;
-        self.regions.check(recorder)?;
+        require(earlier, "a thread that descends from itself")?;
+        let numbers = || self.processors.iter().map(|p| p.number).chain(self.threads.values().map(|t| t.number));
+        require(numbers().all(|number| (number as usize) < descents), "a thread without descent")?;
+        require(self.threads.len() <= MOST_THREADS && self.callers.len() <= MOST_CALLERS, "too many tasks")?;
+        let known = |processor: &Processor| recorder.knows(processor.task, RegionId(0));
+        require(self.processors.iter().all(known), "a processor's task")?;
+        let seen = |thread: &Thread| thread.identity.as_ref().is_none_or(|identity| identity.is_known(recorder));
+        require(self.threads.values().all(seen), "a thread's task")?;
+        require(self.regions.are_known(recorder), "a region")?;
         self.kernel.as_ref().map_or(Ok(()), Kernel::check)
     }
 }
 
 impl Tasks {
-    /// The state as bytes; the same for the same state.
-    pub fn save(&self) -> Result<Vec<u8>, StateError> {
-        encode(&State {
+    /// The state.
+    pub fn save(&self) -> TasksState {
+        TasksState {
             kernel: self.kernel.clone(),
             entry: self.entry,
             processors: self.processors.clone(),
@@ -51,25 +53,26 @@ impl Tasks {
             parents: self.parents.clone(),
             callers: self.callers.clone(),
             regions: self.regions.clone(),
-        })
+        }
     }
 
-    /// Takes on a state. `recorder` has what was recorded up to then. After an error nothing has changed.
-    ///
-    /// The code cache must have probes at [`Tasks::probes`] afterwards.
-    pub fn restore(&mut self, bytes: &[u8], recorder: &Recorder) -> Result<(), StateError> {
-        let state: State = decode(bytes)?;
+    /// Takes on a state, and sets its probes in a cache that has none.
+    pub fn restore(
+        &mut self,
+        state: TasksState,
+        recorder: &Recorder,
+        cache: &mut BlockCache,
+        ram: &Ram,
+    ) -> Result<(), StateError> {
         state.check(self.processors.len(), recorder)?;
-        let State { kernel, entry, processors, threads, parents, callers, regions } = state;
+        let TasksState { kernel, entry, processors, threads, parents, callers, regions } = state;
+        for address in kernel.iter().flat_map(Kernel::addresses).chain(callers.iter().copied()) {
+            cache.add_probe(address, ram);
+        }
         (self.kernel, self.entry, self.processors) = (kernel, entry, processors);
         self.threads = threads.into_iter().collect();
         (self.parents, self.callers, self.regions) = (parents, callers, regions);
         Ok(())
-    }
-
-    /// Linear addresses at which the code cache has probes for these tasks.
-    pub fn probes(&self) -> impl Iterator<Item = u64> {
-        self.kernel.iter().flat_map(Kernel::addresses).chain(self.callers.iter().copied())
     }
 }
 
@@ -77,6 +80,7 @@ impl Tasks {
 mod tests {
     use super::*;
     use crate::memory::GuestRam;
+    use crate::state::decode;
     use ledger::{Task, TaskId, TaskKind};
     use proptest::prelude::*;
 
@@ -93,19 +97,19 @@ mod tests {
         let mut recorder = Recorder::default();
         let known = recorder.task(Task::new(TaskKind::Process, 1, 1, "init"));
         let region = recorder.region("mine");
-        let mut good: State = decode(&tasks().save().unwrap()).unwrap();
+        let mut good = tasks().save();
         good.processors[1] = Processor { number: 2, task: known, ..Processor::default() };
         good.parents = vec![0, 0, 1];
         good.threads = BTreeMap::from([(0x1000, thread(2))]);
         good.regions.begin(&mut recorder, "mine", Some(1), 5);
         assert_eq!(region.0, 1);
-        let restored = |change: &dyn Fn(&mut State)| {
+        let restored = |change: &dyn Fn(&mut TasksState)| {
             let mut state = good.clone();
             change(&mut state);
-            tasks().restore(&encode(&state).unwrap(), &recorder)
+            state.check(2, &recorder)
         };
         assert_eq!(restored(&|_| ()), Ok(()));
-        let changes: [&dyn Fn(&mut State); 9] = [
+        let changes: [&dyn Fn(&mut TasksState); 9] = [
             &|state| state.processors.truncate(1),
             &|state| state.parents[2] = 2,
             &|state| state.parents[0] = 1,
@@ -122,16 +126,15 @@ mod tests {
         for (number, change) in changes.iter().enumerate() {
             assert!(restored(change).is_err(), "change {number}");
         }
-        let of_another = tasks().restore(&encode(&good).unwrap(), &Recorder::default());
-        assert_eq!(of_another, Err(StateError::Impossible("tasks that nobody has recorded")));
+        let of_another = good.check(2, &Recorder::default());
+        assert_eq!(of_another, Err(StateError::Impossible("a processor's task")));
     }
 
     proptest! {
         #[test]
         fn arbitrary_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let mut tasks = tasks();
-            if tasks.restore(&bytes, &Recorder::default()).is_ok() {
-                prop_assert_eq!(tasks.save().map(|saved| saved.len() <= bytes.len()), Ok(true));
+            if let Ok(state) = decode::<TasksState>(&bytes) {
+                let _ = state.check(2, &Recorder::default());
             }
         }
     }

@@ -160,11 +160,13 @@ fn run(
     loop {
         match vcpus.run() {
             crate::vcpus::Pause::Slice => {
-                let state = vcpus.tasks.save().unwrap();
+                let state = vcpus.tasks.save();
                 vcpus.tasks = Tasks::new(ram.clone(), 1);
                 vcpus.tasks.use_functions(functions.clone());
-                vcpus.tasks.restore(&state, &recorder.borrow()).unwrap();
-                assert_eq!(vcpus.tasks.save().unwrap(), state);
+                let Vcpus { all, cache, tasks, .. } = &mut vcpus;
+                cache.remove_probes(&all[0].cpu.wiring.ram);
+                tasks.restore(state.clone(), &recorder.borrow(), cache, &all[0].cpu.wiring.ram).unwrap();
+                assert_eq!(tasks.save(), state);
             }
             pause => break assert_eq!(pause, crate::vcpus::Pause::Stuck),
         }
