@@ -24,5 +24,6 @@ pub mod vm;
 
 pub use config::VmConfig;
 pub use failure::Failure;
+pub use mmu::RestoreError;
 pub use vcpu::Vcpu;
-pub use vm::{Hypervisor, SetupError};
+pub use vm::{Hypervisor, Saved, SetupError};
