@@ -17,6 +17,7 @@ use crate::{Class, Kind, Ticks};
 use coarse::{AREA, Coarseness, Range};
 use hashbrown::HashTable;
 use rustc_hash::{FxBuildHasher, FxHashMap};
+use serde::{Deserialize, Serialize};
 use std::hash::BuildHasher;
 use tables::Tables;
 
@@ -81,7 +82,7 @@ pub struct Region {
 }
 
 /// A number of a [`Region`]; 0 is what is in none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RegionId(pub u16);
 
 /// The most regions of different names; all further ones are charged as one.

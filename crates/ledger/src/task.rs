@@ -1,6 +1,7 @@
 //! Tasks of a guest: what it runs on its processors, and in which context.
 
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
 /// What kind of task the guest's kernel says it is.
@@ -63,7 +64,7 @@ impl Task {
 }
 
 /// An interned [`Task`]; 0 where no task is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TaskId(pub u32);
 
 /// What the processor does while a task is its current one.

@@ -18,6 +18,7 @@ pub mod memory;
 pub mod pci;
 pub mod platform;
 pub mod postmortem;
+pub mod state;
 pub mod tasks;
 pub mod vcpus;
 pub mod verdict;

@@ -88,7 +88,10 @@ fn entries_that_point_nowhere_are_refused() {
     ] {
         let mut ledger = sample();
         break_it(&mut ledger);
-        assert!(ledger != sample() && matches!(Ledger::read(&ledger.to_bytes().unwrap()), Err(LedgerError::Malformed { .. })));
+        assert!(
+            ledger != sample()
+                && matches!(Ledger::read(&ledger.to_bytes().unwrap()), Err(LedgerError::Malformed { .. }))
+        );
     }
 }
 
