@@ -95,6 +95,43 @@ fn entries_that_point_nowhere_are_refused() {
     }
 }
 
+/// The payload of a ledger, with other bytes where it has these, which stand there once.
+fn payload_with(ledger: &Ledger, bytes: &[u8], others: &[u8]) -> Vec<u8> {
+    let mut payload = ledger.payload(VERSION);
+    let found: Vec<usize> = memchr::memmem::find_iter(&payload, bytes).collect();
+    let [at] = found[..] else { panic!("{found:?}") };
+    payload.splice(at..at + bytes.len(), others.iter().copied());
+    payload
+}
+
+#[test]
+fn what_no_writer_writes_is_refused() {
+    let mut ledger = sample();
+    ledger.tasks.last_mut().unwrap().comm = "unique".to_owned();
+    for key in ["key one", "key two"] {
+        ledger.header.metadata.insert(key.to_owned(), String::new());
+    }
+    let read = |bytes: &[u8], others: &[u8]| Ledger::read(&around(&payload_with(&ledger, bytes, others)));
+    let (sorts, process, idle) = (TaskKind::ALL.len() as u8, TaskKind::Process as u8, TaskKind::Idle as u8);
+    assert_eq!(ledger.tasks.last().unwrap().kind as u8, idle, "the last of the kinds");
+    let task = |kind: u8| [&[kind, 0, 0, 6][..], b"unique"].concat();
+    assert!(read(&task(idle), &task(idle)).is_ok() && process < idle);
+    assert!(matches!(read(&task(idle), &task(sorts)), Err(LedgerError::Malformed { section: "tasks", .. })));
+    let twice = read(b"key two", b"key one");
+    assert!(matches!(twice, Err(LedgerError::Malformed { reason: "is out of order", .. })), "{twice:?}");
+}
+
+#[test]
+fn as_many_tasks_are_read_as_a_run_can_have() {
+    let mut ledger = sample();
+    let task = |tid| Task { kind: TaskKind::Idle, pid: u32::MAX, tid, comm: "x".to_owned() };
+    ledger.tasks.extend((0..).map(task).take(MOST_TASKS + 2 - ledger.tasks.len()));
+    assert!(Ledger::read(&ledger.to_bytes().unwrap()).is_ok_and(|read| read == ledger));
+    ledger.tasks.push(task(u32::MAX));
+    let read = Ledger::read(&ledger.to_bytes().unwrap());
+    assert!(matches!(read, Err(LedgerError::Malformed { section: "tasks", .. })));
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
