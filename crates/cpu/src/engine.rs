@@ -4,6 +4,7 @@
 use crate::fault::Cause;
 use crate::front::{Fetch, Front};
 use crate::probe::Hit;
+use crate::stops::Stopping;
 use crate::vmx::Emulating;
 use ledger::{OriginId, Ticks};
 
@@ -32,6 +33,8 @@ pub struct Engine {
     pub fault_dr6: u64,
     /// The probe that has been reached; see [`crate::probe`].
     pub probe: Option<Hit>,
+    /// What a debugger waits for; see [`crate::stops`].
+    pub stopping: Stopping,
     /// Who is charged now; follows level, CPL and CR3.
     pub origin: OriginId,
     /// Who is charged for what a hypervisor does for the code that runs now: the same at level 0.
@@ -59,6 +62,7 @@ impl Engine {
             fault_address: 0,
             fault_dr6: 0,
             probe: None,
+            stopping: Stopping::default(),
             origin,
             host_origin: origin,
             code_write_allowed: false,

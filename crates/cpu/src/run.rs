@@ -35,15 +35,23 @@ pub enum Exit {
     Vm,
     /// The next instruction has a probe: [`Cpu::take_probe`] says which. It is executed when the processor runs again.
     Probe,
+    /// A debugger wants to look: see [`crate::stops`].
+    Debug,
 }
 
 impl Cpu {
     /// Runs until something concerns the board, or until `deadline`.
     pub fn run(&mut self, cache: &mut BlockCache, deadline: Ticks) -> Exit {
-        self.engine.deadline = deadline;
-        self.engine.stop_at = if self.arch.attention == 0 && !self.arch.vmx.active { deadline } else { 0 };
-        // Another processor may have decoded code or armed a monitor meanwhile.
-        self.follow_marks();
+        if let Some(stops) = self.engine.stopping.stops.clone() {
+            return self.run_debugged(cache, deadline, &stops);
+        }
+        self.arrive(deadline);
+        self.run_on(cache)
+    }
+
+    /// Runs as [`Cpu::arrive`] has prepared it.
+    #[inline(always)]
+    pub(crate) fn run_on(&mut self, cache: &mut BlockCache) -> Exit {
         // Whatever the host computed since then may have left flags behind.
         self.arch.vector.loaded = NOT_LOADED;
         let mut before = NONE;
@@ -80,9 +88,17 @@ impl Cpu {
         }
     }
 
+    /// Prepares to run until `deadline`.
+    pub(crate) fn arrive(&mut self, deadline: Ticks) {
+        self.engine.deadline = deadline;
+        self.engine.stop_at = if self.arch.attention == 0 && !self.arch.vmx.active { deadline } else { 0 };
+        // Another processor may have decoded code or armed a monitor meanwhile.
+        self.follow_marks();
+    }
+
     /// Finds the block at RIP; `None` if fetching it faulted (the fault is delivered).
     #[inline(always)]
-    fn next_block(&mut self, cache: &mut BlockCache, before: u32, led: Before) -> Option<u32> {
+    pub(crate) fn next_block(&mut self, cache: &mut BlockCache, before: u32, led: Before) -> Option<u32> {
         self.engine.ilen = 0;
         let mode = self.engine.mode;
         let linear = if mode & 3 == mode::BITS64 {
@@ -146,7 +162,7 @@ impl Cpu {
 
     /// Runs a block and charges it.
     #[inline(always)]
-    fn run_block(&mut self, cache: &mut BlockCache, index: u32) {
+    pub(crate) fn run_block(&mut self, cache: &mut BlockCache, index: u32) {
         if self.wiring.model.recorded {
             cache.count(index, self.engine.origin, &self.wiring.recorder);
         }
@@ -189,7 +205,14 @@ impl Cpu {
     /// Ends a block at its operation `at`, which ended it or faulted: what comes after it is not charged. `false`: it faulted, and that
     /// has been dealt with.
     #[inline(always)]
-    fn end_block(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, at: usize, ran: Exec<Flow>) -> bool {
+    pub(crate) fn end_block(
+        &mut self,
+        cache: &mut BlockCache,
+        index: u32,
+        origin: OriginId,
+        at: usize,
+        ran: Exec<Flow>,
+    ) -> bool {
         if ran.is_ok() {
             if at + 1 != cache.ops_of(index).len() {
                 self.uncharge(cache, index, origin, at + 1);
@@ -400,6 +423,7 @@ impl Cpu {
         let mut ops: Vec<Op> = Vec::with_capacity(MAX_BLOCK);
         let mut at = linear;
         let mut second = 0;
+        let mut breakpoint = false;
         let mut len = 0u64;
         loop {
             let fetched = self.fetch_instruction(at, mode);
@@ -420,6 +444,7 @@ impl Cpu {
                 break;
             }
             let (op, ends) = self.operation_of(&instruction, mode);
+            breakpoint |= cache.breakpoints.contains(at);
             len += u64::from(op.len);
             ops.push(op);
             self.arch.rip = op.next;
@@ -456,11 +481,15 @@ impl Cpu {
             shape: recorder.shape(&shape),
             mode,
             probe: cache.probes.contains(start),
+            breakpoint,
             len: len.min(PAGE) as u16,
         };
         if self.wiring.ram.visible_page(physical).is_none() {
             // Code outside RAM is not cached: nothing would tell when it changes.
             drop(recorder);
+            if self.stops_here(cache) {
+                return None;
+            }
             self.step(cache);
             return None;
         }
@@ -472,7 +501,7 @@ impl Cpu {
     /// What is due before the next block: traps, interrupts, invalidations, leaving.
     #[cold]
     #[inline(never)]
-    fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
+    pub(crate) fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
         self.engine.ilen = 0;
         if self.arch.attention & attention::CODE != 0 {
             self.drop_written_code(cache);
@@ -546,6 +575,9 @@ impl Cpu {
             if cache.probes.contains(self.arch.rip) && self.stops_at_probe() {
                 return Some(Exit::Probe);
             }
+            if self.stops_here(cache) {
+                return Some(Exit::Debug);
+            }
             self.step_attended(cache, shadow);
             return None;
         }
@@ -560,7 +592,8 @@ impl Cpu {
     pub(crate) fn goes_on(&mut self, cache: &mut BlockCache) -> bool {
         let waiting = attention::NMI | attention::INTR;
         let plain = self.arch.attention & !waiting == attention::STI_SHADOW && !self.arch.vmx.active;
-        if plain && self.micro.clock < self.engine.deadline && !cache.probes.contains(self.arch.rip) {
+        let stops = cache.probes.contains(self.arch.rip) || cache.breakpoints.contains(self.code_linear());
+        if plain && self.micro.clock < self.engine.deadline && !stops {
             self.engine.ilen = 0;
             self.step_attended(cache, attention::STI_SHADOW);
         }
@@ -630,7 +663,7 @@ impl Cpu {
             Cause::Exception(vector, code) => self.deliver_exception(vector, code),
             Cause::Shutdown => self.shut_down(),
             Cause::VmExit => self.instruction_exit(),
-            Cause::None | Cause::CodeWrite => debug_assert!(false, "no fault to deliver"),
+            Cause::None | Cause::CodeWrite | Cause::Iteration => debug_assert!(false, "no fault to deliver"),
         }
     }
 

@@ -353,7 +353,23 @@ impl Cpu {
         self.arch.vmx.visible.unwrap_or_else(|| GuestView::of(self))
     }
 
+    /// Like [`Self::look_up_on_board`], with the processor's own CR3; `seen` is told of each entry on the way: how many bits of an address it
+    /// leaves open, where it is, and its value.
+    pub fn look_up_path(&self, linear: u64, seen: &mut dyn FnMut(u8, u64, u64)) -> Option<u64> {
+        self.look_up_seeing(&self.visible(), linear, false, seen)
+    }
+
     fn look_up_tables(&self, view: &GuestView, linear: u64, ept: bool) -> Option<u64> {
+        self.look_up_seeing(view, linear, ept, |_, _, _| {})
+    }
+
+    fn look_up_seeing(
+        &self,
+        view: &GuestView,
+        linear: u64,
+        ept: bool,
+        mut seen: impl FnMut(u8, u64, u64),
+    ) -> Option<u64> {
         if view.cr0 & CR0_PG == 0 {
             return Some(linear & 0xffff_ffff);
         }
@@ -372,6 +388,7 @@ impl Cpu {
             let address = table + index * if wide { 8 } else { 4 };
             let place = if ept { self.look_up_physical(address)? } else { address };
             let value = self.read_table(Some(place), wide);
+            seen(shift, address, value);
             if value & P == 0 {
                 return None;
             }

@@ -298,7 +298,7 @@ impl Machine {
 
     /// Runs until the guest ends the machine, or the host stops it.
     pub fn run(&mut self, host: &mut dyn Host) -> Outcome {
-        self.started = Instant::now();
+        self.start();
         let started = self.started;
         let outcome = loop {
             if self.clock == ClockSource::Host {
@@ -309,9 +309,19 @@ impl Machine {
                 break outcome;
             }
         };
+        self.end(host);
+        outcome
+    }
+
+    /// The run begins.
+    pub(crate) fn start(&mut self) {
+        self.started = Instant::now();
+    }
+
+    /// The run is over.
+    pub(crate) fn end(&mut self, host: &mut dyn Host) {
         self.console(host);
         self.finish();
-        outcome
     }
 
     /// Prepares for questions about a run that is over.
@@ -345,7 +355,7 @@ impl Machine {
             Pause::Stuck => return Some(Outcome::Stuck),
             _ if poll.stop => return Some(Outcome::Stopped),
             _ if self.has_panicked() => return Some(Outcome::Panic),
-            Pause::Slice => {}
+            Pause::Slice | Pause::Debug(_) => {}
             Pause::Idle(event) => return self.idle(host, event, poll.input.is_empty()),
         }
         None

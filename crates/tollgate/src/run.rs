@@ -1,6 +1,7 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
 use crate::ending::{Ended, conclude};
+use crate::gdb;
 use crate::identity;
 use crate::output::OutputFile;
 use crate::platform::PlatformArgs;
@@ -14,6 +15,7 @@ use ledger::Ticks;
 use ledger::profile::Profile;
 use ledger::symbols::{self, Symbol};
 use machine::board::Parts;
+use machine::debugger::{History, Make};
 use machine::loader::Module;
 use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
@@ -36,6 +38,7 @@ Examples:
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu shadow --ledger shadow.ledger
   tollgate run --kernel switch.elf --cpu core2 --platform hvm --mmu shadow --mmu-pages 256 --irqchip user --paravirt on
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu tdp --cr0-wp unload
+  tollgate run --kernel vmlinux --append 'console=ttyS0 nokaslr' --gdb 1234
 
 Keys on a terminal: Ctrl-A x ends the run, Ctrl-A h lists the others.
 
@@ -80,6 +83,10 @@ pub struct RunArgs {
     /// Ends the run after so many seconds of virtual time: unlike --timeout, always at the same instruction
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     limit: Option<Duration>,
+    /// Waits for a debugger (gdb's `target remote`) on this port of the loopback interface, or on a socket, and lets it run the guest; it changes
+    /// nothing on the ledger
+    #[arg(long, value_name = "PORT|unix:PATH")]
+    gdb: Option<gdb::Address>,
     /// What time is made of
     #[arg(long, value_enum, default_value_t = ClockArg::Virtual)]
     clock: ClockArg,
@@ -288,16 +295,32 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Some(path) => Some(LedgerFile { file: OutputFile::create(path, "ledger")?, facts }),
         None => None,
     };
-    let outcome = machine.run(&mut console);
+    let outcome = match &args.gdb {
+        None => machine.run(&mut console),
+        Some(address) => {
+            let mut sockets = gdb::Sockets::listen(address)?;
+            eprintln!("tollgate: the guest waits for a debugger at {sockets}");
+            let again: Make = Box::new(|| make(tier).ok());
+            machine.run_debugged(&mut console, &mut sockets, History::new(repeats(args).then_some(again)))?
+        }
+    };
     let timed_out = console.timed_out;
     drop(console);
     conclude(args, &machine, Ended { outcome, timed_out, checked: false }, symbol_files, ledger)
+}
+
+/// Whether the same run can be made again: it has a clock of its own, and changes no disk.
+fn repeats(args: &RunArgs) -> bool {
+    matches!(args.clock, ClockArg::Virtual) && args.disk.iter().all(|disk| disk.ends_with(",ro"))
 }
 
 /// What a run with two machines at once can't have.
 fn check_needs(args: &RunArgs) -> Result<()> {
     if matches!(args.clock, ClockArg::Host) {
         bail!("--check-translation needs --clock virtual: by the host's clock no two runs are the same");
+    }
+    if args.gdb.is_some() {
+        bail!("--check-translation runs two machines, of which a debugger sees neither: leave out --gdb");
     }
     if args.ledger.is_some() {
         bail!("--check-translation keeps no ledger: it compares those of both tiers; leave out --ledger");
