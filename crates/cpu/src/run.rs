@@ -508,6 +508,7 @@ impl Cpu {
         }
         if self.arch.attention & attention::VM_EXIT != 0 {
             self.arch.attention &= !attention::VM_EXIT;
+            self.engine.stopping.exited = true;
             return Some(Exit::Vm);
         }
         if self.arch.attention & attention::SHUTDOWN != 0 {

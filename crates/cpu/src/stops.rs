@@ -255,8 +255,10 @@ pub struct Stopping {
     leaving: bool,
     /// The debugger has seen the processor before this instruction.
     passed: Option<u64>,
-    /// The instruction at this address, with that count, has made a VM exit and may begin once more.
-    again: Option<(u64, u64)>,
+    /// RIP and RCX when the last instruction began.
+    began: Option<(u64, u64)>,
+    /// There has been a VM exit since then: the same instruction may begin once more.
+    pub(crate) exited: bool,
     /// Repeated string instructions stop after each iteration.
     pub(crate) iterating: bool,
     /// One that has.
@@ -312,7 +314,7 @@ impl Cpu {
     /// The debugger is gone. A block in the midst of which the processor stands must yet be finished as it was begun.
     pub fn leave_alone(&mut self) {
         self.engine.stopping.passed = None;
-        self.engine.stopping.again = None;
+        self.engine.stopping.began = None;
         match self.engine.stopping.held {
             None => self.engine.stopping.stops = None,
             Some(_) => self.engine.stopping.leaving = true,
@@ -328,7 +330,7 @@ impl Cpu {
     pub fn abandon_block(&mut self, cache: &mut BlockCache) {
         self.engine.stopping.iterated = None;
         self.engine.stopping.passed = None;
-        self.engine.stopping.again = None;
+        self.engine.stopping.began = None;
         if let Some(Held { index, origin, at }) = self.engine.stopping.held.take() {
             self.uncharge(cache, index, origin, at);
         }
@@ -358,8 +360,8 @@ impl Cpu {
     pub fn stops_here(&mut self, cache: &BlockCache) -> bool {
         let Some(stops) = self.engine.stopping.stops.clone() else { return false };
         let linear = self.code_linear();
-        let again = self.engine.stopping.again.take();
-        if again.is_some_and(|again| again == (self.arch.rip, self.reg(reg::RCX))) {
+        let here = Some((self.arch.rip, self.reg(reg::RCX)));
+        if std::mem::take(&mut self.engine.stopping.exited) && self.engine.stopping.began == here {
             return false;
         }
         let passed = self.engine.stopping.passed.take() == Some(linear);
@@ -385,6 +387,7 @@ impl Cpu {
         if stops.last_of.get().is_some_and(|(processor, _)| processor == index) {
             stops.last_of.set(Some((index, stops.begun.get())));
         }
+        self.engine.stopping.began = here;
         stops.begun.set(stops.begun.get() + 1);
         false
     }
@@ -498,9 +501,6 @@ impl Cpu {
                 if ran.is_err() {
                     // An instruction that faults has accessed nothing.
                     stops.touched.set(None);
-                    if self.engine.fault == Cause::VmExit {
-                        self.engine.stopping.again = Some((op.rip(), self.reg(reg::RCX)));
-                    }
                 }
                 self.end_block(cache, index, origin, at, ran);
                 return None;

@@ -268,3 +268,6 @@ fn reason(session: &Session, stop: Stop) -> MultiThreadStopReason<u64> {
         Stop::Ended(_) => MultiThreadStopReason::Terminated(Signal::SIGTERM),
     }
 }
+
+#[cfg(test)]
+mod tests;
