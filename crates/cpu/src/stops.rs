@@ -337,6 +337,17 @@ impl Cpu {
         self.engine.fetch.leave();
     }
 
+    /// Takes the count of the block back in the midst of which a debugger has stopped the processor, or counts it again: in between, counts can be
+    /// handed to the recorder.
+    pub fn count_held(&self, cache: &mut BlockCache, counted: bool) {
+        if let (Some(Held { index, origin, .. }), true) = (self.engine.stopping.held, self.wiring.model.recorded) {
+            match counted {
+                true => cache.count(index, origin, &self.wiring.recorder),
+                false => cache.uncount(index, origin),
+            }
+        }
+    }
+
     /// Whether a page at `linear` must stay out of the fast path.
     #[inline]
     pub(crate) fn is_watched(&self, linear: u64) -> bool {

@@ -117,7 +117,7 @@ impl Machine {
         self.start();
         let mut session = Session::new(self, history);
         let outcome = session.run(host, listener)?;
-        session.detach();
+        session.give_up();
         drop(session);
         self.end(host);
         Ok(outcome)

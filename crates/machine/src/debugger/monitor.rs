@@ -81,7 +81,10 @@ fn walk(session: &Session, address: u64) -> String {
 /// The ledger of what has been charged so far.
 fn so_far(session: &mut Session) -> Ledger {
     let machine = &mut *session.machine;
-    machine.vcpus.cache.spill_all(&mut machine.recorder.borrow_mut());
+    let vcpus = &mut machine.vcpus;
+    vcpus.all.iter().for_each(|vcpu| vcpu.cpu.count_held(&mut vcpus.cache, false));
+    vcpus.cache.spill_all(&mut machine.recorder.borrow_mut());
+    vcpus.all.iter().for_each(|vcpu| vcpu.cpu.count_held(&mut vcpus.cache, true));
     let symbols = machine.symbols(Vec::new());
     machine.ledger(&symbols)
 }

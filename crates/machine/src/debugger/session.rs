@@ -121,6 +121,13 @@ impl<'a> Session<'a> {
         self.physical = false;
     }
 
+    /// The run ends where it is.
+    pub fn give_up(&mut self) {
+        self.detach();
+        let vcpus = &mut self.machine.vcpus;
+        vcpus.all.iter_mut().for_each(|vcpu| vcpu.cpu.abandon_block(&mut vcpus.cache));
+    }
+
     /// Puts what the debugger waits for into another machine and makes it the session's, at `position`.
     pub(super) fn replace(&mut self, machine: Machine, position: Position, processor: usize) {
         *self.machine = machine;
