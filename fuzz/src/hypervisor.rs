@@ -8,7 +8,7 @@ mod same;
 
 use crate::decode;
 use ::hypervisor::config::{Cr0Wp, MmuMode};
-use ::hypervisor::{Config, Failure, Hypervisor, Vcpu};
+use ::hypervisor::{Failure, Hypervisor, Vcpu, VmConfig};
 use ::ledger::profile::Profile;
 use ::ledger::{Costs, Family, Header, Kind, Ledger, Recorder, Symbols, TICKS_PER_CYCLE};
 use arbitrary::{Result, Unstructured};
@@ -17,8 +17,8 @@ use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
 use cpu::{BlockCache, Cpu, Exit, Ram};
 use guest::{Mode, POOL, RAM};
+use hypervisor::config::Switches;
 use hypervisor::mmu::Mmu;
-use machine::Switches;
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -129,7 +129,7 @@ fn processor<T>(number: usize, then: impl FnOnce(&Processor) -> T) -> T {
 struct Scenario {
     processor: usize,
     priced: bool,
-    config: Config,
+    config: VmConfig,
     mode: Mode,
     user: bool,
     /// Interrupts and NMIs, a bit for each slice.
@@ -152,7 +152,7 @@ impl Scenario {
         let bit = |number: u8| Some(more & 1 << number != 0);
         let wanted = Switches {
             mmu: Some(mmu),
-            cr0_wp: Some(Cr0Wp::ALL[usize::from(switches >> 2 & 3) % 3]),
+            cr0_wp: Some(Cr0Wp::ALL[usize::from(switches >> 2 & 3)]),
             paravirt: Some(switches & 0x10 != 0),
             irqchip: None,
             vpid: bit(0),

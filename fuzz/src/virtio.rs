@@ -24,7 +24,7 @@ impl Backing for Sectors {
     fn read_only(&self) -> bool {
         false
     }
-    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let from = self.0.get(offset as usize..offset as usize + buffer.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         buffer.copy_from_slice(from);
         Ok(())

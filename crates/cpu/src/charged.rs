@@ -3,11 +3,12 @@
 
 use crate::state::Cpu;
 use ledger::{Context, Origin, OriginId, RegionId, TaskId};
+use serde::{Deserialize, Serialize};
 use x86::control::CR0_PG;
 
 /// Handlers that have begun and not returned, the innermost in the lowest bit: set for interrupts and NMIs, clear for exceptions and
 /// software interrupts. What is nested more deeply than there are bits is forgotten.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nesting(u64);
 
 impl Nesting {
@@ -28,7 +29,7 @@ impl Nesting {
 }
 
 /// Who is charged, as far as neither registers nor tables say it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Charged {
     /// The guest's current task on this processor.
     pub task: TaskId,

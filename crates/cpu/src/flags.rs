@@ -6,6 +6,7 @@
 //! whose parity is taken; in bit 0 a correction to SF. The corrections are only set when flags are loaded as such (POPF,
 //! SAHF, IRET), where no single result would show them.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use x86::flags::*;
 
 const CARRY: u32 = 1 << 31;
@@ -16,6 +17,27 @@ const PARTIAL: u32 = 1 << 30;
 pub struct Lazy {
     result: u64,
     aux: u32,
+}
+
+impl PartialEq for Lazy {
+    /// Whether the flags are the same, whatever they were made from.
+    fn eq(&self, other: &Self) -> bool {
+        self.image() == other.image()
+    }
+}
+
+impl Serialize for Lazy {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.image().serialize(to)
+    }
+}
+
+impl<'d> Deserialize<'d> for Lazy {
+    fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
+        let mut flags = Self::default();
+        flags.load(u64::deserialize(from)?);
+        Ok(flags)
+    }
 }
 
 /// An operand size: what integer instructions are generic over.

@@ -4,8 +4,10 @@ use crate::charged::Charged;
 use crate::predict::Predictor;
 use crate::tlb::Tlb;
 use ledger::{Geometry, Ticks};
+use serde::{Deserialize, Serialize};
 
-/// The state of the modelled processor that no instruction can read.
+/// The state of the modelled processor that no instruction can read: plain data.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Micro {
     /// Virtual time.
@@ -40,5 +42,10 @@ impl Micro {
             charged: Charged::default(),
             probe_passed: false,
         }
+    }
+
+    /// Whether it is the state of a processor of these sizes, as far as that can be told: it may come from a file.
+    pub fn fits(&self, geometry: &Geometry) -> bool {
+        self.tlb.fits(geometry) && self.predictor.fits(geometry)
     }
 }

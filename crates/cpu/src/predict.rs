@@ -3,6 +3,7 @@
 //! Translated code works on both in place, which is why the return stack is a ring of linked entries.
 
 use ledger::Geometry;
+use serde::{Deserialize, Serialize};
 
 /// An entry of the return stack.
 #[repr(C)]
@@ -19,7 +20,7 @@ pub struct Return {
 
 /// An entry of the target cache.
 #[repr(C)]
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// Address of the branch.
     pub(crate) from: u64,
@@ -28,6 +29,8 @@ pub struct Target {
 }
 
 /// Predictor state of one processor.
+#[derive(Serialize, Deserialize)]
+#[serde(from = "Saved", into = "Saved")]
 pub struct Predictor {
     targets: Box<[Target]>,
     /// Kept for its entries; all access is through `top`.
@@ -39,11 +42,54 @@ pub struct Predictor {
     code_cache: u64,
 }
 
+/// What a predictor knows.
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+struct Saved {
+    targets: Vec<Target>,
+    /// Return addresses, the newest first.
+    returns: Vec<u64>,
+}
+
+impl From<Predictor> for Saved {
+    fn from(predictor: Predictor) -> Self {
+        predictor.saved()
+    }
+}
+
+impl From<Saved> for Predictor {
+    fn from(saved: Saved) -> Self {
+        let mut predictor = Self::of_sizes(saved.targets.len(), saved.returns.len());
+        for (slot, target) in predictor.targets.iter_mut().zip(saved.targets) {
+            *slot = target;
+        }
+        for address in saved.returns.into_iter().rev() {
+            predictor.call(address);
+        }
+        predictor
+    }
+}
+
+impl Clone for Predictor {
+    fn clone(&self) -> Self {
+        self.saved().into()
+    }
+}
+
+impl PartialEq for Predictor {
+    fn eq(&self, other: &Self) -> bool {
+        self.saved() == other.saved()
+    }
+}
+
 impl Predictor {
     /// An empty predictor of the given sizes.
     pub fn new(size: &Geometry) -> Self {
-        let targets = usize::from(size.target_cache.max(1)).next_power_of_two();
-        let entries = usize::from(size.return_stack.max(1));
+        Self::of_sizes(usize::from(size.target_cache), usize::from(size.return_stack))
+    }
+
+    fn of_sizes(targets: usize, entries: usize) -> Self {
+        let targets = targets.max(1).next_power_of_two();
+        let entries = entries.max(1);
         let nowhere = std::ptr::null_mut();
         let empty = || Return { negated: 0, next: nowhere, previous: nowhere, code: 0 };
         let mut stack: Box<[Return]> = (0..entries).map(|_| empty()).collect();
@@ -60,6 +106,25 @@ impl Predictor {
             nowhere: 0,
             code_cache: u64::MAX,
         }
+    }
+
+    fn saved(&self) -> Saved {
+        let mut returns = Vec::with_capacity(self._stack.len());
+        let mut entry = self.top;
+        for _ in 0..self._stack.len() {
+            // SAFETY: `top` and the neighbours of every entry are entries of the stack, which lives as long as `self`.
+            unsafe {
+                returns.push((*entry).negated.wrapping_neg());
+                entry = (*entry).previous;
+            }
+        }
+        Saved { targets: self.targets.to_vec(), returns }
+    }
+
+    /// Whether it has the given sizes.
+    pub(crate) fn fits(&self, size: &Geometry) -> bool {
+        let new = Self::new(size);
+        (self.targets.len(), self._stack.len()) == (new.targets.len(), new._stack.len())
     }
 
     /// Notes a call; a full stack overwrites its oldest entry.

@@ -291,6 +291,21 @@ impl Ram {
         self.marks.monitors.borrow().get(processor).copied().flatten()
     }
 
+    /// The line that each processor's MONITOR has armed, and whether a write has disarmed one that nobody has looked at yet.
+    pub fn monitors(&self) -> (Vec<Option<u64>>, bool) {
+        (self.marks.monitors.borrow().clone(), self.marks.triggered.get())
+    }
+
+    /// Arms monitors as [`Ram::monitors`] has said, where none is armed.
+    pub fn restore_monitors(&self, lines: &[Option<u64>], triggered: bool) {
+        for (processor, line) in lines.iter().enumerate() {
+            if let Some(line) = line {
+                self.arm_monitor(processor, *line);
+            }
+        }
+        self.marks.triggered.set(triggered);
+    }
+
     /// Disarms the monitors of lines of a page that are written. Whether there were any.
     pub fn trigger_monitors(&self, page: u64, written: u64) -> bool {
         let mut any = false;

@@ -6,6 +6,7 @@
 //! while that is newer than the last flush that concerned it.
 
 use ledger::{Geometry, Sets};
+use serde::{Deserialize, Serialize};
 
 /// Permissions and attributes of a translation, all levels combined.
 pub mod perm {
@@ -24,7 +25,7 @@ pub mod perm {
 }
 
 /// A cached translation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Linear address of the page.
     pub linear: u64,
@@ -77,7 +78,7 @@ pub struct Inserted {
 }
 
 /// A VPID and an EPT pointer, by the numbers that a [`Tlb`] gives them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Context {
     vpid: u8,
     ept: u8,
@@ -104,6 +105,7 @@ impl Context {
 const STEP: usize = 4;
 
 /// A set-associative array with round-robin replacement.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Array {
     sets: usize,
     ways: usize,
@@ -138,6 +140,18 @@ impl Array {
             next: vec![0; sets],
             full: vec![0; sets],
         }
+    }
+
+    /// Whether it is of the same size as a new one, and its entries were filled in contexts that there are.
+    fn fits(&self, new: &Self, flushes: &Flushes) -> bool {
+        (self.sets, self.ways, self.stride) == (new.sets, new.ways, new.stride)
+            && (self.tags.len(), self.entries.len()) == (new.tags.len(), new.entries.len())
+            && (self.next.len(), self.full.len()) == (new.next.len(), new.full.len())
+            && self.next.iter().all(|way| usize::from(*way) < self.ways)
+            && self.entries.iter().all(|entry| {
+                let shift = entry.stamp == 0 || SHIFTS.contains(&entry.shift);
+                shift && flushes.has(entry.context) && usize::from(entry.pcid) < PCIDS
+            })
     }
 
     #[inline]
@@ -221,7 +235,11 @@ impl Array {
     }
 }
 
+/// PCIDs that there are.
+const PCIDS: usize = 4096;
+
 /// When translations of one VPID were flushed last.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct OfVpid {
     vpid: u16,
     all: u64,
@@ -231,12 +249,12 @@ struct OfVpid {
 
 impl OfVpid {
     fn new(vpid: u16) -> Self {
-        Self { vpid, all: 0, non_global: 0, by_pcid: vec![0; 4096] }
+        Self { vpid, all: 0, non_global: 0, by_pcid: vec![0; PCIDS] }
     }
 }
 
 /// When translations through one EPT pointer were flushed last.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct OfEpt {
     /// [`EPT_TABLE`] of the pointer.
     table: u64,
@@ -249,7 +267,8 @@ const MOST_EPTS: usize = 255;
 /// What identifies the translations of an EPT pointer: the address of its root table.
 const EPT_TABLE: u64 = x86::ept::ADDRESS;
 
-/// What is valid in the context in force with one PCID.
+/// What is valid in the context in force with one PCID: worked out of the rest when it is needed, and so no part of the state.
+#[derive(Clone)]
 struct View {
     pcid: u16,
     /// Non-global entries filled since then are.
@@ -258,10 +277,25 @@ struct View {
     global_since: u64,
 }
 
+impl Default for View {
+    /// Of no PCID that there is: it is worked out before it is used.
+    fn default() -> Self {
+        Self { pcid: PCIDS as u16, since: u64::MAX, global_since: u64::MAX }
+    }
+}
+
+impl PartialEq for View {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
 /// When what was flushed last.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Flushes {
     now: u64,
     current: Context,
+    #[serde(skip)]
     view: View,
     /// The first is VPID 0.
     vpids: Vec<OfVpid>,
@@ -280,6 +314,19 @@ impl Flushes {
         }
     }
 
+    /// Whether it knows the VPID and the EPT pointer.
+    fn has(&self, context: Context) -> bool {
+        usize::from(context.vpid) < self.vpids.len() && usize::from(context.ept) < self.epts.len()
+    }
+
+    /// Whether it refers to nothing that it does not have.
+    fn fits(&self) -> bool {
+        self.vpids.len() <= MOST_VPIDS
+            && self.epts.len() <= MOST_EPTS
+            && self.has(self.current)
+            && self.vpids.iter().all(|of| of.by_pcid.len() == PCIDS)
+    }
+
     /// From now on, what is valid is so with this PCID.
     #[inline]
     fn look_with(&mut self, pcid: u16) {
@@ -293,7 +340,9 @@ impl Flushes {
     fn renew_view(&mut self) {
         let of = &self.vpids[usize::from(self.current.vpid)];
         let all = of.all.max(self.epts[usize::from(self.current.ept)].all);
-        let non_global = of.non_global.max(of.by_pcid[usize::from(self.view.pcid)]);
+        // After a restore no PCID is in force yet, and nothing is valid.
+        let by_pcid = of.by_pcid.get(usize::from(self.view.pcid)).copied().unwrap_or(u64::MAX - 1);
+        let non_global = of.non_global.max(by_pcid);
         self.view.since = all.max(non_global) + 1;
         self.view.global_since = all + 1;
     }
@@ -346,6 +395,7 @@ fn size_number(shift: u8) -> usize {
 }
 
 /// The TLBs of one processor.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tlb {
     /// First level for data and for code, and second level.
     arrays: [Array; 7],
@@ -359,7 +409,7 @@ pub struct Tlb {
     /// First and last address of large pages that pieces were kept of since everything was flushed.
     in_pieces: Option<(u64, u64)>,
     /// 2 MiB regions in which a 4 KiB page of code has been in the first level since everything was flushed, by a hash.
-    small_code: Box<[u64; SMALL_CODE / 64]>,
+    small_code: Vec<u64>,
 }
 
 /// Regions told apart in [`Tlb::small_code`].
@@ -389,8 +439,18 @@ impl Tlb {
             keeps_global: size.keeps_global,
             keeps_large: size.keeps_large,
             in_pieces: None,
-            small_code: Box::new([0; SMALL_CODE / 64]),
+            small_code: vec![0; SMALL_CODE / 64],
         }
+    }
+
+    /// Whether it has the given sizes and refers to nothing that it does not have.
+    pub(crate) fn fits(&self, size: &Geometry) -> bool {
+        let new = Self::new(size);
+        let arrays = self.arrays.iter().zip(&new.arrays).all(|(array, new)| array.fits(new, &self.flushes));
+        arrays
+            && (self.holders, self.keeps_global, self.keeps_large) == (new.holders, new.keeps_global, new.keeps_large)
+            && self.small_code.len() == new.small_code.len()
+            && self.flushes.fits()
     }
 
     /// Finds the valid entry for `linear` of a level (0 and 1: the first, for data and code), with its array.

@@ -1,156 +1,128 @@
 //! The switches of a virtual machine. Their names are the same on the command line, in experiments and in ledgers.
 
-use std::fmt;
-use std::str::FromStr;
+use crate::switches::{Setting, Switch, Takes, Word, switches};
+use ledger::profile::Profile;
+use strum::{Display, EnumMessage, EnumString, IntoStaticStr, VariantArray, VariantNames};
 
-/// A name that no variant of a switch has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{given}` is not a {what}: use one of {allowed}")]
-pub struct UnknownName {
-    /// What was given.
-    given: String,
-    /// The switch.
-    what: &'static str,
-    /// What could have been given.
-    allowed: String,
+/// What a guest runs on. The other switches are for [`PlatformName::Hvm`].
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Display, EnumMessage, EnumString, IntoStaticStr, VariantArray, VariantNames,
+)]
+#[strum(serialize_all = "kebab-case")]
+pub enum PlatformName {
+    /// The processor itself
+    Bare,
+    /// A software emulator on that processor: the same execution, at the emulator's prices
+    Emulated,
+    /// A hypervisor on that processor
+    Hvm,
 }
 
-/// An enum whose variants have names: `ALL`, `name`, `Display` and `FromStr`.
-macro_rules! named {
-    ($(#[$doc:meta])* $type:ident, $what:literal { $($(#[$variant_doc:meta])* $variant:ident = $name:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $type {
-            $($(#[$variant_doc])* $variant,)+
-        }
+impl PlatformName {
+    /// All of them.
+    pub const ALL: &[Self] = <Self as VariantArray>::VARIANTS;
+    /// What they are called.
+    pub const NAMES: &[&str] = <Self as VariantNames>::VARIANTS;
 
-        impl $type {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$variant),+];
-
-            /// The name on the command line and in ledgers.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)+
-                }
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.name())
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = UnknownName;
-
-            fn from_str(given: &str) -> Result<Self, UnknownName> {
-                Self::ALL.iter().copied().find(|v| v.name() == given).ok_or_else(|| UnknownName {
-                    given: given.to_owned(),
-                    what: $what,
-                    allowed: Self::ALL.iter().map(|v| v.name()).collect::<Vec<_>>().join(", "),
-                })
-            }
-        }
-    };
-}
-
-named! {
-    /// How guest memory is mapped.
-    MmuMode, "MMU mode" {
-        /// One shadow tree, thrown away at each load of CR3 (KVM before January 2007).
-        ShadowNocache = "shadow-nocache",
-        /// Shadow pages kept by guest frame and role.
-        Shadow = "shadow",
-        /// Two-dimensional paging mapped through the shadow pages' hash and reverse maps.
-        LegacyTdp = "legacy-tdp",
-        /// Two-dimensional paging with a tree per root.
-        Tdp = "tdp",
+    /// What it is, in a phrase.
+    pub fn help(self) -> &'static str {
+        self.get_documentation().unwrap_or_default()
     }
 }
 
+/// How guest memory is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
+#[strum(serialize_all = "kebab-case")]
+pub enum MmuMode {
+    /// One shadow tree, thrown away at each load of CR3 (KVM before January 2007).
+    ShadowNocache,
+    /// Shadow pages kept by guest frame and role.
+    Shadow,
+    /// Two-dimensional paging mapped through the shadow pages' hash and reverse maps.
+    LegacyTdp,
+    /// Two-dimensional paging with a tree per root.
+    Tdp,
+}
+
 impl MmuMode {
+    /// All of them.
+    pub const ALL: &[Self] = <Self as VariantArray>::VARIANTS;
+
     /// Whether the processor walks guest tables and the hypervisor's (EPT).
     pub const fn is_tdp(self) -> bool {
         matches!(self, Self::LegacyTdp | Self::Tdp)
     }
 }
 
-named! {
-    /// What a change of CR0.WP alone leads to.
-    Cr0Wp, "CR0.WP policy" {
-        /// The roots are unloaded, and with two-dimensional paging too the bit is part of their role: a root with it set is
-        /// not one with it clear (KVM before 5.19).
-        Role = "role",
-        /// The roots are unloaded, as for any other change of the MMU's role.
-        Unload = "unload",
-        /// With two-dimensional paging only the metadata is refreshed, with paging off nothing at all.
-        InPlace = "in-place",
-        /// The guest owns the bit: no exit. Needs two-dimensional paging.
-        GuestOwned = "guest-owned",
-    }
+/// What a change of CR0.WP alone leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Cr0Wp {
+    /// The roots are unloaded, and with two-dimensional paging too the bit is part of their role: a root with it set is
+    /// not one with it clear (KVM before 5.19).
+    Role,
+    /// The roots are unloaded, as for any other change of the MMU's role.
+    Unload,
+    /// With two-dimensional paging only the metadata is refreshed, with paging off nothing at all.
+    InPlace,
+    /// The guest owns the bit: no exit. Needs two-dimensional paging.
+    GuestOwned,
 }
 
 impl Cr0Wp {
+    /// All of them.
+    pub const ALL: &[Self] = <Self as VariantArray>::VARIANTS;
+
     /// Whether a change unloads the roots, whatever they depend on.
     pub const fn unloads(self) -> bool {
         matches!(self, Self::Role | Self::Unload)
     }
 }
 
-named! {
-    /// Where the interrupt controllers and the timer are emulated.
-    Irqchip, "place for the interrupt controllers" {
-        /// In the kernel part of the hypervisor.
-        Kernel = "kernel",
-        /// In the user-space VMM.
-        User = "user",
-    }
+/// Where the interrupt controllers and the timer are emulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Irqchip {
+    /// In the kernel part of the hypervisor.
+    Kernel,
+    /// In the user-space VMM.
+    User,
 }
 
-/// All switches of a virtual machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+impl Word for MmuMode {}
+impl Word for Cr0Wp {}
+impl Word for Irqchip {}
+
+switches! {
     /// How guest memory is mapped.
-    pub mmu: MmuMode,
+    mmu: MmuMode = MmuMode::Tdp, "mmu", Takes::Word("MODE", <MmuMode as VariantNames>::VARIANTS),
+        "How guest memory is mapped. Default: tdp where the processor has EPT, else shadow";
     /// What a change of CR0.WP alone leads to.
-    pub cr0_wp: Cr0Wp,
+    cr0_wp: Cr0Wp = Cr0Wp::InPlace, "cr0-wp", Takes::Word("POLICY", <Cr0Wp as VariantNames>::VARIANTS),
+        "What a change of CR0.WP alone leads to: new roots, new metadata only (under tdp and legacy-tdp), or no exit at all [default: in-place]";
     /// The paravirtual interface is offered.
-    pub paravirt: bool,
+    paravirt: bool = false, "paravirt", Takes::OnOff, "The paravirtual interface [default: off]";
     /// Where the interrupt controllers are emulated.
-    pub irqchip: Irqchip,
+    irqchip: Irqchip = Irqchip::Kernel, "irqchip", Takes::Word("PLACE", <Irqchip as VariantNames>::VARIANTS),
+        "Where interrupt controllers and timers are emulated: in the kernel, or in the user-space VMM as KVM did in 2007 [default: kernel]";
     /// Translations of the guest are tagged, so that transitions need not flush them.
-    pub vpid: bool,
+    vpid: bool = true, "vpid", Takes::OnOff, "Tags for the guest's translations. Default: on where the processor has them";
     /// Real mode and unpaged protected mode run on the processor.
-    pub unrestricted_guest: bool,
+    unrestricted_guest: bool = true, "unrestricted-guest", Takes::OnOff,
+        "Real mode and unpaged protected mode run on the processor. Default: on where it can and the MMU mode allows it";
     /// Limit of MMU pages; `None`: in proportion to the guest's memory.
-    pub mmu_pages: Option<u32>,
+    mmu_pages: Option<u32> = None, "mmu-pages", Takes::Number,
+        "Limit of shadow or TDP pages. Default: 20 for each 1000 pages of guest memory, at least 64";
     /// Mappings larger than 4 KiB are made where possible.
-    pub huge_pages: bool,
+    huge_pages: bool = true, "huge-pages", Takes::OnOff, "Mappings larger than 4 KiB [default: on]";
     /// Last-level guest page tables may be written without the hypervisor noticing, until the guest flushes (`shadow` only).
     /// Without it each write is emulated, as KVM did in 2007.
-    pub unsync: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            mmu: MmuMode::Tdp,
-            cr0_wp: Cr0Wp::InPlace,
-            paravirt: false,
-            irqchip: Irqchip::Kernel,
-            vpid: true,
-            unrestricted_guest: true,
-            mmu_pages: None,
-            huge_pages: true,
-            unsync: true,
-        }
-    }
+    unsync: bool = true, "unsync", Takes::OnOff,
+        "Last-level guest page tables that are written freely until the next flush (shadow) [default: on]";
 }
 
 /// A combination of switches that makes no sense.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// CR0.WP cannot belong to the guest while its permissions are computed by the hypervisor.
     #[error("--cr0-wp guest-owned needs two-dimensional paging: use --mmu tdp or --mmu legacy-tdp")]
@@ -159,11 +131,51 @@ pub enum ConfigError {
     #[error("--unrestricted-guest on needs two-dimensional paging: use --mmu tdp or --mmu legacy-tdp")]
     UnrestrictedNeedsTdp,
     /// Fewer MMU pages than one guest can run with.
-    #[error("--mmu-pages {0} is too few: at least {min} are needed", min = Config::MIN_MMU_PAGES)]
+    #[error("--mmu-pages {0} is too few: at least {min} are needed", min = VmConfig::MIN_MMU_PAGES)]
     TooFewPages(u32),
+    /// The processor lacks what a switch needs.
+    #[error("{switch} needs a processor with {feature}, and {processor} has none{instead}")]
+    Processor {
+        /// The switch and its value.
+        switch: String,
+        /// What is missing.
+        feature: &'static str,
+        /// The processor.
+        processor: String,
+        /// What to do.
+        instead: &'static str,
+    },
 }
 
-impl Config {
+impl Switches {
+    /// The configuration on the processor of a profile.
+    pub fn resolve(&self, profile: &Profile) -> Result<VmConfig, ConfigError> {
+        let processor = profile.virtualization.value;
+        let lacks = |switch: String, feature, instead| {
+            Err(ConfigError::Processor { switch, feature, processor: profile.name.clone(), instead })
+        };
+        let mmu = self.mmu.unwrap_or(if processor.ept { MmuMode::Tdp } else { MmuMode::Shadow });
+        if mmu.is_tdp() && !processor.ept {
+            return lacks(format!("--mmu {mmu}"), "EPT", ": use --mmu shadow or --mmu shadow-nocache");
+        }
+        if self.vpid == Some(true) && !processor.vpid {
+            return lacks("--vpid on".to_owned(), "VPID", "");
+        }
+        if self.unrestricted_guest == Some(true) && !processor.unrestricted_guest {
+            return lacks("--unrestricted-guest on".to_owned(), "unrestricted guest mode", "");
+        }
+        let config = self.over(VmConfig {
+            mmu,
+            vpid: processor.vpid,
+            unrestricted_guest: processor.unrestricted_guest && mmu.is_tdp(),
+            ..VmConfig::default()
+        });
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+impl VmConfig {
     /// The fewest MMU pages a machine gets.
     pub const MIN_MMU_PAGES: u32 = 64;
 
@@ -182,7 +194,7 @@ impl Config {
     }
 
     /// The limit of MMU pages of a machine with this many guest pages: what is configured, or 20 per thousand, at least
-    /// [`Config::MIN_MMU_PAGES`].
+    /// [`VmConfig::MIN_MMU_PAGES`].
     pub fn mmu_pages_for(&self, guest_pages: u64) -> u32 {
         let proportional = u32::try_from(guest_pages.saturating_mul(20) / 1000).unwrap_or(u32::MAX);
         self.mmu_pages.unwrap_or(proportional).max(Self::MIN_MMU_PAGES)
@@ -192,32 +204,56 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::switches::ON_OFF;
 
     #[test]
-    fn names_are_parsed_back() {
-        for mode in MmuMode::ALL {
-            assert_eq!(mode.to_string().parse(), Ok(*mode));
+    fn what_is_shown_is_read_back() {
+        for switch in Switches::ALL {
+            let values = match switch.takes {
+                Takes::Word(_, words) => words,
+                Takes::OnOff => ON_OFF,
+                Takes::Number => &["64", "4294967295"],
+            };
+            for value in values {
+                let mut switches = Switches::default();
+                assert_eq!(switches.set(switch, value), Some(()), "{} {value}", switch.name);
+                let given: Vec<_> = switches.given().map(|(switch, value)| (switch.name, value)).collect();
+                assert_eq!(given, [(switch.name, (*value).to_owned())]);
+                let described = switches.over(VmConfig::default()).describe().find(|(name, _)| *name == switch.name);
+                assert_eq!(described.map(|(_, shown)| shown).as_deref(), Some(*value));
+                assert_eq!(Switches::default().or(&switches), switches);
+            }
+            assert_eq!(Switches::default().set(switch, "both"), None, "{}", switch.name);
         }
-        for policy in Cr0Wp::ALL {
-            assert_eq!(policy.to_string().parse(), Ok(*policy));
+        assert!(Switch::named("cr0-wp").is_some() && Switch::named("cr0_wp").is_none());
+    }
+
+    #[test]
+    fn help_names_the_default() {
+        for (switch, (_, value)) in Switches::ALL.iter().zip(VmConfig::default().describe()) {
+            if switch.help.contains("[default: ") {
+                assert!(switch.help.ends_with(&format!(" [default: {value}]")), "{}", switch.name);
+            }
         }
-        let error = "both".parse::<Irqchip>().unwrap_err();
-        assert_eq!(error.to_string(), "`both` is not a place for the interrupt controllers: use one of kernel, user");
     }
 
     #[test]
     fn a_shadow_mmu_owns_cr0_wp() {
-        let config =
-            Config { mmu: MmuMode::Shadow, cr0_wp: Cr0Wp::GuestOwned, unrestricted_guest: false, ..Config::default() };
+        let config = VmConfig {
+            mmu: MmuMode::Shadow,
+            cr0_wp: Cr0Wp::GuestOwned,
+            unrestricted_guest: false,
+            ..VmConfig::default()
+        };
         assert_eq!(config.validate(), Err(ConfigError::GuestOwnedNeedsTdp));
-        assert_eq!(Config { cr0_wp: Cr0Wp::InPlace, ..config }.validate(), Ok(()));
+        assert_eq!(VmConfig { cr0_wp: Cr0Wp::InPlace, ..config }.validate(), Ok(()));
     }
 
     #[test]
     fn the_limit_of_pages_follows_memory() {
-        let config = Config::default();
+        let config = VmConfig::default();
         assert_eq!(config.mmu_pages_for(131_072), 2621);
         assert_eq!(config.mmu_pages_for(100), 64);
-        assert_eq!(Config { mmu_pages: Some(256), ..config }.mmu_pages_for(131_072), 256);
+        assert_eq!(VmConfig { mmu_pages: Some(256), ..config }.mmu_pages_for(131_072), 256);
     }
 }

@@ -1,6 +1,6 @@
 //! The VM-execution controls of a machine, as KVM sets them.
 
-use crate::config::Config;
+use crate::config::VmConfig;
 use crate::events::vector;
 use crate::paravirt::page;
 use crate::registers::Ownership;
@@ -35,7 +35,7 @@ pub struct Shared {
 
 impl Shared {
     /// Those of a configuration on a processor.
-    pub fn new(config: &Config, processor: &Virtualization) -> Self {
+    pub fn new(config: &VmConfig, processor: &Virtualization) -> Self {
         // Without the paravirtual interface all ports exit, which takes no bitmap.
         let io = config.paravirt.then(|| {
             let mut bitmap = [0xff; 8192];
@@ -74,7 +74,7 @@ fn clear(bitmap: &mut MsrBitmap, index: u32, write: bool) {
 }
 
 /// The controls that do not change while a virtual CPU lives. Masks and shadows follow at each entry.
-pub fn fixed(config: &Config, shared: &Shared, ownership: &Ownership, cpu: &Cpu) -> Controls {
+pub fn fixed(config: &VmConfig, shared: &Shared, ownership: &Ownership, cpu: &Cpu) -> Controls {
     let tdp = config.mmu.is_tdp();
     let has = |capability| cpu.wiring.capabilities.has(capability);
     let mut first = primary::HLT

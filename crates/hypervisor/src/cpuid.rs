@@ -1,6 +1,6 @@
 //! What CPUID says to the guest: the processor's own answer, less what is not virtualized, with the hypervisor's leaves.
 
-use crate::config::Config;
+use crate::config::VmConfig;
 use crate::paravirt::{CPUID_FEATURES, CPUID_SIGNATURE, SIGNATURE, feature, page};
 use crate::registers::Visible;
 use crate::vm::Hypervisor;
@@ -34,7 +34,7 @@ fn set(word: &mut u32, bit: u32, on: bool) {
 }
 
 /// Features of the paravirtual interface under a configuration.
-fn paravirt_features(config: &Config, caches_cr3: bool) -> u32 {
+fn paravirt_features(config: &VmConfig, caches_cr3: bool) -> u32 {
     use feature::*;
     if !config.paravirt {
         return 0;
@@ -73,7 +73,7 @@ pub(crate) fn cpuid(vm: &Hypervisor, visible: &Visible, cpu: &mut Cpu, leaf: u32
     regs
 }
 
-fn hypervisor_leaf(config: &Config, caches_cr3: bool, leaf: u32) -> CpuidRegs {
+fn hypervisor_leaf(config: &VmConfig, caches_cr3: bool, leaf: u32) -> CpuidRegs {
     match leaf {
         CPUID_SIGNATURE => CpuidRegs { eax: CPUID_FEATURES, ebx: SIGNATURE[0], ecx: SIGNATURE[1], edx: SIGNATURE[2] },
         CPUID_FEATURES if config.paravirt => {
@@ -84,7 +84,7 @@ fn hypervisor_leaf(config: &Config, caches_cr3: bool, leaf: u32) -> CpuidRegs {
 }
 
 /// CR4 bits that CPUID does not offer although the processor has them.
-pub fn hidden_cr4(config: &Config) -> u64 {
+pub fn hidden_cr4(config: &VmConfig) -> u64 {
     let shadow = if config.mmu.is_tdp() { 0 } else { CR4_PKE };
     CR4_VMXE | CR4_PKS | shadow
 }

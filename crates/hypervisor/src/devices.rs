@@ -10,9 +10,9 @@ const KERNEL_PORTS: &[RangeInclusive<u16>] = &[0x20..=0x21, 0x40..=0x43, 0x61..=
 /// Memory of I/O and local APICs.
 const KERNEL_MEMORY: &[RangeInclusive<u64>] = &[0xfec0_0000..=0xfec0_0fff, 0xfee0_0000..=0xfee0_0fff];
 
-/// An access to a device.
+/// Where a device is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum DeviceAddress {
     /// IN or OUT.
     Port(u16),
     /// Memory-mapped, by guest-physical address.
@@ -22,11 +22,11 @@ pub enum Access {
 }
 
 /// What an access is charged as.
-pub fn operation(irqchip: Irqchip, access: Access) -> Operation {
+pub fn operation(irqchip: Irqchip, access: DeviceAddress) -> Operation {
     let kernel = match access {
-        Access::Port(port) => KERNEL_PORTS.iter().any(|ports| ports.contains(&port)),
-        Access::Memory(address) => KERNEL_MEMORY.iter().any(|range| range.contains(&address)),
-        Access::ApicRegister => true,
+        DeviceAddress::Port(port) => KERNEL_PORTS.iter().any(|ports| ports.contains(&port)),
+        DeviceAddress::Memory(address) => KERNEL_MEMORY.iter().any(|range| range.contains(&address)),
+        DeviceAddress::ApicRegister => true,
     };
     if kernel && irqchip == Irqchip::Kernel { Operation::DeviceKernel } else { Operation::DeviceUser }
 }
@@ -39,13 +39,13 @@ mod tests {
     fn only_interrupt_controllers_are_in_the_kernel() {
         use Operation::*;
         let table = [
-            (Access::Port(0x20), DeviceKernel, DeviceUser),
-            (Access::Port(0x43), DeviceKernel, DeviceUser),
-            (Access::Port(0x3f8), DeviceUser, DeviceUser),
-            (Access::Port(0x80), DeviceUser, DeviceUser),
-            (Access::Memory(0xfee0_00b0), DeviceKernel, DeviceUser),
-            (Access::Memory(0xfe00_0000), DeviceUser, DeviceUser),
-            (Access::ApicRegister, DeviceKernel, DeviceUser),
+            (DeviceAddress::Port(0x20), DeviceKernel, DeviceUser),
+            (DeviceAddress::Port(0x43), DeviceKernel, DeviceUser),
+            (DeviceAddress::Port(0x3f8), DeviceUser, DeviceUser),
+            (DeviceAddress::Port(0x80), DeviceUser, DeviceUser),
+            (DeviceAddress::Memory(0xfee0_00b0), DeviceKernel, DeviceUser),
+            (DeviceAddress::Memory(0xfe00_0000), DeviceUser, DeviceUser),
+            (DeviceAddress::ApicRegister, DeviceKernel, DeviceUser),
         ];
         for (access, kernel, user) in table {
             assert_eq!(operation(Irqchip::Kernel, access), kernel, "{access:?}");

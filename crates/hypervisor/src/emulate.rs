@@ -3,11 +3,11 @@
 //! One mechanism does them all ([`Cpu::emulate`](cpu::Cpu::emulate)), but only what KVM decodes and emulates is charged as
 //! emulation; where an exit tells the operands, the handler charges what it does instead.
 
-use crate::devices::{self, Access};
-use crate::events::{Event, vector};
+use crate::devices::{self, DeviceAddress};
+use crate::events::{GuestEvent, vector};
 use crate::failure::Failure;
 use crate::registers::Visible;
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome};
 use ledger::Operation;
 use x86::flags;
@@ -24,7 +24,7 @@ impl Visible {
     }
 }
 
-impl Context<'_> {
+impl ExitContext<'_> {
     /// Carries out the instruction at RIP and follows what it wrote; its price is the caller's. Whether it was completed:
     /// otherwise its exception will be injected. Changes of control registers are the caller's to follow.
     pub fn execute_for_guest(&mut self) -> Result<(Step, bool), Failure> {
@@ -38,11 +38,11 @@ impl Context<'_> {
     }
 
     /// Emulates the delivery of an event.
-    pub fn emulate_event(&mut self, event: Event) -> Result<Step, Failure> {
+    pub fn emulate_event(&mut self, event: GuestEvent) -> Result<Step, Failure> {
         self.emulate_with(Some(event))
     }
 
-    fn emulate_with(&mut self, event: Option<Event>) -> Result<Step, Failure> {
+    fn emulate_with(&mut self, event: Option<GuestEvent>) -> Result<Step, Failure> {
         let before = self.vcpu.visible;
         let emulation = self.in_software(event);
         self.charge_emulation(&emulation);
@@ -70,7 +70,7 @@ impl Context<'_> {
         })
     }
 
-    fn in_software(&mut self, event: Option<Event>) -> Emulation {
+    fn in_software(&mut self, event: Option<GuestEvent>) -> Emulation {
         let memory = self.vm.memory.clone();
         let cpu = &mut *self.cpu;
         let view = self.vcpu.visible.view(cpu.arch.xcr0);
@@ -135,16 +135,16 @@ impl Context<'_> {
         self.charge(Operation::GuestWalk, u64::from(emulation.accesses.references));
         for device in &emulation.accesses.devices {
             let access = match *device {
-                DeviceAccess::Port { port, .. } => Access::Port(port),
-                DeviceAccess::Memory { address, .. } => Access::Memory(address),
-                DeviceAccess::Msr { .. } | DeviceAccess::TaskPriority { .. } => Access::ApicRegister,
+                DeviceAccess::Port { port, .. } => DeviceAddress::Port(port),
+                DeviceAccess::Memory { address, .. } => DeviceAddress::Memory(address),
+                DeviceAccess::Msr { .. } | DeviceAccess::TaskPriority { .. } => DeviceAddress::ApicRegister,
             };
             self.charge_device(access);
         }
     }
 
     /// The price of an access to a device.
-    pub fn charge_device(&mut self, access: Access) {
+    pub fn charge_device(&mut self, access: DeviceAddress) {
         self.charge(devices::operation(self.vm.config.irqchip, access), 1);
     }
 
@@ -157,7 +157,7 @@ impl Context<'_> {
         let event = match self.vcpu.events.next.take() {
             None if self.vcpu.events.nmi && nmi_open => {
                 self.vcpu.events.nmi = false;
-                Some(Event::nmi())
+                Some(GuestEvent::nmi())
             }
             None if self.vcpu.events.waiting && open => self.acknowledge(),
             next => next,

@@ -1,8 +1,8 @@
 //! Before the guest is entered: what is injected, which windows are asked for, and what the registers hold.
 
-use crate::events::{Event, vector};
+use crate::events::{GuestEvent, vector};
 use crate::failure::Failure;
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use cpu::arch::attention;
 use cpu::vmx::EntryFailure;
 use ledger::Operation;
@@ -11,7 +11,7 @@ use x86::debug::{DR6_BREAKPOINTS, DR7_GD};
 use x86::flags;
 use x86::vmx::{entry, interruptibility, interruption, primary};
 
-impl Context<'_> {
+impl ExitContext<'_> {
     /// Puts the guest's root, events and registers in place and enters. Where the processor cannot run what comes next, it is
     /// emulated instead: the step that this came to.
     pub fn enter(&mut self) -> Result<Option<Step>, Failure> {
@@ -36,7 +36,7 @@ impl Context<'_> {
         let information = std::mem::take(&mut controls.entry_interruption);
         if information & interruption::VALID != 0 {
             let (error, length) = (controls.entry_error_code, controls.entry_instruction_length);
-            self.vcpu.events.next = Some(Event { information, error, length });
+            self.vcpu.events.next = Some(GuestEvent { information, error, length });
         }
     }
 
@@ -50,7 +50,7 @@ impl Context<'_> {
             Some(event)
         } else if self.vcpu.events.nmi && !nmi_shut {
             self.vcpu.events.nmi = false;
-            Some(Event::nmi())
+            Some(GuestEvent::nmi())
         } else if self.vcpu.events.waiting && open {
             self.acknowledge()
         } else {
@@ -77,7 +77,7 @@ impl Context<'_> {
     }
 
     /// Takes the interrupt that the board asserts, if it still does.
-    pub fn acknowledge(&mut self) -> Option<Event> {
+    pub fn acknowledge(&mut self) -> Option<GuestEvent> {
         self.vcpu.events.waiting = false;
         let who = self.cpu.ident();
         let vector = self.cpu.wiring.bus.clone().borrow_mut().acknowledge(who);
@@ -86,7 +86,7 @@ impl Context<'_> {
         if vector.is_some() && self.vm.config.irqchip == crate::config::Irqchip::User {
             self.charge(Operation::DeviceUser, 1);
         }
-        vector.map(Event::external)
+        vector.map(GuestEvent::external)
     }
 
     /// Puts an exception into the guest at the next entry. #PF takes its address to CR2 now.

@@ -7,7 +7,7 @@ pub use x86::vector;
 
 /// An event in the format of the VM-entry fields (SDM vol. 3, 24.8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct GuestEvent {
     /// Vector, type, and whether there is an error code; the valid bit is set.
     pub information: u32,
     /// Error code.
@@ -16,7 +16,7 @@ pub struct Event {
     pub length: u32,
 }
 
-impl Event {
+impl GuestEvent {
     /// An exception that the processor or an emulated instruction raises.
     pub fn exception(vector: u8, code: Option<u32>) -> Self {
         let flag = if code.is_some() { interruption::ERROR_CODE } else { 0 };
@@ -88,7 +88,7 @@ fn class(vector: u8) -> Class {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Events {
     /// It goes first: an exception, or an event whose delivery was interrupted.
-    pub next: Option<Event>,
+    pub next: Option<GuestEvent>,
     /// NMIs that wait for the guest to take them; the hardware latches one.
     pub nmi: bool,
     /// The board has an interrupt for the guest, which has it shut out.
@@ -101,15 +101,15 @@ impl Events {
     /// Puts an exception in the queue. With one that is already there it is a double fault or a shutdown, or takes its
     /// place, as the processor would have it.
     pub fn raise(&mut self, vector: u8, code: Option<u32>) {
-        let raised = Event::exception(vector, code);
-        let first = self.next.filter(Event::is_exception).map_or(Class::Benign, |event| class(event.vector()));
+        let raised = GuestEvent::exception(vector, code);
+        let first = self.next.filter(GuestEvent::is_exception).map_or(Class::Benign, |event| class(event.vector()));
         self.next = Some(match (first, class(vector)) {
             (Class::DoubleFault, Class::Contributory | Class::PageFault) => {
                 self.shutdown = true;
                 return;
             }
             (Class::Contributory, Class::Contributory) | (Class::PageFault, Class::Contributory | Class::PageFault) => {
-                Event::exception(vector::DF, Some(0))
+                GuestEvent::exception(vector::DF, Some(0))
             }
             // What the first one was will come again when its instruction is executed again, or is the board's to repeat.
             _ => raised,
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn a_fault_takes_the_place_of_an_interrupt() {
-        let mut events = Events { next: Some(Event::external(0x30)), ..Events::default() };
+        let mut events = Events { next: Some(GuestEvent::external(0x30)), ..Events::default() };
         events.raise(vector::PF, Some(2));
-        assert_eq!(events.next, Some(Event::exception(vector::PF, Some(2))));
+        assert_eq!(events.next, Some(GuestEvent::exception(vector::PF, Some(2))));
     }
 }

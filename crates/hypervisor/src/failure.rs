@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Where the guest was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct GuestPosition {
     /// RIP.
     pub rip: u64,
     /// The bytes there, as far as they can be read.
@@ -14,7 +14,7 @@ pub struct Place {
     pub length: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for GuestPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RIP {:#x}, code", self.rip)?;
         if self.length == 0 {
@@ -37,7 +37,7 @@ pub enum Failure {
         /// Exit qualification.
         qualification: u64,
         /// Where.
-        place: Place,
+        place: GuestPosition,
     },
     /// An instruction that cannot be emulated.
     #[error("emulation failed, {reason}: {place}")]
@@ -45,7 +45,7 @@ pub enum Failure {
         /// What it came to.
         reason: &'static str,
         /// Where.
-        place: Place,
+        place: GuestPosition,
     },
     /// The processor refused to enter the guest.
     #[error("{failure}: {place}")]
@@ -53,7 +53,7 @@ pub enum Failure {
         /// Why.
         failure: EntryFailure,
         /// Where.
-        place: Place,
+        place: GuestPosition,
     },
     /// A bound that the hypervisor keeps has been reached.
     #[error("{limit}: {place}")]
@@ -61,6 +61,6 @@ pub enum Failure {
         /// Its name.
         limit: String,
         /// Where.
-        place: Place,
+        place: GuestPosition,
     },
 }

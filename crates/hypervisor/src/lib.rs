@@ -16,10 +16,11 @@ mod paging;
 pub mod paravirt;
 pub mod registers;
 mod summary;
+pub mod switches;
 pub mod vcpu;
 pub mod vm;
 
-pub use config::Config;
+pub use config::VmConfig;
 pub use failure::Failure;
 pub use vcpu::Vcpu;
 pub use vm::{Hypervisor, SetupError};

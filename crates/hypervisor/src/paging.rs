@@ -3,7 +3,7 @@
 
 use crate::failure::Failure;
 use crate::mmu::{Fault, Flushes, Guest, MmuError, Resolution, Root, VcpuMmu};
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use cpu::vmx::{Invept, Invvpid};
 use ledger::Operation;
 use x86::control::*;
@@ -14,7 +14,7 @@ use x86::vmx::qualification::ept::RIGHTS_SHIFT;
 /// Table entries that the exit qualification of an EPT violation says were there: what they allow.
 const PRESENT: u64 = ept::RIGHTS << RIGHTS_SHIFT;
 
-impl Context<'_> {
+impl ExitContext<'_> {
     /// The guest's registers as the MMU wants them.
     fn guest(&self) -> Guest {
         let (visible, cpu) = (&self.vcpu.visible, &*self.cpu);
@@ -44,7 +44,7 @@ impl Context<'_> {
             Some(mmu) => work(&mut self.vm.mmu, mmu, &guest),
             None => return Err(self.mmu_failure(MmuError::Limit("mmu-pages"))),
         };
-        self.settle();
+        self.account_for_mmu();
         Ok(result)
     }
 
@@ -53,7 +53,7 @@ impl Context<'_> {
     }
 
     /// Charges what the MMU did, and tells decoded code of flags that it set in guest tables.
-    fn settle(&mut self) {
+    fn account_for_mmu(&mut self) {
         let cpu = &mut *self.cpu;
         self.vm.mmu.tolls.drain(|operation, count| cpu.charge_host(operation, count));
         let written = self.vm.mmu.take_written();
@@ -181,7 +181,7 @@ impl Context<'_> {
     /// The guest's memory was written for it.
     pub fn page_written(&mut self, address: u64, len: u64) {
         self.vm.mmu.page_written(address, len);
-        self.settle();
+        self.account_for_mmu();
     }
 
     /// Unloads the roots and works out the role anew.

@@ -1,6 +1,6 @@
 //! Control registers twice: what the guest believes they hold, and what the processor holds while it runs.
 
-use crate::config::{Config, Cr0Wp};
+use crate::config::{Cr0Wp, VmConfig};
 use cpu::Cpu;
 use x86::control::*;
 use x86::page::ADDRESS;
@@ -68,7 +68,7 @@ pub struct Ownership {
 
 impl Ownership {
     /// As KVM divides them.
-    pub fn of(config: &Config) -> Self {
+    pub fn of(config: &VmConfig) -> Self {
         let tdp = config.mmu.is_tdp();
         let wp = if config.cr0_wp == Cr0Wp::GuestOwned { CR0_WP } else { 0 };
         let pge = if tdp { CR4_PGE } else { 0 };
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_shadow_mmu_keeps_write_protection_on() {
-        let config = Config { mmu: MmuMode::Shadow, unrestricted_guest: false, ..Config::default() };
+        let config = VmConfig { mmu: MmuMode::Shadow, unrestricted_guest: false, ..VmConfig::default() };
         let ownership = Ownership::of(&config);
         let visible = Visible { cr0: CR0_PE | CR0_CD | CR0_NW, efer: EFER_LME, ..Visible::default() };
         assert_eq!(ownership.real_cr0(&visible), CR0_PE | CR0_PG | CR0_WP | CR0_NE | CR0_ET);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn two_dimensional_paging_leaves_the_registers_alone() {
-        let config = Config { cr0_wp: Cr0Wp::GuestOwned, ..Config::default() };
+        let config = VmConfig { cr0_wp: Cr0Wp::GuestOwned, ..VmConfig::default() };
         let ownership = Ownership::of(&config);
         let visible = Visible { cr0: CR0_ET | CR0_NE, cr4: CR4_SMEP, efer: EFER_LME, ..Visible::default() };
         assert_eq!(ownership.real_cr0(&visible), visible.cr0);

@@ -3,7 +3,7 @@
 use crate::controls;
 use crate::events::Events;
 use crate::exits;
-use crate::failure::{Failure, Place};
+use crate::failure::{Failure, GuestPosition};
 use crate::mmu::Flushes;
 use crate::paravirt::Paravirt;
 use crate::registers::Visible;
@@ -55,7 +55,7 @@ pub(crate) enum Step {
 }
 
 /// Everything at hand while the hypervisor works for one virtual CPU.
-pub(crate) struct Context<'a> {
+pub(crate) struct ExitContext<'a> {
     /// The virtual CPU.
     pub vcpu: &'a mut Vcpu,
     /// Its machine.
@@ -94,7 +94,7 @@ impl Vcpu {
         cache: &mut BlockCache,
         deadline: Ticks,
     ) -> Result<Exit, Failure> {
-        let mut context = Context { vcpu: self, vm, cpu, cache, exit: VmExit::default() };
+        let mut context = ExitContext { vcpu: self, vm, cpu, cache, exit: VmExit::default() };
         let held = match context.vcpu.held.take() {
             Some(held) => held,
             None => context.arrive()?,
@@ -109,7 +109,7 @@ impl Vcpu {
     }
 }
 
-impl Context<'_> {
+impl ExitContext<'_> {
     /// Takes what the board has set since the last run. Returns the attention that must wait until the next one.
     fn arrive(&mut self) -> Result<u32, Failure> {
         if !self.vcpu.adopted {
@@ -242,7 +242,7 @@ impl Context<'_> {
         self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
         self.follow_cached_root()?;
         let length = exit.instruction_length;
-        if let Some(event) = crate::events::Event::interrupted(exit.vectoring, exit.vectoring_error, length) {
+        if let Some(event) = crate::events::GuestEvent::interrupted(exit.vectoring, exit.vectoring_error, length) {
             self.vcpu.events.next = Some(event);
             if !event.is_fault() {
                 // The exit's fault has set RF; the guest never sees it, and the event's handler must not find its RF.
@@ -264,8 +264,8 @@ impl Context<'_> {
     }
 
     /// Where the guest is, for a failure.
-    pub fn place(&mut self) -> Place {
-        let mut place = Place { rip: self.cpu.arch.rip, bytes: [0; 15], length: 0 };
+    pub fn place(&mut self) -> GuestPosition {
+        let mut place = GuestPosition { rip: self.cpu.arch.rip, bytes: [0; 15], length: 0 };
         let linear = self.cpu.code_linear();
         for (i, byte) in place.bytes.iter_mut().enumerate() {
             let Some(read) = self.peek(linear.wrapping_add(i as u64)) else { break };

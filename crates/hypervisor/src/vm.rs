@@ -1,8 +1,8 @@
 //! A virtual machine: what its virtual CPUs share.
 
-use crate::config::{Config, ConfigError, MmuMode};
+use crate::config::{ConfigError, MmuMode, VmConfig};
 use crate::controls::Shared;
-use crate::mmu::{Host, Mmu, MmuError, SlotConfig, Slots};
+use crate::mmu::{HostFeatures, Mmu, MmuError, SlotConfig, Slots};
 use crate::registers::Ownership;
 use cpu::Ram;
 use cpu::vmx::GuestPhysical;
@@ -17,7 +17,7 @@ const GIGABYTE_PAGES: u32 = 1 << 26;
 pub enum SetupError {
     /// The switches do not fit together.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    VmConfig(#[from] ConfigError),
     /// Memory is not what an MMU needs.
     #[error(transparent)]
     Mmu(#[from] MmuError),
@@ -29,7 +29,7 @@ pub enum SetupError {
 /// A virtual machine.
 pub struct Hypervisor {
     /// Its switches.
-    pub config: Config,
+    pub config: VmConfig,
     /// Guest memory and the tables that map it.
     pub mmu: Mmu,
     /// Where guest memory is, for emulation.
@@ -45,12 +45,12 @@ pub struct Hypervisor {
 impl Hypervisor {
     /// A machine whose memory is all of `ram`, each guest-physical address at the same host-physical one, on the processor of
     /// a profile. The hidden part of `ram` is for the hypervisor's tables, see [`Mmu::pool_pages`].
-    pub fn new(config: Config, ram: &Ram, profile: &Profile) -> Result<Self, SetupError> {
+    pub fn new(config: VmConfig, ram: &Ram, profile: &Profile) -> Result<Self, SetupError> {
         config.validate()?;
         let pool = ram.regions().iter().find(|region| region.hidden).ok_or(SetupError::NoPool)?;
         let features = profile.virtualization.value;
         let extended = profile.cpuid().iter().find(|leaf| leaf.leaf == 0x8000_0001).map_or(0, |leaf| leaf.edx);
-        let host = Host {
+        let host = HostFeatures {
             physical_bits: profile.physical_bits.value,
             ept_flags: features.ept_ad,
             gigabyte_pages: if config.mmu.is_tdp() { features.ept_1g } else { extended & GIGABYTE_PAGES != 0 },

@@ -1,18 +1,18 @@
 //! Which exits there are, what is charged, and that runs repeat.
 
 use crate::common::*;
-use hypervisor::config::{Config, Cr0Wp, Irqchip, MmuMode};
+use hypervisor::config::{Cr0Wp, Irqchip, MmuMode, VmConfig};
 use hypervisor::mmu::SlotConfig;
 use iced_x86::code_asm::*;
 use ledger::Operation;
 use x86::vmx::reason;
 
-fn config(mmu: MmuMode) -> Config {
-    Config { mmu, unrestricted_guest: mmu.is_tdp(), ..Config::default() }
+fn config(mmu: MmuMode) -> VmConfig {
+    VmConfig { mmu, unrestricted_guest: mmu.is_tdp(), ..VmConfig::default() }
 }
 
 /// Toggles CR0.WP 50 times, and uses what it protects.
-fn toggles(config: Config) -> Guest {
+fn toggles(config: VmConfig) -> Guest {
     let mut guest = Guest::new("icx", Some(config), Mode::Long);
     guest.code(64, |a| {
         a.mov(ecx, 50)?;
@@ -50,7 +50,7 @@ fn write_protection_under_each_policy() {
         (MmuMode::Shadow, Cr0Wp::InPlace, 50, true),
     ];
     for (mmu, cr0_wp, exits, reloaded) in table {
-        let guest = toggles(Config { cr0_wp, ..config(mmu) });
+        let guest = toggles(VmConfig { cr0_wp, ..config(mmu) });
         assert_eq!(guest.exits(reason::CONTROL_REGISTER), exits, "{mmu} {cr0_wp}");
         assert_eq!(guest.operations(Operation::RootLoad) >= 50, reloaded, "{mmu} {cr0_wp}");
     }
@@ -58,7 +58,7 @@ fn write_protection_under_each_policy() {
 
 /// INVEPTs and INVVPIDs of a guest that changes a bit of CR4 `changes` times. It begins with both bits clear.
 fn flushes(mmu: MmuMode, vpid: bool, bit: i32, changes: i32) -> (u64, u64) {
-    let mut guest = Guest::new("icx", Some(Config { vpid, ..config(mmu) }), Mode::Long);
+    let mut guest = Guest::new("icx", Some(VmConfig { vpid, ..config(mmu) }), Mode::Long);
     guest.code(64, |a| {
         for _ in 0..changes {
             a.mov(rax, cr4)?;
@@ -99,7 +99,7 @@ fn a_flush_is_by_one_instruction() {
 fn a_toggle_of_write_protection_flushes_once() {
     for mmu in [MmuMode::Tdp, MmuMode::LegacyTdp] {
         for cr0_wp in [Cr0Wp::Role, Cr0Wp::Unload] {
-            let (kept, unloaded) = (toggles(config(mmu)), toggles(Config { cr0_wp, ..config(mmu) }));
+            let (kept, unloaded) = (toggles(config(mmu)), toggles(VmConfig { cr0_wp, ..config(mmu) }));
             let more = |operation| unloaded.operations(operation) - kept.operations(operation);
             assert_eq!((more(Operation::Invept), more(Operation::Invvpid)), (50, 0), "{mmu} {cr0_wp}");
         }
@@ -108,7 +108,7 @@ fn a_toggle_of_write_protection_flushes_once() {
 
 #[test]
 fn a_virtual_cpu_whose_turn_is_over_holds_its_root() {
-    let mut guest = Guest::new("icx", Some(Config { cr0_wp: Cr0Wp::Unload, ..config(MmuMode::Tdp) }), Mode::Long);
+    let mut guest = Guest::new("icx", Some(VmConfig { cr0_wp: Cr0Wp::Unload, ..config(MmuMode::Tdp) }), Mode::Long);
     guest.code(64, |a| {
         let mut again = a.create_label();
         a.set_label(&mut again)?;
@@ -164,7 +164,7 @@ fn a_guest_that_uses_spec_ctrl_has_it_after_the_first_value() {
 #[test]
 fn devices_cost_what_their_place_costs() {
     for (irqchip, kernel, user) in [(Irqchip::Kernel, 2, 1), (Irqchip::User, 0, 4)] {
-        let mut guest = Guest::new("icx", Some(Config { irqchip, ..config(MmuMode::Tdp) }), Mode::Long);
+        let mut guest = Guest::new("icx", Some(VmConfig { irqchip, ..config(MmuMode::Tdp) }), Mode::Long);
         guest.code(64, |a| {
             a.in_(al, 0x21)?;
             a.out(0x43, al)?;

@@ -1,7 +1,7 @@
 //! The paravirtual interface: its protocol, what it saves, and guests that lie.
 
 use crate::common::*;
-use hypervisor::config::{Config, MmuMode};
+use hypervisor::config::{MmuMode, VmConfig};
 use hypervisor::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE, SIGNATURE, hypercall_code};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -12,11 +12,11 @@ const STATE: u64 = 0x60_0000;
 /// Where they want the hypercall page.
 const HYPERCALLS: u64 = 0x61_0000;
 
-fn config(mmu: MmuMode) -> Config {
-    Config { mmu, paravirt: true, unrestricted_guest: mmu.is_tdp(), ..Config::default() }
+fn config(mmu: MmuMode) -> VmConfig {
+    VmConfig { mmu, paravirt: true, unrestricted_guest: mmu.is_tdp(), ..VmConfig::default() }
 }
 
-fn long(config: Config) -> Guest {
+fn long(config: VmConfig) -> Guest {
     Guest::new("skx", Some(config), Mode::Long)
 }
 
@@ -83,7 +83,7 @@ fn spaces(guest: &mut Guest, count: u64) -> Vec<u64> {
 #[test]
 fn discovery() {
     for (paravirt, mmu) in [(false, MmuMode::Shadow), (true, MmuMode::Shadow), (true, MmuMode::Tdp)] {
-        let mut guest = long(Config { paravirt, ..config(mmu) });
+        let mut guest = long(VmConfig { paravirt, ..config(mmu) });
         guest.code(64, |a| {
             a.mov(r8, DATA)?;
             for (i, leaf) in [0x4000_0000u32, 0x4000_0001, 0x4000_0002, 1].into_iter().enumerate() {
@@ -155,7 +155,7 @@ fn hypercalls_go_through_the_page() {
 #[test]
 fn cached_loads_do_not_exit() {
     let loads = |paravirt| {
-        let mut guest = long(Config { paravirt, ..config(MmuMode::Shadow) });
+        let mut guest = long(VmConfig { paravirt, ..config(MmuMode::Shadow) });
         let roots = spaces(&mut guest, 3);
         guest.code(64, |a| {
             if paravirt {
@@ -358,7 +358,7 @@ fn a_lying_guest_harms_itself_only() {
 #[test]
 fn the_delay_port_does_not_exit() {
     for (paravirt, exits) in [(true, 1), (false, 11)] {
-        let mut guest = long(Config { paravirt, ..config(MmuMode::Shadow) });
+        let mut guest = long(VmConfig { paravirt, ..config(MmuMode::Shadow) });
         guest.code(64, |a| {
             for _ in 0..10 {
                 a.out(0x80, al)?;

@@ -574,7 +574,7 @@ impl Author {
 }
 
 /// What a guest has noted, and all its memory that the script may change.
-fn run(author: &Author, config: Option<hypervisor::Config>) -> (Vec<u64>, Vec<u64>) {
+fn run(author: &Author, config: Option<hypervisor::VmConfig>) -> (Vec<u64>, Vec<u64>) {
     let mode = if author.shape == Shape::Long { Mode::Long } else { Mode::Protected };
     let mut guest = Guest::new("icx", config, mode);
     author.install(&mut guest);

@@ -103,15 +103,15 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     fn fail(&mut self, cell: usize, reason: String, tail: Vec<String>, watch: &mut dyn Watch) {
-        self.settle(cell, Outcome::Failed(Failure { reason, tail, ran: true }), true, watch);
+        self.conclude(cell, Outcome::Failed(Failure { reason, tail, ran: true }), true, watch);
     }
 
-    fn settle(&mut self, cell: usize, outcome: Outcome, ran: bool, watch: &mut dyn Watch) {
+    fn conclude(&mut self, cell: usize, outcome: Outcome, ran: bool, watch: &mut dyn Watch) {
         watch.done(&self.cells[cell], &outcome, ran);
         self.outcomes[cell] = Some(outcome);
     }
 
-    /// Settles what needs no run, and returns what does.
+    /// Concludes what needs no run, and returns what does.
     fn plan(&mut self, watch: &mut dyn Watch) -> Result<Vec<usize>, Unreadable> {
         let mut prints = Fingerprints::new(&self.options.root, &self.options.program)?;
         let mut first: BTreeMap<String, usize> = BTreeMap::new();
@@ -123,7 +123,7 @@ impl Runner<'_> {
                 Err(error) => {
                     let advice = format!("{error}: '{}' makes it", cell.guest().made_by);
                     let failure = Failure { reason: advice, tail: Vec::new(), ran: false };
-                    self.settle(at, Outcome::Failed(failure), false, watch);
+                    self.conclude(at, Outcome::Failed(failure), false, watch);
                     continue;
                 }
             };
@@ -135,7 +135,7 @@ impl Runner<'_> {
             let found = if self.options.fresh { Found::Nothing } else { self.store.find(&fingerprint) };
             match found {
                 Found::Finished(finished) => {
-                    self.settle(at, Outcome::Finished(finished), false, watch);
+                    self.conclude(at, Outcome::Finished(finished), false, watch);
                     continue;
                 }
                 Found::Damaged(reason) => damaged.push((cell, reason)),
@@ -194,7 +194,7 @@ impl Runner<'_> {
         }
         let fingerprint = self.fingerprints[cell].clone().unwrap_or_default();
         match self.store.keep(directory, &fingerprint, &self.cells[cell].command()) {
-            Ok(finished) => self.settle(cell, Outcome::Finished(finished), true, watch),
+            Ok(finished) => self.conclude(cell, Outcome::Finished(finished), true, watch),
             Err(reason) => self.fail(cell, format!("can't be kept: {reason}"), output, watch),
         }
     }
@@ -211,7 +211,7 @@ impl Runner<'_> {
                     Err(error) => {
                         let reason = format!("can't be started in {}: {error}", self.store.path().display());
                         let failure = Failure { reason, tail: Vec::new(), ran: false };
-                        self.settle(cell, Outcome::Failed(failure), true, watch);
+                        self.conclude(cell, Outcome::Failed(failure), true, watch);
                     }
                 }
             }
@@ -283,7 +283,7 @@ pub fn run(
     runner.run(wanted, stop, watch);
     for (at, earlier) in std::mem::take(&mut runner.same) {
         let outcome = runner.outcomes[earlier].clone().unwrap_or(Outcome::Interrupted);
-        runner.settle(at, outcome, false, watch);
+        runner.conclude(at, outcome, false, watch);
     }
     Ok(runner.outcomes.into_iter().map(|outcome| outcome.unwrap_or(Outcome::Interrupted)).collect())
 }

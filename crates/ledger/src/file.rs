@@ -12,7 +12,7 @@ use crate::recorder::{LONGEST_REGION_NAME, MOST_REGIONS, Region};
 use crate::task::{Context, LONGEST_COMM, MOST_TASKS, Task, TaskId, TaskKind};
 use crate::wire::{Reader, fnv1a, put, put_cut};
 use crate::{Class, Family, FoldedPlace, Kind, Operation, Origin};
-use entries::{Blocks, Counts, Events, Place};
+use entries::{Blocks, Counts, Events, Position};
 use std::collections::BTreeMap;
 
 /// The first bytes of a ledger. The first is no text, the last two show what text transfer does to a file.
@@ -190,16 +190,16 @@ impl Ledger {
             put_cut(&mut out, &symbol.module, LONGEST_NAME);
         }
         put(&mut out, self.blocks.len() as u64);
-        let mut before = Place::default();
+        let mut before = Position::default();
         for block in &self.blocks {
-            before.put(&mut out, Place { region: block.region, origin: block.origin, rip: block.rip });
+            before.put(&mut out, Position { region: block.region, origin: block.origin, rip: block.rip });
             put(&mut out, u64::from(block.shape));
             put(&mut out, block.runs);
         }
         put(&mut out, self.events.len() as u64);
-        let mut before = Place::default();
+        let mut before = Position::default();
         for event in &self.events {
-            before.put(&mut out, Place { region: event.region, origin: event.origin, rip: event.rip });
+            before.put(&mut out, Position { region: event.region, origin: event.origin, rip: event.rip });
             put_kind(&mut out, event.kind);
             put(&mut out, event.count);
             put(&mut out, event.ticks);
@@ -210,9 +210,9 @@ impl Ledger {
         put(&mut out, u64::from(self.folded.recorded.index()));
         put(&mut out, self.folded.addresses);
         put(&mut out, self.folded.places.len() as u64);
-        let mut before = Place::default();
+        let mut before = Position::default();
         for &FoldedPlace { region, origin, rip, range } in &self.folded.places {
-            before.put(&mut out, Place { region, origin, rip });
+            before.put(&mut out, Position { region, origin, rip });
             put(&mut out, rip.wrapping_sub(range.start));
             put(&mut out, range.len);
         }
@@ -377,9 +377,9 @@ fn tasks(r: &mut Reader) -> Result<Vec<Task>, LedgerError> {
 fn folded(r: &mut Reader, counts: Counts) -> Result<Folded, LedgerError> {
     let recorded = Coarseness::from_index(r.number()?).ok_or_else(|| r.malformed("there is no such coarseness"))?;
     let addresses = r.number()?;
-    let mut place = Place::default();
+    let mut place = Position::default();
     let places = sorted_list(r, 5, MOST_ENTRIES, |r| {
-        let Place { region, origin, rip } = place.checked(r, counts)?;
+        let Position { region, origin, rip } = place.checked(r, counts)?;
         let start = rip.checked_sub(r.number()?).ok_or_else(|| r.malformed("a range is out of range"))?;
         Ok(FoldedPlace { region, origin, rip, range: Range { start, len: r.number()? } })
     })?;

@@ -64,7 +64,7 @@ pub(crate) trait Functions {
 }
 
 /// What entries refer to.
-pub(crate) struct Context<'a> {
+pub(crate) struct Recording<'a> {
     pub(crate) origins: &'a [Origin],
     pub(crate) shapes: &'a [Shape],
     pub(crate) class_ticks: &'a [u32; Class::COUNT],
@@ -181,7 +181,7 @@ pub(crate) fn recorded(
 
 /// Folds entries, which are more than `most`. `None` if there is no way.
 pub(crate) fn fold<B, E>(
-    context: &Context,
+    context: &Recording,
     most: usize,
     blocks: impl Fn() -> B,
     events: impl Fn() -> E,
@@ -213,7 +213,7 @@ where
 
 /// One attempt.
 struct Folding<'a> {
-    context: &'a Context<'a>,
+    context: &'a Recording<'a>,
     plan: Plan,
     most: usize,
     costs: &'a [u128],
@@ -226,7 +226,7 @@ struct Folding<'a> {
 }
 
 impl<'a> Folding<'a> {
-    fn new(context: &'a Context<'a>) -> Self {
+    fn new(context: &'a Recording<'a>) -> Self {
         let folded = Folded { recorded: context.recorded, ..Folded::default() };
         let origins = context.origins.to_vec();
         Self {

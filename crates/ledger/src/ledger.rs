@@ -1,6 +1,6 @@
 //! A ledger: what a run was charged, by whom and for what, ready to be saved, compared and reported.
 
-use crate::fold::{self, Context, Fitting, Folded, Functions, MOST_ENTRIES};
+use crate::fold::{self, Fitting, Folded, Functions, MOST_ENTRIES, Recording};
 use crate::recorder::coarse::{Coarseness, Range};
 use crate::recorder::{OriginId, Recorder, Region, RegionId, Shape};
 use crate::symbols::Symbols;
@@ -159,7 +159,7 @@ pub enum VerifyError {
 }
 
 impl Ledger {
-    /// The ledger of a run, whose recorder has settled. Resolves the addresses that were charged with `symbols`, and folds those that were charged least if
+    /// The ledger of a run, whose recorder has finished. Resolves the addresses that were charged with `symbols`, and folds those that were charged least if
     /// there are too many.
     pub fn new(header: Header, recorder: &Recorder, symbols: &Symbols) -> Self {
         Self::fitting(header, recorder, symbols, MOST_ENTRIES)
@@ -224,7 +224,7 @@ impl Ledger {
     {
         let (class_ticks, recorded) = (&self.header.class_ticks, self.folded.recorded);
         let context =
-            Context { origins: &self.origins, shapes: &self.shapes, class_ticks, functions, recorded, ranges };
+            Recording { origins: &self.origins, shapes: &self.shapes, class_ticks, functions, recorded, ranges };
         let Some(fitting) = fold::fold(&context, most, blocks, events) else { return false };
         let Fitting { origins, blocks, events, folded } = fitting;
         (self.origins, self.blocks, self.events, self.folded) = (origins, blocks, events, folded);

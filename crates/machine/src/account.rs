@@ -1,7 +1,7 @@
 //! The ledger of a machine's run: its charges with names and symbols.
 
 use crate::board::Board;
-use crate::linux;
+use crate::kernel_symbols;
 use crate::machine::Machine;
 use crate::platform::Platform;
 use ledger::profile::Profile;
@@ -20,7 +20,7 @@ impl Machine {
             all.add("", 0, found);
         }
         if let Some(kernel) = self.kernel() {
-            let modules = linux::modules(&kernel, &self.vcpus);
+            let modules = kernel_symbols::modules(&kernel, &self.vcpus);
             all.add_kernel(&kernel);
             for (name, found) in modules {
                 all.add(&name, 0, found);
@@ -31,7 +31,7 @@ impl Machine {
 
     /// The tables of the Linux kernel that runs, if there is one.
     pub(crate) fn kernel(&self) -> Option<Kallsyms> {
-        self.vcpus.tasks.kernel().cloned().or_else(|| linux::find(&self.vcpus, &self.ram))
+        self.vcpus.tasks.kernel().cloned().or_else(|| kernel_symbols::find(&self.vcpus, &self.ram))
     }
 
     /// Whether the hypervisor, if there is one, has kept its tables in order and lost no page of them. What is wrong.

@@ -1,7 +1,9 @@
 //! What stands between the user and the guest's consoles: which of them gets what is typed, and what their output says about a
 //! kernel's end.
 
+use crate::state::{Plain, StateError, require, same};
 use ledger::Ticks;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Bytes of input that may wait for the guest to read them before more is wanted.
@@ -14,7 +16,7 @@ const END: &[u8] = b"---[ end Kernel panic - not syncing: ";
 const LONGEST_LINE: usize = 256;
 
 /// A console that can have input.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Console {
     /// The serial line.
     #[default]
@@ -43,7 +45,7 @@ pub struct Takers {
 }
 
 /// Input on its way to a console.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Input {
     waiting: VecDeque<u8>,
     preferred: Console,
@@ -93,7 +95,7 @@ impl Input {
 }
 
 /// Looks for a kernel's panic in what a guest prints. A program may print such lines too: they are a reason to look closer.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PanicWatch {
     line: Vec<u8>,
     /// A line says that the kernel panicked.
@@ -128,6 +130,20 @@ fn message(mut line: &[u8]) -> &[u8] {
         line = rest[end + 1..].trim_ascii_start();
     }
     line
+}
+
+impl Input {
+    /// Whether it can be the state of `current` at time `now`.
+    pub fn check(&self, current: &Self, now: Ticks) -> Result<(), StateError> {
+        same(&(self.preferred, self.patience), &(current.preferred, current.patience), "console or TSC frequency")?;
+        require(self.serial_only.is_none_or(|since| since <= now), "a console of the future")
+    }
+}
+
+impl Plain for PanicWatch {
+    fn check(&self, _current: &Self) -> Result<(), StateError> {
+        require(self.line.len() <= LONGEST_LINE, "a line that is too long")
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use crate::board::Ending;
 use crate::devices::Line;
 use crate::memory::GuestRam;
 use crate::pci::Msi;
+use crate::state::Saved;
 use ledger::Ticks;
 use std::ops::Range;
 
@@ -131,7 +132,7 @@ impl Context<'_> {
 }
 
 /// A device.
-pub trait Device {
+pub trait Device: Saved {
     /// Where it answers. The board refuses claims that overlap.
     fn claims(&self) -> &'static [Claim];
 

@@ -19,7 +19,7 @@ pub enum MachineError {
     #[error(transparent)]
     Board(#[from] crate::board::BoardError),
     /// More pages of tables than there can be.
-    #[error("--mmu-pages {0} is too much: there are {max} pages, some of which are for other things", max = crate::tables::Tables::MOST_PAGES)]
+    #[error("--mmu-pages {0} is too much: there are {max} pages, some of which are for other things", max = crate::hypervisor_memory::HypervisorMemory::MOST_PAGES)]
     TablePages(u32),
     /// The hypervisor.
     #[error(transparent)]

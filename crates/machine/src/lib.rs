@@ -9,8 +9,9 @@ pub mod device;
 pub mod devices;
 pub mod error;
 pub mod firmware;
+pub mod hypervisor_memory;
+mod kernel_symbols;
 mod lacking;
-mod linux;
 pub mod loader;
 pub mod lockstep;
 pub mod machine;
@@ -18,7 +19,9 @@ pub mod memory;
 pub mod pci;
 pub mod platform;
 pub mod postmortem;
-pub mod tables;
+mod replay;
+pub mod snapshot;
+pub mod state;
 pub mod tasks;
 pub mod vcpus;
 pub mod verdict;
@@ -28,7 +31,7 @@ pub use lacking::Lacking;
 
 pub use error::MachineError;
 pub use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
-pub use platform::{Platform, Switches};
+pub use platform::Platform;
 pub use verdict::Cause;
 
 /// Most processors a machine can have.

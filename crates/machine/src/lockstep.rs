@@ -10,9 +10,11 @@ use cpu::Cpu;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};
 use ledger::Ticks;
 use ledger::symbols::Symbols;
+use serde::Serialize;
+use serde_json::Value;
 use std::fmt::Write;
 use std::time::Duration;
-use x86::{reg, seg};
+use x86::reg;
 
 /// A stretch, in cycles.
 const STRETCH: u64 = 20_011;
@@ -214,49 +216,60 @@ impl Place {
     }
 }
 
+/// Differences named of one processor at most: its tables have thousands of fields.
+const MOST_DIFFERENCES: usize = 100;
+
+/// Names what is not the same, by the fields of the whole state.
 fn differences(a: &Cpu, b: &Cpu, text: &mut String) {
-    let mut differ = |name: &str, a: u64, b: u64| {
-        if a != b {
-            let _ = writeln!(text, "{name}: {a:#x}, translated {b:#x}");
+    if a.rflags() != b.rflags() {
+        let _ = writeln!(text, "rflags: {:#x}, translated {:#x}", a.rflags(), b.rflags());
+    }
+    let mut found = Vec::new();
+    if a.arch != b.arch {
+        compare("", &fields(&a.arch), &fields(&b.arch), &mut found);
+    }
+    if a.micro != b.micro {
+        compare("", &fields(&a.micro), &fields(&b.micro), &mut found);
+    }
+    for (name, a, b) in found.iter().take(MOST_DIFFERENCES) {
+        let _ = writeln!(text, "{name}: {a}, translated {b}");
+    }
+    if found.len() > MOST_DIFFERENCES {
+        let _ = writeln!(text, "and {} more", found.len() - MOST_DIFFERENCES);
+    }
+}
+
+/// The fields of plain data, with their names.
+fn fields(of: &impl Serialize) -> Value {
+    // Plain data has no keys but names, and no numbers but integers.
+    serde_json::to_value(of).unwrap_or_default()
+}
+
+/// The leaves of two trees that are not the same: name and values.
+fn compare(name: &str, a: &Value, b: &Value, found: &mut Vec<(String, String, String)>) {
+    let below = |name: &str, part: &str| if name.is_empty() { part.to_owned() } else { format!("{name}.{part}") };
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => {
+            for (part, a) in a {
+                compare(&below(name, part), a, b.get(part).unwrap_or(&Value::Null), found);
+            }
         }
-    };
-    for (number, name) in reg::NAMES.iter().enumerate() {
-        differ(name, a.arch.gpr[number], b.arch.gpr[number]);
-    }
-    differ("rip", a.arch.rip, b.arch.rip);
-    differ("rflags", a.rflags(), b.rflags());
-    differ("clock", a.micro.clock, b.micro.clock);
-    differ("attention", u64::from(a.arch.attention), u64::from(b.arch.attention));
-    differ("cpl", u64::from(a.arch.cpl), u64::from(b.arch.cpl));
-    differ("cr0", a.arch.cr0, b.arch.cr0);
-    differ("cr2", a.arch.cr2, b.arch.cr2);
-    differ("cr3", a.arch.cr3, b.arch.cr3);
-    differ("cr4", a.arch.cr4, b.arch.cr4);
-    differ("mxcsr", u64::from(a.arch.vector.mxcsr), u64::from(b.arch.vector.mxcsr));
-    for number in 0..16 {
-        for word in 0..4 {
-            differ(&format!("ymm{number}[{word}]"), a.arch.vector.ymm[number][word], b.arch.vector.ymm[number][word]);
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (number, (a, b)) in a.iter().zip(b).enumerate() {
+                let part = match name {
+                    "gpr" if number < reg::NAMES.len() => reg::NAMES[number].to_owned(),
+                    _ => format!("{name}[{number}]"),
+                };
+                compare(&part, a, b, found);
+            }
         }
+        _ if a == b => {}
+        _ => found.push((name.to_owned(), shown(a), shown(b))),
     }
-    for number in 0..8 {
-        differ(&format!("x87 r{number}"), a.arch.x87.regs[number].significand, b.arch.x87.regs[number].significand);
-        let signs = (a.arch.x87.regs[number].sign_exponent, b.arch.x87.regs[number].sign_exponent);
-        differ(&format!("x87 r{number} exponent"), u64::from(signs.0), u64::from(signs.1));
-    }
-    differ("x87 control", u64::from(a.arch.x87.control), u64::from(b.arch.x87.control));
-    differ("x87 opcode", u64::from(a.arch.x87.opcode), u64::from(b.arch.x87.opcode));
-    differ("x87 instruction", a.arch.x87.ip, b.arch.x87.ip);
-    differ("x87 data", a.arch.x87.dp, b.arch.x87.dp);
-    differ("x87 code segment", u64::from(a.arch.x87.cs), u64::from(b.arch.x87.cs));
-    differ("x87 data segment", u64::from(a.arch.x87.ds), u64::from(b.arch.x87.ds));
-    differ("x87 status", u64::from(a.arch.x87.status), u64::from(b.arch.x87.status));
-    differ("x87 tags", u64::from(a.arch.x87.tags), u64::from(b.arch.x87.tags));
-    for number in [seg::ES, seg::CS, seg::SS, seg::DS, seg::FS, seg::GS] {
-        let number = usize::from(number);
-        differ(&format!("segment {number} base"), a.arch.seg[number].base, b.arch.seg[number].base);
-        let selectors = (a.arch.seg[number].selector, b.arch.seg[number].selector);
-        differ(&format!("segment {number}"), u64::from(selectors.0), u64::from(selectors.1));
-    }
+}
+
+fn shown(value: &Value) -> String {
+    value.as_u64().map_or_else(|| value.to_string(), |number| format!("{number:#x}"))
 }
 
 #[cfg(test)]
@@ -317,5 +330,73 @@ mod tests {
         assert!(narrowed.stretch > found.stretch, "{narrowed:?}");
         assert!(narrowed.text.starts_with("cpu 0 before, at 0x100038,"), "{}", narrowed.text);
         assert!(narrowed.text.contains("rbx: 0x1, translated 0x2"), "{}", narrowed.text);
+    }
+
+    /// The same tree with one leaf changed, for each leaf of a tree.
+    fn changed(value: &Value, name: &str, out: &mut Vec<(String, Value)>) {
+        match value {
+            Value::Bool(is) => out.push((name.to_owned(), Value::from(!is))),
+            Value::Number(number) => {
+                out.push((name.to_owned(), Value::from(number.as_u64().expect("no other numbers") ^ 1)));
+            }
+            Value::Null | Value::String(_) => {}
+            Value::Array(parts) => {
+                for (number, part) in parts.iter().enumerate() {
+                    let mut inner = Vec::new();
+                    changed(part, &format!("{name}[{number}]"), &mut inner);
+                    for (name, part) in inner {
+                        let mut whole = parts.clone();
+                        whole[number] = part;
+                        out.push((name, Value::Array(whole)));
+                    }
+                }
+            }
+            Value::Object(parts) => {
+                for (key, part) in parts {
+                    let mut inner = Vec::new();
+                    changed(part, &format!("{name}.{key}"), &mut inner);
+                    for (name, part) in inner {
+                        let mut whole = parts.clone();
+                        whole.insert(key.clone(), part);
+                        out.push((name, Value::Object(whole)));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_of_any_field_is_found() {
+        let mut both = both([1, 1]);
+        let right = both.translated.vcpus.all[0].cpu.arch.clone();
+        let mut wrong = Vec::new();
+        changed(&fields(&right), "", &mut wrong);
+        let names: Vec<&str> = wrong.iter().map(|(name, _)| name.as_str()).collect();
+        for name in [".msr.lstar", ".msr.mtrr_variable[15]", ".dr[7]", ".gdtr.limit", ".idtr.base", ".ldtr.rights"] {
+            assert!(names.contains(&name), "{name} is no field");
+        }
+        for name in [".tr.limit", ".seg[1].rights", ".seg[5].limit", ".pkru", ".msr.efer", ".vmx.controls.pin"] {
+            assert!(names.contains(&name), "{name} is no field");
+        }
+        let pause = (Pause::Slice, Pause::Slice);
+        assert_eq!(both.compare(pause, &[]), Ok(()));
+        for (name, state) in wrong {
+            both.translated.vcpus.all[0].cpu.arch = serde_json::from_value(state).expect("the same fields");
+            let found = both.compare(pause, &[]).expect_err(&name);
+            assert!(!found.text.is_empty(), "{name}");
+        }
+        both.translated.vcpus.all[0].cpu.arch = right;
+        assert_eq!(both.compare(pause, &[]), Ok(()));
+    }
+
+    #[test]
+    fn time_and_translations_are_compared() {
+        let mut both = both([1, 1]);
+        both.translated.vcpus.all[0].cpu.micro.clock += 1;
+        let found = both.compare((Pause::Slice, Pause::Slice), &[]).expect_err("time");
+        assert!(found.text.contains("clock: 0x0, translated 0x1"), "{}", found.text);
+        both.translated.vcpus.all[0].cpu.micro.clock -= 1;
+        both.translated.vcpus.all[0].cpu.micro.tlb.flush_all();
+        both.compare((Pause::Slice, Pause::Slice), &[]).expect_err("a flush");
     }
 }

@@ -5,10 +5,11 @@ use crate::board::{Board, Ending, Parts};
 use crate::console::{Console, PanicWatch};
 use crate::error::MachineError;
 use crate::firmware::{self, Firmware, Processor};
+use crate::hypervisor_memory::HypervisorMemory;
 use crate::loader::{self, Module, Options};
 use crate::memory::GuestRam;
 use crate::platform::Platform;
-use crate::tables::Tables;
+use crate::replay::Replay;
 use crate::vcpus::{Pause, Vcpus};
 use cpu::ram::Region;
 use cpu::{Cpu, Model, Ram, Tier};
@@ -142,15 +143,16 @@ pub struct Machine {
     /// What its consoles have shown of its kernel's end.
     pub(crate) watch: PanicWatch,
     /// When a panic that they show is looked for next, and how long after that.
-    look: (Ticks, Ticks),
+    pub(crate) look: (Ticks, Ticks),
     pace: Pace,
+    pub(crate) replay: Replay,
     /// The devices.
     pub board: Rc<RefCell<Board>>,
     /// What was charged.
     pub recorder: Rc<RefCell<Recorder>>,
     /// Guest memory.
     pub ram: GuestRam,
-    clock: ClockSource,
+    pub(crate) clock: ClockSource,
     started: Instant,
     /// What blocks and their translations took when the run ended.
     pub taken: cpu::cache::Taken,
@@ -182,7 +184,7 @@ fn model(profile: &Profile, clock: ClockSource, platform: &Platform) -> Model {
 }
 
 /// The processor's view of guest memory.
-pub(crate) fn processor_ram(ram: &GuestRam, tables: Option<&Tables>) -> Ram {
+pub(crate) fn processor_ram(ram: &GuestRam, tables: Option<&HypervisorMemory>) -> Ram {
     let region = |r: crate::memory::HostRange| Region {
         start: r.start,
         len: r.len,
@@ -190,7 +192,7 @@ pub(crate) fn processor_ram(ram: &GuestRam, tables: Option<&Tables>) -> Ram {
         read_only: false,
         hidden: false,
     };
-    let regions = ram.host_ranges().into_iter().map(region).chain(tables.map(Tables::region)).collect();
+    let regions = ram.host_ranges().into_iter().map(region).chain(tables.map(HypervisorMemory::region)).collect();
     // SAFETY: the ranges are mapped as long as what is handed over with them lives, and vm-memory makes no references to
     // guest memory.
     unsafe { Ram::new(regions, Rc::new((ram.clone(), tables.cloned()))) }
@@ -249,6 +251,7 @@ impl Machine {
             watch: PanicWatch::default(),
             look: (0, 1),
             pace: Pace::default(),
+            replay: Replay::default(),
             board,
             recorder,
             ram,
@@ -281,26 +284,36 @@ impl Machine {
     }
 
     /// The pages for a hypervisor's tables. A machine that could do with more than there can be has a limit.
-    fn tables(config: &mut Config) -> Result<Option<Tables>, MachineError> {
+    fn tables(config: &mut Config) -> Result<Option<HypervisorMemory>, MachineError> {
         let Platform::Hvm(switches) = &mut config.platform else { return Ok(None) };
         let needed = |switches: &_| Mmu::pool_pages(switches, config.memory >> 12, config.cpus as u32);
         let mut pages = needed(switches);
-        if pages > Tables::MOST_PAGES {
+        if pages > HypervisorMemory::MOST_PAGES {
             if let Some(pages) = switches.mmu_pages {
                 return Err(MachineError::TablePages(pages));
             }
             // One page for each processor, and one for all, are beside the limit.
-            switches.mmu_pages = Some(Tables::MOST_PAGES - MAX_CPUS as u32 - 1);
+            switches.mmu_pages = Some(HypervisorMemory::MOST_PAGES - MAX_CPUS as u32 - 1);
             pages = needed(switches);
         }
-        Ok(Some(Tables::new(pages)?))
+        Ok(Some(HypervisorMemory::new(pages)?))
     }
 
     /// Runs until the guest ends the machine, or the host stops it.
     pub fn run(&mut self, host: &mut dyn Host) -> Outcome {
-        self.start();
+        self.run_until(host, &mut |_| false).unwrap_or(Outcome::Stopped)
+    }
+
+    /// Likewise, or until `stop` says so between two slices: then there is no outcome yet, and the machine can be run again.
+    pub fn run_until(&mut self, host: &mut dyn Host, stop: &mut dyn FnMut(&Self) -> bool) -> Option<Outcome> {
+        if self.vcpus.now() == 0 {
+            self.start();
+        }
         let started = self.started;
         let outcome = loop {
+            if stop(self) {
+                return None;
+            }
             if self.clock == ClockSource::Host {
                 self.follow_host(started);
             }
@@ -310,7 +323,7 @@ impl Machine {
             }
         };
         self.end(host);
-        outcome
+        Some(outcome)
     }
 
     /// The run begins.
@@ -331,7 +344,7 @@ impl Machine {
             self.taken = self.vcpus.cache.taken();
             // What is left to do needs memory of its own.
             self.vcpus.cache.release(&first.cpu.wiring.ram, &mut self.recorder.borrow_mut());
-            self.recorder.borrow_mut().settle();
+            self.recorder.borrow_mut().finish();
         }
     }
 
@@ -339,7 +352,8 @@ impl Machine {
     pub(crate) fn outside(&mut self, pause: Pause, host: &mut dyn Host) -> Option<Outcome> {
         self.console(host);
         let wanted = self.board.borrow().console_room();
-        let poll = host.poll(self.vcpus.now(), wanted);
+        let poll = host.poll(self.vcpus.now(), wanted && self.replay.listens());
+        let poll = self.replay.turn(pause == Pause::Idle(Ticks::MAX), poll);
         self.feed(&poll.input);
         if !matches!(pause, Pause::Idle(_)) {
             self.pace.worked();
@@ -392,9 +406,10 @@ impl Machine {
     fn idle(&mut self, host: &mut dyn Host, event: Ticks, quiet: bool) -> Option<Outcome> {
         const LONGEST: Duration = Duration::from_millis(10);
         // What the guest has not taken yet is there already: it does not wait for a user.
-        let waits = quiet && host.attended() && self.board.borrow().console_waiting() == 0;
+        let attended = host.attended() && self.replay.listens();
+        let waits = quiet && attended && self.board.borrow().console_waiting() == 0;
         if event == Ticks::MAX {
-            if quiet && !host.attended() {
+            if quiet && !attended {
                 return Some(Outcome::Stuck);
             }
             host.idle(LONGEST);

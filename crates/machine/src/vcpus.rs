@@ -14,6 +14,7 @@ use cpu::cache::BlockCache;
 use cpu::{Cpu, Exit};
 use hypervisor::Hypervisor;
 use ledger::{Family, Kind, Ticks};
+use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::rc::Rc;
 use x86::{reg, seg};
@@ -24,7 +25,7 @@ const QUANTUM_CYCLES: u64 = 20_000;
 pub(crate) const SLICE_CYCLES: u64 = 2_000_000;
 
 /// What a processor is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activity {
     /// Executing.
     Running,
@@ -48,7 +49,7 @@ pub struct Vcpu {
     /// What it does.
     pub activity: Activity,
     /// NMIs that wait behind the one the processor has latched.
-    nmis: u8,
+    pub(crate) nmis: u8,
 }
 
 impl Vcpu {

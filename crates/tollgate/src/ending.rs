@@ -1,7 +1,7 @@
 //! How a run ended: in words, as an exit status that scripts can trust, and as JSON.
 
 use crate::memory;
-use crate::run::{LedgerFile, RunArgs};
+use crate::run_cmd::{LedgerFile, RunArgs};
 use anyhow::{Context, Result, anyhow};
 use ledger::symbols::{Symbol, Symbols};
 use machine::{Cause, Machine, Outcome};

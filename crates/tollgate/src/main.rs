@@ -8,10 +8,11 @@ mod identity;
 mod input;
 mod lab_cmd;
 mod memory;
+mod moments;
 mod output;
 mod platform;
 mod report;
-mod run;
+mod run_cmd;
 mod size;
 mod table;
 mod terminal;
@@ -30,7 +31,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::RunArgs),
+    Run(run_cmd::RunArgs),
     Report(report::ReportArgs),
     Compare(compare::CompareArgs),
     Cpu(cpu_cmd::CpuArgs),
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
     let matches = with_negative_numbers(Cli::command()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let result = match cli.command {
-        Command::Run(args) => run::run(&args),
+        Command::Run(args) => run_cmd::run(&args),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),

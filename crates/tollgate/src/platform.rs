@@ -1,111 +1,87 @@
 //! The options that say what a guest runs on.
 
 use anyhow::{Result, bail};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
-use hypervisor::config::{Cr0Wp, Irqchip, MmuMode};
+use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use hypervisor::config::{PlatformName, Switches};
+use hypervisor::switches::{ON_OFF, Switch, Takes};
 use ledger::profile::Profile;
-use machine::{Platform, Switches};
+use machine::Platform;
 
 /// What the guest runs on.
 #[derive(Args)]
 pub struct PlatformArgs {
     /// What the guest runs on
-    #[arg(long, value_enum, default_value_t = PlatformName::Bare)]
+    #[arg(long, default_value = "bare", value_parser = platforms())]
     platform: PlatformName,
     #[command(flatten)]
     hvm: HvmArgs,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PlatformName {
-    /// The processor itself
-    Bare,
-    /// A software emulator on that processor: the same execution, at the emulator's prices
-    Emulated,
-    /// A hypervisor on that processor
-    Hvm,
+/// The switches of the hypervisor: an option for each.
+struct HvmArgs(Switches);
+
+/// Platforms by name, each with what it is.
+fn platforms() -> impl TypedValueParser<Value = PlatformName> {
+    let named = |platform: &PlatformName| PossibleValue::new(<&'static str>::from(*platform)).help(platform.help());
+    PossibleValuesParser::new(PlatformName::ALL.iter().map(named)).try_map(|name| name.parse::<PlatformName>())
 }
 
-/// The switches of the hypervisor.
-#[derive(Args)]
-#[command(next_help_heading = "Options of --platform hvm")]
-struct HvmArgs {
-    /// How guest memory is mapped. Default: tdp where the processor has EPT, else shadow
-    #[arg(long, value_name = "MODE", value_parser = named::<MmuMode>(MmuMode::ALL.iter().map(|m| m.name())))]
-    mmu: Option<MmuMode>,
-    /// What a change of CR0.WP alone leads to: new roots, new metadata only (under tdp and legacy-tdp), or no exit at all
-    /// [default: in-place]
-    #[arg(long, value_name = "POLICY", value_parser = named::<Cr0Wp>(Cr0Wp::ALL.iter().map(|p| p.name())))]
-    cr0_wp: Option<Cr0Wp>,
-    /// The paravirtual interface [default: off]
-    #[arg(long, value_name = "on|off", value_parser = on_off)]
-    paravirt: Option<bool>,
-    /// Where interrupt controllers and timers are emulated: in the kernel, or in the user-space VMM as KVM did in 2007
-    /// [default: kernel]
-    #[arg(long, value_name = "PLACE", value_parser = named::<Irqchip>(Irqchip::ALL.iter().map(|p| p.name())))]
-    irqchip: Option<Irqchip>,
-    /// Tags for the guest's translations. Default: on where the processor has them
-    #[arg(long, value_name = "on|off", value_parser = on_off)]
-    vpid: Option<bool>,
-    /// Real mode and unpaged protected mode run on the processor. Default: on where it can and the MMU mode allows it
-    #[arg(long, value_name = "on|off", value_parser = on_off)]
-    unrestricted_guest: Option<bool>,
-    /// Limit of shadow or TDP pages. Default: 20 for each 1000 pages of guest memory, at least 64
-    #[arg(long, value_name = "N")]
-    mmu_pages: Option<u32>,
-    /// Mappings larger than 4 KiB [default: on]
-    #[arg(long, value_name = "on|off", value_parser = on_off)]
-    huge_pages: Option<bool>,
-    /// Last-level guest page tables that are written freely until the next flush (shadow) [default: on]
-    #[arg(long, value_name = "on|off", value_parser = on_off)]
-    unsync: Option<bool>,
+/// The option that sets a switch. Its value stays text: the switch itself reads it.
+fn option(switch: &Switch) -> Arg {
+    let option = Arg::new(switch.name).long(switch.name).help(switch.help);
+    let option = option.help_heading("Options of --platform hvm");
+    match switch.takes {
+        Takes::Word(called, words) => option.value_name(called).value_parser(PossibleValuesParser::new(words.iter())),
+        Takes::OnOff => {
+            let on_off = |text: String| if ON_OFF.contains(&text.as_str()) { Ok(text) } else { Err("on or off") };
+            option.value_name("on|off").value_parser(StringValueParser::new().try_map(on_off))
+        }
+        Takes::Number => {
+            option.value_name("N").value_parser(clap::value_parser!(u32).map(|number: u32| number.to_string()))
+        }
+    }
 }
 
-/// Values that have names, with the list of them in the help and in errors.
-fn named<T>(names: impl Iterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
-where
-    T: std::str::FromStr + Clone + Send + Sync + 'static,
-    T::Err: std::error::Error + Send + Sync + 'static,
-{
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
+impl Args for HvmArgs {
+    fn augment_args(command: Command) -> Command {
+        command.args(Switches::ALL.iter().map(option))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
 }
 
-fn on_off(text: &str) -> Result<bool, &'static str> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("on or off"),
+impl FromArgMatches for HvmArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut args = Self(Switches::default());
+        args.update_from_arg_matches(matches)?;
+        Ok(args)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for switch in Switches::ALL {
+            if let Some(value) = matches.get_one::<String>(switch.name) {
+                let refused = || clap::Error::new(clap::error::ErrorKind::InvalidValue);
+                self.0.set(switch, value).ok_or_else(refused)?;
+            }
+        }
+        Ok(())
     }
 }
 
 impl PlatformArgs {
     /// The platform on the processor of a profile.
     pub fn resolve(&self, profile: &Profile) -> Result<Platform> {
-        let switches = self.hvm.switches();
-        if let Some(option) = switches.named().next().filter(|_| self.platform != PlatformName::Hvm) {
-            bail!("{option} is a switch of the hypervisor: it needs --platform hvm");
+        let HvmArgs(switches) = &self.hvm;
+        if let Some((switch, _)) = switches.given().next().filter(|_| self.platform != PlatformName::Hvm) {
+            bail!("--{} is a switch of the hypervisor: it needs --platform hvm", switch.name);
         }
         Ok(match self.platform {
             PlatformName::Bare => Platform::Bare,
             PlatformName::Emulated => Platform::Emulated,
             PlatformName::Hvm => Platform::Hvm(switches.resolve(profile)?),
         })
-    }
-}
-
-impl HvmArgs {
-    fn switches(&self) -> Switches {
-        Switches {
-            mmu: self.mmu,
-            cr0_wp: self.cr0_wp,
-            paravirt: self.paravirt,
-            irqchip: self.irqchip,
-            vpid: self.vpid,
-            unrestricted_guest: self.unrestricted_guest,
-            mmu_pages: self.mmu_pages,
-            huge_pages: self.huge_pages,
-            unsync: self.unsync,
-        }
     }
 }

@@ -6,6 +6,7 @@ pub use registers::*;
 
 use crate::flags::Lazy;
 use crate::vmx::{NonRoot, VmExit};
+use serde::{Deserialize, Serialize};
 use x86::debug::{DR6_FIXED, DR7_FIXED};
 
 /// Reasons to leave the fast path before the next block, in [`Cpu::attention`].
@@ -38,7 +39,8 @@ pub mod attention {
     pub const VM_EXIT: u32 = 1 << 12;
 }
 
-/// The architectural state of a processor.
+/// The architectural state of a processor: plain data, which is saved, compared and printed by its fields.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Arch {
     /// A virtual processor.

@@ -1,9 +1,10 @@
 //! Registers that are more than a number.
 
+use serde::{Deserialize, Serialize};
 use x86::{msr, rights};
 
 /// A segment register with its hidden part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Segment {
     /// Base address.
@@ -35,7 +36,7 @@ impl Segment {
 }
 
 /// GDTR or IDTR.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableRegister {
     /// Linear base.
     pub base: u64,
@@ -44,7 +45,7 @@ pub struct TableRegister {
 }
 
 /// An 80-bit floating-point register.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct F80 {
     /// Explicit-integer-bit significand.
@@ -55,7 +56,7 @@ pub struct F80 {
 
 /// x87 state. `regs` are the physical registers R0-R7; ST(i) is `regs[(top + i) & 7]`. MMX register i is
 /// `regs[i].significand`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct X87 {
     /// Physical registers.
     pub regs: [F80; 8],
@@ -78,15 +79,22 @@ pub struct X87 {
 }
 
 /// Vector registers and MXCSR. The layout is relied upon by the native vector stubs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[repr(C, align(64))]
 pub struct VectorState {
     /// YMM0-15; the low half is XMM.
     pub ymm: [[u64; 4]; 16],
     /// Control and status.
     pub mxcsr: u32,
-    /// What the host's MXCSR is known to be, or [`NOT_LOADED`].
+    /// What the host's MXCSR is known to be, or [`NOT_LOADED`]: no part of the state.
+    #[serde(skip)]
     pub loaded: u32,
+}
+
+impl PartialEq for VectorState {
+    fn eq(&self, other: &Self) -> bool {
+        self.ymm == other.ymm && self.mxcsr == other.mxcsr
+    }
 }
 
 /// The host's MXCSR may be anything that compiled code leaves behind.
@@ -110,7 +118,7 @@ pub const AMD_REGISTERS: [u32; 12] = [
 ];
 
 /// Model-specific registers held by the processor.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C)]
 pub struct Msrs {
     /// IA32_EFER.

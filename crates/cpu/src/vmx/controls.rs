@@ -56,8 +56,26 @@ pub type IoBitmap = [u8; 8192];
 /// MSR bitmaps: reads of low MSRs, of high ones, writes of low ones, of high ones.
 pub type MsrBitmap = [u8; 4096];
 
+/// Bitmaps as bytes of a file.
+mod bitmap {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::rc::Rc;
+
+    pub fn serialize<S: Serializer, const N: usize>(bitmap: &Option<Rc<[u8; N]>>, to: S) -> Result<S::Ok, S::Error> {
+        bitmap.as_ref().map(|bitmap| bitmap.as_slice()).serialize(to)
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>, const N: usize>(from: D) -> Result<Option<Rc<[u8; N]>>, D::Error> {
+        let Some(bytes) = Option::<Vec<u8>>::deserialize(from)? else { return Ok(None) };
+        let length = bytes.len();
+        let bitmap = <[u8; N]>::try_from(bytes).map_err(|_| D::Error::invalid_length(length, &"a whole bitmap"))?;
+        Ok(Some(Rc::new(bitmap)))
+    }
+}
+
 /// The controls, and the guest state that no register holds. The names are those of the SDM, vol. 3, 24.4 to 24.8.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Controls {
     /// Pin-based execution controls, see [`x86::vmx::pin`].
     pub pin: u32,
@@ -88,8 +106,10 @@ pub struct Controls {
     /// How many of them count.
     pub cr3_target_count: u32,
     /// Ports that exit, with [`primary::IO_BITMAPS`]; none given: all do.
+    #[serde(with = "bitmap")]
     pub io_bitmap: Option<Rc<IoBitmap>>,
     /// MSRs that exit, with [`primary::MSR_BITMAPS`]; none given: all do.
+    #[serde(with = "bitmap")]
     pub msr_bitmap: Option<Rc<MsrBitmap>>,
     /// XSAVES and XRSTORS components that exit.
     pub xss_bitmap: u64,

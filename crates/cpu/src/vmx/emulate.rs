@@ -21,7 +21,7 @@ use x86::vmx::interruptibility;
 use x86::{flags, vector};
 
 /// The registers of a guest that a hypervisor may keep apart from the processor's own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct GuestView {
     /// CR0.
     pub cr0: u64,

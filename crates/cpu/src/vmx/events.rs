@@ -12,7 +12,7 @@ use x86::vmx::{exit, interruption, pin, primary, reason};
 use x86::{flags, vector};
 
 /// An event that was being delivered: interruption information, error code, and the length of the instruction that made it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Delivering {
     info: u32,
     code: u32,

@@ -3,7 +3,7 @@
 use x86::vmx::reason;
 
 /// What an exit reports: the VM-exit information fields (SDM vol. 3, 24.9).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct VmExit {
     /// Exit reason, see [`reason`].
     pub reason: u32,

@@ -30,7 +30,7 @@ pub static ROWS: &[Row] = &[
 ];
 
 /// The PAUSE loop that privileged code of a guest is in.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Pauses {
     /// Cycle of its first PAUSE.
     first: u64,

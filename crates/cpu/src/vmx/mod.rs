@@ -43,13 +43,14 @@ pub use invalidate::{Flush, Invept, Invvpid};
 pub use transition::EntryFailure;
 
 use ledger::Ticks;
+use serde::{Deserialize, Serialize};
 use x86::vmx::primary;
 
 /// The VMX-preemption timer counts down at the rate of the time-stamp counter divided by two to this power.
 pub const PREEMPTION_TIMER_SHIFT: u32 = 5;
 
 /// State of non-root mode.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NonRoot {
     /// The processor is in non-root mode.
     pub active: bool,

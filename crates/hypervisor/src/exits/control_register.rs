@@ -1,16 +1,16 @@
 //! Accesses to control registers, and what a change of one leads to.
 
-use crate::devices::Access;
+use crate::devices::DeviceAddress;
 use crate::events::vector;
 use crate::failure::Failure;
 use crate::registers::Visible;
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use ledger::Operation;
 use x86::control::{CR3_NO_FLUSH, CR4_PCIDE};
 use x86::vmx::qualification::control_register as qualification;
 
 /// Exit for an access to a control register (SDM vol. 3, table 27-3).
-pub(super) fn access(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn access(context: &mut ExitContext) -> Result<Step, Failure> {
     let what = context.qualification();
     context.charge(Operation::ControlRegister, 1);
     let number = what & qualification::NUMBER;
@@ -20,7 +20,7 @@ pub(super) fn access(context: &mut Context) -> Result<Step, Failure> {
     let given = context.cpu.arch.gpr[register];
     let given = if context.cpu.engine.long64 { given } else { given & 0xffff_ffff };
     if number == 8 {
-        context.charge_device(Access::ApicRegister);
+        context.charge_device(DeviceAddress::ApicRegister);
     }
     if to && number == 4 && !offered(context, given) {
         context.raise(vector::GP, Some(0));
@@ -38,7 +38,7 @@ pub(super) fn access(context: &mut Context) -> Result<Step, Failure> {
     step
 }
 
-impl Context<'_> {
+impl ExitContext<'_> {
     /// Executes the access with the guest's registers and follows what it changed. `cr3`: what is moved to CR3.
     fn emulate_register_access(&mut self, before: Visible, cr3: Option<u64>) -> Result<Step, Failure> {
         self.charge(Operation::Vmread, 3);
@@ -78,6 +78,6 @@ impl Context<'_> {
 }
 
 /// #GP for a bit of CR4 that CPUID does not offer although the processor has it.
-fn offered(context: &mut Context, value: u64) -> bool {
+fn offered(context: &mut ExitContext, value: u64) -> bool {
     value & crate::cpuid::hidden_cr4(&context.vm.config) == 0
 }

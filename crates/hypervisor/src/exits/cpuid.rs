@@ -2,12 +2,12 @@
 
 use crate::events::vector;
 use crate::failure::Failure;
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use ledger::Operation;
 use x86::reg;
 
 /// Exit for CPUID.
-pub(super) fn cpuid(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn cpuid(context: &mut ExitContext) -> Result<Step, Failure> {
     let cpu = &mut *context.cpu;
     // CPUID faulting (MISC_FEATURES_ENABLES).
     if cpu.arch.msr.misc_features & 1 != 0 && cpu.arch.cpl != 0 {

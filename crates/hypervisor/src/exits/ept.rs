@@ -1,12 +1,12 @@
 //! EPT violations and misconfigurations.
 
 use crate::failure::Failure;
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use ledger::Operation;
 use x86::vmx::{interruptibility, interruption, qualification};
 
 /// Exit for an EPT violation.
-pub(super) fn violation(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn violation(context: &mut ExitContext) -> Result<Step, Failure> {
     let qualification = context.qualification();
     // The guest-physical address.
     context.charge(Operation::Vmread, 1);
@@ -18,7 +18,7 @@ pub(super) fn violation(context: &mut Context) -> Result<Step, Failure> {
 }
 
 /// Exit for an EPT misconfiguration: how entries for addresses without memory are marked.
-pub(super) fn misconfiguration(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn misconfiguration(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::Vmread, 1);
     context.ept_misconfiguration(context.exit.guest_physical)
 }

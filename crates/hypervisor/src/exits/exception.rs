@@ -2,14 +2,14 @@
 
 use crate::events::vector;
 use crate::failure::Failure;
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use cpu::arch::attention;
 use ledger::Operation;
 use x86::flags;
 use x86::vmx::{interruptibility, interruption, pending_debug};
 
 /// Exit for an exception or an NMI.
-pub(super) fn exception_or_nmi(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn exception_or_nmi(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::Vmread, 1);
     let exit = context.exit;
     let information = exit.interruption;

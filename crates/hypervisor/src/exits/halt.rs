@@ -2,18 +2,18 @@
 
 use crate::config::Irqchip;
 use crate::failure::Failure;
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use cpu::Exit;
 use ledger::Operation;
 use x86::vmx::interruptibility;
 
 /// HLT.
-pub(super) fn hlt(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn hlt(context: &mut ExitContext) -> Result<Step, Failure> {
     context.skip();
     Ok(context.halt())
 }
 
-impl Context<'_> {
+impl ExitContext<'_> {
     /// The virtual CPU stands still until the board wakes it, unless something that only the hypervisor knows is due.
     pub fn halt(&mut self) -> Step {
         let blocked = self.cpu.controls().interruptibility & interruptibility::NMI != 0;
@@ -30,16 +30,16 @@ impl Context<'_> {
 }
 
 /// MWAIT, which CPUID does not offer, does nothing, as on a processor that is woken at once.
-pub(super) fn mwait(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn mwait(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(context.skip())
 }
 
 /// MONITOR likewise.
-pub(super) fn monitor(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn monitor(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(context.skip())
 }
 
 /// PAUSE in a loop: others may run, which the board sees to by their clocks.
-pub(super) fn pause(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn pause(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(context.skip())
 }

@@ -1,11 +1,11 @@
 //! Interrupts of the host, and windows in which the guest takes its own.
 
 use crate::failure::Failure;
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use cpu::arch::attention;
 
 /// An external interrupt. It tells the hypervisor that a device of the guest wants something: what, is seen before the entry.
-pub(super) fn external(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn external(context: &mut ExitContext) -> Result<Step, Failure> {
     if !std::mem::take(&mut context.vcpu.kicked) {
         context.vcpu.events.waiting = true;
     }
@@ -14,11 +14,11 @@ pub(super) fn external(context: &mut Context) -> Result<Step, Failure> {
 }
 
 /// The guest can take interrupts now.
-pub(super) fn window(_: &mut Context) -> Result<Step, Failure> {
+pub(super) fn window(_: &mut ExitContext) -> Result<Step, Failure> {
     Ok(Step::Resume)
 }
 
 /// The guest can take NMIs now.
-pub(super) fn nmi_window(_: &mut Context) -> Result<Step, Failure> {
+pub(super) fn nmi_window(_: &mut ExitContext) -> Result<Step, Failure> {
     Ok(Step::Resume)
 }

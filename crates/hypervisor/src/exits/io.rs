@@ -1,13 +1,13 @@
 //! Port accesses.
 
-use crate::devices::Access;
+use crate::devices::DeviceAddress;
 use crate::failure::Failure;
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use ledger::Operation;
 use x86::vmx::qualification::io;
 
 /// Exit for IN, OUT, INS or OUTS (SDM vol. 3, table 27-5).
-pub(super) fn access(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn access(context: &mut ExitContext) -> Result<Step, Failure> {
     let qualification = context.qualification();
     if qualification & io::STRING != 0 {
         return context.emulate();
@@ -16,7 +16,7 @@ pub(super) fn access(context: &mut Context) -> Result<Step, Failure> {
     context.charge(Operation::Vmread, 3);
     context.charge(Operation::Vmwrite, 1);
     let port = (qualification >> io::PORT_SHIFT) as u16;
-    context.charge_device(Access::Port(port));
+    context.charge_device(DeviceAddress::Port(port));
     let (step, _) = context.execute_for_guest()?;
     Ok(step)
 }

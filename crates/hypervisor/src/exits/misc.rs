@@ -2,34 +2,34 @@
 
 use crate::events::vector;
 use crate::failure::Failure;
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use cpu::Exit;
 use ledger::Operation;
 
 /// The guest has met a triple fault.
-pub(super) fn triple_fault(_: &mut Context) -> Result<Step, Failure> {
+pub(super) fn triple_fault(_: &mut ExitContext) -> Result<Step, Failure> {
     Ok(Step::Board(Exit::Shutdown))
 }
 
 /// Instructions of VMX and SMX, which the guest's processor does not have.
-pub(super) fn undefined(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn undefined(context: &mut ExitContext) -> Result<Step, Failure> {
     context.raise(vector::UD, None);
     Ok(Step::Resume)
 }
 
 /// RDPMC: there are no counters.
-pub(super) fn rdpmc(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn rdpmc(context: &mut ExitContext) -> Result<Step, Failure> {
     context.raise(vector::GP, Some(0));
     Ok(Step::Resume)
 }
 
 /// INVD and WBINVD: the guest's memory is coherent.
-pub(super) fn cache_flush(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn cache_flush(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(context.skip())
 }
 
 /// XSETBV.
-pub(super) fn xsetbv(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn xsetbv(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::StateLoad, 1);
     context.charge(Operation::Vmread, 3);
     context.charge(Operation::Vmwrite, 1);
@@ -38,7 +38,7 @@ pub(super) fn xsetbv(context: &mut Context) -> Result<Step, Failure> {
 }
 
 /// MOV DR: the guest gets its debug registers until the next exit, and executes the instruction again.
-pub(super) fn debug_register(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn debug_register(context: &mut ExitContext) -> Result<Step, Failure> {
     context.qualification();
     context.charge(Operation::StateLoad, 1);
     context.charge(Operation::Vmwrite, 1);
@@ -47,14 +47,14 @@ pub(super) fn debug_register(context: &mut Context) -> Result<Step, Failure> {
 }
 
 /// INVLPG.
-pub(super) fn invlpg(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn invlpg(context: &mut ExitContext) -> Result<Step, Failure> {
     let address = context.qualification();
     context.invalidate_page(address)?;
     Ok(context.skip())
 }
 
 /// INVPCID of a guest with shadow tables.
-pub(super) fn invpcid(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn invpcid(context: &mut ExitContext) -> Result<Step, Failure> {
     context.qualification();
     context.charge(Operation::Vmread, 4);
     context.charge(Operation::Vmwrite, 1);
@@ -64,7 +64,7 @@ pub(super) fn invpcid(context: &mut Context) -> Result<Step, Failure> {
 }
 
 /// VMCALL.
-pub(super) fn vmcall(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn vmcall(context: &mut ExitContext) -> Result<Step, Failure> {
     context.hypercall()?;
     Ok(context.skip())
 }

@@ -12,14 +12,14 @@ mod msr;
 mod task;
 
 use crate::failure::Failure;
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use ledger::Operation;
 use x86::debug::DR6_BS;
 use x86::flags;
 use x86::vmx::{interruptibility, reason};
 
 /// What handles an exit.
-type Handler = fn(&mut Context) -> Result<Step, Failure>;
+type Handler = fn(&mut ExitContext) -> Result<Step, Failure>;
 
 const HANDLERS: &[(u32, Handler)] = &[
     (reason::EXCEPTION_NMI, exception::exception_or_nmi),
@@ -76,7 +76,7 @@ const TABLE: [Option<Handler>; REASONS] = {
 };
 
 /// Handles the exit that the context holds.
-pub(crate) fn handle(context: &mut Context) -> Result<Step, Failure> {
+pub(crate) fn handle(context: &mut ExitContext) -> Result<Step, Failure> {
     let reason = context.exit.basic();
     match TABLE.get(reason as usize).copied().flatten() {
         Some(handler) => handler(context),
@@ -84,7 +84,7 @@ pub(crate) fn handle(context: &mut Context) -> Result<Step, Failure> {
     }
 }
 
-impl Context<'_> {
+impl ExitContext<'_> {
     /// The failure of an exit that nothing handles.
     pub fn unhandled(&mut self) -> Failure {
         let basic = self.exit.basic();

@@ -1,11 +1,11 @@
 //! RDMSR and WRMSR.
 
 use crate::controls;
-use crate::devices::Access;
+use crate::devices::DeviceAddress;
 use crate::events::vector;
 use crate::failure::Failure;
 use crate::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE};
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use ledger::Operation;
 use std::rc::Rc;
 use x86::{msr, reg};
@@ -15,12 +15,12 @@ fn of_apic(index: u32) -> bool {
     matches!(index, msr::APIC_BASE | msr::TSC_DEADLINE | msr::X2APIC_FIRST..=msr::X2APIC_LAST)
 }
 
-fn index(context: &Context) -> u32 {
+fn index(context: &ExitContext) -> u32 {
     context.cpu.arch.gpr[usize::from(reg::RCX)] as u32
 }
 
 /// Exit for RDMSR.
-pub(super) fn read(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn read(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::Msr, 1);
     let index = index(context);
     let own = match index {
@@ -34,7 +34,7 @@ pub(super) fn read(context: &mut Context) -> Result<Step, Failure> {
 }
 
 /// Exit for WRMSR.
-pub(super) fn write(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn write(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::Msr, 1);
     let index = index(context);
     if !context.vm.config.paravirt || !matches!(index, MSR_HYPERCALL_PAGE | MSR_STATE_PAGE) {
@@ -58,9 +58,9 @@ pub(super) fn write(context: &mut Context) -> Result<Step, Failure> {
 }
 
 /// Registers that the processor model or the board holds: they are the guest's own.
-fn by_processor(context: &mut Context, index: u32) -> Result<Step, Failure> {
+fn by_processor(context: &mut ExitContext, index: u32) -> Result<Step, Failure> {
     if of_apic(index) {
-        context.charge_device(Access::ApicRegister);
+        context.charge_device(DeviceAddress::ApicRegister);
     }
     context.charge(Operation::Vmread, 3);
     context.charge(Operation::Vmwrite, 1);
@@ -72,7 +72,7 @@ fn by_processor(context: &mut Context, index: u32) -> Result<Step, Failure> {
     Ok(step)
 }
 
-impl Context<'_> {
+impl ExitContext<'_> {
     /// A guest that uses IA32_SPEC_CTRL writes it at each entry of its kernel: from its first value on it has the register
     /// without exits, and each exit saves what it holds.
     fn give_spec_ctrl(&mut self) {

@@ -1,11 +1,11 @@
 //! Task switches.
 
 use crate::failure::Failure;
-use crate::vcpu::{Context, Step};
+use crate::vcpu::{ExitContext, Step};
 use x86::vmx::qualification::task_switch;
 
 /// Exit for a task switch, which the hypervisor carries out.
-pub(super) fn switch(context: &mut Context) -> Result<Step, Failure> {
+pub(super) fn switch(context: &mut ExitContext) -> Result<Step, Failure> {
     let source = context.qualification() >> task_switch::SOURCE_SHIFT & task_switch::SOURCE;
     match context.vcpu.events.next.take() {
         Some(event) if source == task_switch::GATE => context.emulate_event(event),

@@ -42,7 +42,7 @@ pub use roots::VcpuMmu;
 pub use slots::{Slot, SlotConfig, Slots};
 pub use tolls::Tolls;
 
-use crate::config::{Config, Cr0Wp, MmuMode};
+use crate::config::{Cr0Wp, MmuMode, VmConfig};
 use cpu::Ram;
 use pool::{Keeping, PageId, Pool};
 use rmap::{Rmaps, Tracks};
@@ -86,7 +86,7 @@ pub enum MmuError {
 
 /// What the host's processor can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Host {
+pub struct HostFeatures {
     /// Bits of physical addresses, of the guest's too.
     pub physical_bits: u8,
     /// EPT has accessed and dirty flags.
@@ -212,7 +212,7 @@ pub struct Mmu {
     cr0_wp: Cr0Wp,
     huge_pages: bool,
     unsync: bool,
-    host: Host,
+    host: HostFeatures,
     format: Format,
     ram: Ram,
     slots: Slots,
@@ -249,12 +249,12 @@ impl Mmu {
     const REFILL: u32 = 25;
 
     /// How many pages the pool of a machine with this many guest pages needs.
-    pub fn pool_pages(config: &Config, guest_pages: u64, vcpus: u32) -> u32 {
+    pub fn pool_pages(config: &VmConfig, guest_pages: u64, vcpus: u32) -> u32 {
         Self::limit(config, guest_pages).saturating_add(vcpus).saturating_add(1)
     }
 
     /// The limit of table pages. Two-dimensional tables have none in KVM: enough for two roots with small pages, and MMIO.
-    fn limit(config: &Config, guest_pages: u64) -> u32 {
+    fn limit(config: &VmConfig, guest_pages: u64) -> u32 {
         let tdp = u32::try_from(guest_pages / 512 * 2).unwrap_or(u32::MAX).saturating_add(256);
         match (config.mmu, config.mmu_pages) {
             (MmuMode::Tdp, None) => tdp,
@@ -265,14 +265,14 @@ impl Mmu {
     /// An MMU without slots. Its tables are kept in the `pages` pages of RAM from host-physical address `pool`, which is below
     /// 4 GiB.
     pub fn new(
-        config: &Config,
-        host: Host,
+        config: &VmConfig,
+        host: HostFeatures,
         ram: Ram,
         pool: u64,
         pages: u32,
         guest_pages: u64,
     ) -> Result<Self, MmuError> {
-        let needed = Config::MIN_MMU_PAGES + 2;
+        let needed = VmConfig::MIN_MMU_PAGES + 2;
         if pages < needed {
             return Err(MmuError::PoolTooSmall { pages, needed });
         }

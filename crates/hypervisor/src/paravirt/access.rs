@@ -5,7 +5,7 @@ use super::hypercall::{self, EINVAL, ENOSYS, EPERM, OK};
 use super::page::{ENTRIES, GuestMemory, Registration, StatePage};
 use super::rom::hypercall_code;
 use crate::failure::Failure;
-use crate::vcpu::Context;
+use crate::vcpu::ExitContext;
 use cpu::Cpu;
 use ledger::Operation;
 use x86::control::CR4_PCIDE;
@@ -19,7 +19,7 @@ const BREAKPOINT: u8 = 0xcc;
 
 /// Guest memory through the machine's slots.
 struct Memory<'a, 'b> {
-    context: &'a mut Context<'b>,
+    context: &'a mut ExitContext<'b>,
     written: Vec<u64>,
 }
 
@@ -36,14 +36,14 @@ impl GuestMemory for Memory<'_, '_> {
 }
 
 /// Writes guest memory as a device would: decoded code and shadowed tables in it are seen to.
-fn write_guest(context: &mut Context, address: u64, bytes: &[u8]) {
+fn write_guest(context: &mut ExitContext, address: u64, bytes: &[u8]) {
     let Some(host) = context.host_address(address) else { return };
     let cpu: &mut Cpu = context.cpu;
     cpu.code_written(host, bytes.len() as u64);
     cpu.wiring.ram.write_bytes(host, bytes);
 }
 
-impl<'b> Context<'b> {
+impl<'b> ExitContext<'b> {
     /// Works on guest memory, and follows up on tables that were there.
     fn with_memory<T>(&mut self, work: impl FnOnce(&mut Memory<'_, 'b>) -> T) -> T {
         let mut memory = Memory { context: self, written: Vec::new() };
@@ -168,7 +168,7 @@ impl<'b> Context<'b> {
     /// VMCALL.
     pub fn hypercall(&mut self) -> Result<(), Failure> {
         self.charge(Operation::Hypercall, 1);
-        let argument = |context: &Context, number: u8| {
+        let argument = |context: &ExitContext, number: u8| {
             let value = context.cpu.arch.gpr[usize::from(number)];
             if context.cpu.engine.long64 { value } else { value & 0xffff_ffff }
         };

@@ -6,7 +6,7 @@ use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
 use cpu::testing::{assemble, set_flat_segments, set_long_mode};
 use cpu::{BlockCache, Cpu, Exit, Ram};
-use hypervisor::config::{Config, Cr0Wp, MmuMode};
+use hypervisor::config::{Cr0Wp, MmuMode, VmConfig};
 use hypervisor::mmu::Mmu;
 use hypervisor::{Failure, Hypervisor, Vcpu};
 use iced_x86::IcedError;
@@ -130,18 +130,18 @@ pub struct Outcome {
 }
 
 /// Every configuration that makes sense, on a processor that has everything.
-pub fn configurations() -> Vec<Config> {
+pub fn configurations() -> Vec<VmConfig> {
     let mut all = Vec::new();
     for &mmu in MmuMode::ALL {
         for vpid in [false, true] {
-            let base = Config { mmu, vpid, unrestricted_guest: mmu.is_tdp(), ..Config::default() };
+            let base = VmConfig { mmu, vpid, unrestricted_guest: mmu.is_tdp(), ..VmConfig::default() };
             all.push(base.clone());
-            all.push(Config { huge_pages: false, unsync: false, ..base.clone() });
-            all.push(Config { paravirt: true, cr0_wp: Cr0Wp::Unload, ..base.clone() });
+            all.push(VmConfig { huge_pages: false, unsync: false, ..base.clone() });
+            all.push(VmConfig { paravirt: true, cr0_wp: Cr0Wp::Unload, ..base.clone() });
             if mmu.is_tdp() {
-                all.push(Config { cr0_wp: Cr0Wp::Role, ..base.clone() });
-                all.push(Config { cr0_wp: Cr0Wp::GuestOwned, ..base.clone() });
-                all.push(Config { unrestricted_guest: false, ..base });
+                all.push(VmConfig { cr0_wp: Cr0Wp::Role, ..base.clone() });
+                all.push(VmConfig { cr0_wp: Cr0Wp::GuestOwned, ..base.clone() });
+                all.push(VmConfig { unrestricted_guest: false, ..base });
             }
         }
     }
@@ -150,7 +150,7 @@ pub fn configurations() -> Vec<Config> {
 
 impl Guest {
     /// A guest in `mode` on the processor of a profile, under a hypervisor if there is a configuration.
-    pub fn new(profile: &str, config: Option<Config>, mode: Mode) -> Self {
+    pub fn new(profile: &str, config: Option<VmConfig>, mode: Mode) -> Self {
         let profile = Profile::named(profile).unwrap();
         let guest_pages = RAM >> 12;
         let pages = config.as_ref().map_or(16, |config| Mmu::pool_pages(config, guest_pages, 1));
@@ -371,7 +371,7 @@ pub fn everywhere(mode: Mode, prepare: impl Fn(&mut Guest)) {
 
 /// The same on the processor of a profile.
 pub fn everywhere_on(profile: &str, mode: Mode, prepare: impl Fn(&mut Guest)) {
-    let run = |config: Option<Config>| {
+    let run = |config: Option<VmConfig>| {
         let mut guest = Guest::new(profile, config, mode);
         prepare(&mut guest);
         guest.finish();

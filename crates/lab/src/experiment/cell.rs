@@ -1,6 +1,6 @@
 //! One cell of the matrix: what is run for it.
 
-use super::{Experiment, Guest, Image, Platform, Row, Settings};
+use super::{Experiment, Guest, Image, PlatformName, Row, Settings};
 
 /// Seconds of the host's time after which a cell has failed, where the experiment says nothing.
 const TIMEOUT: u32 = 900;
@@ -97,8 +97,8 @@ impl<'a> Cell<'a> {
             option("cpus", &cpus.to_string());
         }
         // Bare is what `tollgate run` does anyway.
-        if let Some(platform) = self.settings.platform.filter(|platform| *platform != Platform::Bare) {
-            option("platform", platform.word());
+        if let Some(platform) = self.settings.platform.filter(|platform| *platform != PlatformName::Bare) {
+            option("platform", platform.into());
         }
         for (name, value) in self.settings.hypervisor_options() {
             option(name, &value);

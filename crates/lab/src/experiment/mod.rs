@@ -7,8 +7,9 @@ mod settings;
 
 pub use builtin::names;
 pub use cell::Cell;
+pub use hypervisor::config::PlatformName;
 pub use parse::ExperimentError;
-pub use settings::{Cr0Wp, Guest, GuestName, Image, Irqchip, Mmu, Platform, Settings, Switch};
+pub use settings::{Guest, GuestName, Image, Settings};
 
 use std::collections::BTreeMap;
 use std::path::Path;

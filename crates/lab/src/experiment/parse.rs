@@ -1,7 +1,8 @@
 //! Reads an experiment's TOML. Whatever is wrong is reported with the file, the key and the reason. There is no key for a cost.
 
 use super::{
-    Experiment, Factor, Guest, Image, Layout, Line, Measure, Metric, Platform, Row, Settings, Skip, Source, TimeUnit,
+    Experiment, Factor, Guest, Image, Layout, Line, Measure, Metric, PlatformName, Row, Settings, Skip, Source,
+    TimeUnit,
 };
 use ledger::Profile;
 use serde::Deserialize;
@@ -376,8 +377,8 @@ impl Reader<'_> {
             return error("no platform is set".to_owned());
         };
         match settings.hypervisor_options().keys().next() {
-            Some(option) if platform != Platform::Hvm => {
-                error(format!("{option} is for the platform hvm, this is {}", platform.word()))
+            Some(option) if platform != PlatformName::Hvm => {
+                error(format!("{option} is for the platform hvm, this is {platform}"))
             }
             _ => Ok(()),
         }

@@ -1,91 +1,18 @@
 //! What a cell is run with: the options of `tollgate run`, under the same names.
 
+use hypervisor::config::{PlatformName, Switches};
+use hypervisor::switches::{ON_OFF, Switch, Takes};
 use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use std::collections::BTreeMap;
-
-/// An option that takes one of a few words.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-        pub enum $name {
-            $($(#[$of])* #[serde(rename = $word)] $variant,)*
-        }
-        impl $name {
-            /// The word of the command line.
-            pub const fn word(self) -> &'static str {
-                match self { $($name::$variant => $word,)* }
-            }
-        }
-    };
-}
-
-words! {
-    /// What the guest runs on.
-    Platform {
-        /// The processor itself.
-        Bare = "bare",
-        /// A software emulator of it.
-        Emulated = "emulated",
-        /// A virtual machine of the hypervisor.
-        Hvm = "hvm",
-    }
-}
-
-words! {
-    /// How the hypervisor translates guest memory.
-    Mmu {
-        /// Shadow page tables, thrown away at each CR3 load.
-        ShadowNocache = "shadow-nocache",
-        /// Shadow page tables kept by guest page and role.
-        Shadow = "shadow",
-        /// Two-dimensional paging through the shadow page hash.
-        LegacyTdp = "legacy-tdp",
-        /// Two-dimensional paging, a tree per root.
-        Tdp = "tdp",
-    }
-}
-
-words! {
-    /// What a change of CR0.WP does.
-    Cr0Wp {
-        /// All roots are unloaded, and the bit is part of the role of two-dimensional tables.
-        Role = "role",
-        /// All roots are unloaded.
-        Unload = "unload",
-        /// Roots stay where that is possible.
-        InPlace = "in-place",
-        /// The guest owns the bit.
-        GuestOwned = "guest-owned",
-    }
-}
-
-words! {
-    /// Where interrupt controllers and the timer are emulated.
-    Irqchip {
-        /// In the hypervisor.
-        Kernel = "kernel",
-        /// In user space.
-        User = "user",
-    }
-}
-
-words! {
-    /// On or off.
-    Switch {
-        /// On.
-        On = "on",
-        /// Off.
-        Off = "off",
-    }
-}
+use std::fmt;
+use std::sync::LazyLock;
 
 /// The name of a guest of the experiment.
 pub type GuestName = String;
 
 /// What a row, a column or an experiment sets.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     /// The guest that is run.
     pub guest: Option<GuestName>,
@@ -94,25 +21,9 @@ pub struct Settings {
     /// Name of a built-in profile.
     pub profile: Option<String>,
     /// What the guest runs on.
-    pub platform: Option<Platform>,
-    /// `hvm`: the MMU.
-    pub mmu: Option<Mmu>,
-    /// `hvm`: what a change of CR0.WP does.
-    pub cr0_wp: Option<Cr0Wp>,
-    /// `hvm`: the paravirtual interface.
-    pub paravirt: Option<Switch>,
-    /// `hvm`: where interrupt controllers are.
-    pub irqchip: Option<Irqchip>,
-    /// `hvm`: VPID.
-    pub vpid: Option<Switch>,
-    /// `hvm`: unrestricted guest.
-    pub unrestricted_guest: Option<Switch>,
-    /// `hvm`: the most pages of the MMU.
-    pub mmu_pages: Option<u32>,
-    /// `hvm`: huge pages.
-    pub huge_pages: Option<Switch>,
-    /// `hvm`: shadow pages that are out of step with the guest's until it flushes.
-    pub unsync: Option<Switch>,
+    pub platform: Option<PlatformName>,
+    /// `hvm`: the hypervisor's switches.
+    pub switches: Switches,
     /// Guest memory, such as 64M.
     pub memory: Option<String>,
     /// Virtual processors.
@@ -124,18 +35,7 @@ pub struct Settings {
 impl Settings {
     /// Options of `tollgate run` for the hypervisor alone, that are set.
     pub fn hypervisor_options(&self) -> BTreeMap<&'static str, String> {
-        let words = [
-            ("mmu", self.mmu.map(Mmu::word)),
-            ("cr0-wp", self.cr0_wp.map(Cr0Wp::word)),
-            ("paravirt", self.paravirt.map(Switch::word)),
-            ("irqchip", self.irqchip.map(Irqchip::word)),
-            ("vpid", self.vpid.map(Switch::word)),
-            ("unrestricted-guest", self.unrestricted_guest.map(Switch::word)),
-            ("huge-pages", self.huge_pages.map(Switch::word)),
-            ("unsync", self.unsync.map(Switch::word)),
-        ];
-        let set = words.into_iter().filter_map(|(option, word)| Some((option, word?.to_owned())));
-        set.chain(self.mmu_pages.map(|pages| ("mmu-pages", pages.to_string()))).collect()
+        self.switches.given().map(|(switch, value)| (switch.name, value)).collect()
     }
 
     /// These settings, with `defaults` where nothing is set. Command lines are joined.
@@ -146,15 +46,7 @@ impl Settings {
             append: (!append.is_empty()).then(|| append.join(" ")),
             profile: self.profile.clone().or_else(|| defaults.profile.clone()),
             platform: self.platform.or(defaults.platform),
-            mmu: self.mmu.or(defaults.mmu),
-            cr0_wp: self.cr0_wp.or(defaults.cr0_wp),
-            paravirt: self.paravirt.or(defaults.paravirt),
-            irqchip: self.irqchip.or(defaults.irqchip),
-            vpid: self.vpid.or(defaults.vpid),
-            unrestricted_guest: self.unrestricted_guest.or(defaults.unrestricted_guest),
-            mmu_pages: self.mmu_pages.or(defaults.mmu_pages),
-            huge_pages: self.huge_pages.or(defaults.huge_pages),
-            unsync: self.unsync.or(defaults.unsync),
+            switches: self.switches.clone().or(&defaults.switches),
             memory: self.memory.clone().or_else(|| defaults.memory.clone()),
             cpus: self.cpus.or(defaults.cpus),
             timeout: self.timeout.or(defaults.timeout),
@@ -174,6 +66,102 @@ impl Settings {
         let (mine, others) = (self.hypervisor_options(), other.hypervisor_options());
         let general = both.into_iter().find_map(|(name, both)| both.then_some(name));
         general.or_else(|| mine.keys().find(|option| others.contains_key(*option)).copied())
+    }
+}
+
+/// A key of settings.
+#[derive(Clone, Copy)]
+enum Key {
+    Guest,
+    Append,
+    Profile,
+    Platform,
+    Switch(&'static Switch),
+    Memory,
+    Cpus,
+    Timeout,
+}
+
+impl Key {
+    /// Every key, in the order in which a message lists them.
+    fn all() -> impl Iterator<Item = Self> {
+        let before = [Key::Guest, Key::Append, Key::Profile, Key::Platform].into_iter();
+        before.chain(Switches::ALL.iter().map(Key::Switch)).chain([Key::Memory, Key::Cpus, Key::Timeout])
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Key::Guest => "guest",
+            Key::Append => "append",
+            Key::Profile => "profile",
+            Key::Platform => "platform",
+            Key::Switch(switch) => switch.name,
+            Key::Memory => "memory",
+            Key::Cpus => "cpus",
+            Key::Timeout => "timeout",
+        }
+    }
+}
+
+static KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| Key::all().map(Key::name).collect());
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::all().find(|key| key.name() == name).ok_or_else(|| Error::unknown_field(&name, &KEYS))
+    }
+}
+
+/// One of these words.
+struct OneOf(&'static [&'static str]);
+
+impl<'de> DeserializeSeed<'de> for OneOf {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        if self.0.contains(&word.as_str()) { Ok(word) } else { Err(Error::unknown_variant(&word, self.0)) }
+    }
+}
+
+struct Reader;
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Settings;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("struct Settings")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Settings, A::Error> {
+        let mut settings = Settings::default();
+        while let Some(key) = map.next_key()? {
+            match key {
+                Key::Guest => settings.guest = Some(map.next_value()?),
+                Key::Append => settings.append = Some(map.next_value()?),
+                Key::Profile => settings.profile = Some(map.next_value()?),
+                Key::Platform => settings.platform = map.next_value_seed(OneOf(PlatformName::NAMES))?.parse().ok(),
+                Key::Switch(switch) => {
+                    let value = match switch.takes {
+                        Takes::Word(_, words) => map.next_value_seed(OneOf(words))?,
+                        Takes::OnOff => map.next_value_seed(OneOf(ON_OFF))?,
+                        Takes::Number => map.next_value::<u32>()?.to_string(),
+                    };
+                    let refused = || Error::custom(format!("{} can't be {value}", switch.name));
+                    settings.switches.set(switch, &value).ok_or_else(refused)?;
+                }
+                Key::Memory => settings.memory = Some(map.next_value()?),
+                Key::Cpus => settings.cpus = Some(map.next_value()?),
+                Key::Timeout => settings.timeout = Some(map.next_value()?),
+            }
+        }
+        Ok(settings)
+    }
+}
+
+impl<'de> Deserialize<'de> for Settings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_struct("Settings", &KEYS, Reader)
     }
 }
 

@@ -16,16 +16,16 @@ pub(super) struct Counts {
 
 /// Where an entry is charged, written as the difference from the entry before.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) region: u32,
     pub(super) origin: u32,
     pub(super) rip: u64,
 }
 
-impl Place {
-    pub(super) fn put(&mut self, out: &mut Vec<u8>, next: Place) {
+impl Position {
+    pub(super) fn put(&mut self, out: &mut Vec<u8>, next: Position) {
         if next.region != self.region {
-            *self = Place { region: self.region, ..Place::default() };
+            *self = Position { region: self.region, ..Position::default() };
         }
         put(out, u64::from(next.region.wrapping_sub(self.region)));
         if next.origin != self.origin {
@@ -36,11 +36,11 @@ impl Place {
         *self = next;
     }
 
-    fn get(&mut self, reader: &mut Reader) -> Result<Place, LedgerError> {
+    fn get(&mut self, reader: &mut Reader) -> Result<Position, LedgerError> {
         let region = self.region.checked_add(reader.up_to(u64::from(u32::MAX))? as u32);
         let region = region.ok_or_else(|| reader.malformed("a region is out of range"))?;
         if region != self.region {
-            *self = Place { region, ..Place::default() };
+            *self = Position { region, ..Position::default() };
         }
         let origin = self.origin.checked_add(reader.up_to(u64::from(u32::MAX))? as u32);
         let origin = origin.ok_or_else(|| reader.malformed("an origin is out of range"))?;
@@ -49,12 +49,12 @@ impl Place {
         }
         let rip =
             self.rip.checked_add(reader.number()?).ok_or_else(|| reader.malformed("an address is out of range"))?;
-        *self = Place { region, origin, rip };
+        *self = Position { region, origin, rip };
         Ok(*self)
     }
 
     /// The next place, in a region and of an origin that there are.
-    pub(super) fn checked(&mut self, reader: &mut Reader, counts: Counts) -> Result<Place, LedgerError> {
+    pub(super) fn checked(&mut self, reader: &mut Reader, counts: Counts) -> Result<Position, LedgerError> {
         let place = self.get(reader)?;
         if place.region as usize >= counts.regions {
             return Err(reader.malformed("there is no such region"));
@@ -71,7 +71,7 @@ impl Place {
 struct Entries<'a> {
     reader: Reader<'a>,
     left: usize,
-    place: Place,
+    place: Position,
     counts: Counts,
 }
 
@@ -84,7 +84,7 @@ impl<'a> Entries<'a> {
         read: impl Fn(&mut Self) -> Result<T, LedgerError>,
     ) -> Result<Self, LedgerError> {
         let left = reader.count(bytes)?;
-        let first = Self { reader: reader.clone(), left, place: Place::default(), counts };
+        let first = Self { reader: reader.clone(), left, place: Position::default(), counts };
         let mut walk = first.clone();
         let mut before = None;
         for _ in 0..left {
@@ -116,7 +116,7 @@ impl<'a> Blocks<'a> {
 
 fn read_block(entries: &mut Entries) -> Result<BlockRuns, LedgerError> {
     let r = &mut entries.reader;
-    let Place { region, origin, rip } = entries.place.checked(r, entries.counts)?;
+    let Position { region, origin, rip } = entries.place.checked(r, entries.counts)?;
     let shape = r.up_to(u64::from(u32::MAX))? as u32;
     if shape as usize >= entries.counts.shapes {
         return Err(r.malformed("there is no such shape"));
@@ -150,7 +150,7 @@ impl<'a> Events<'a> {
 
 fn read_event(entries: &mut Entries) -> Result<EventCharge, LedgerError> {
     let r = &mut entries.reader;
-    let Place { region, origin, rip } = entries.place.checked(r, entries.counts)?;
+    let Position { region, origin, rip } = entries.place.checked(r, entries.counts)?;
     let kind = kind(r, entries.counts.families)?;
     Ok(EventCharge { region, origin, rip, kind, count: r.number()?, ticks: r.number()? })
 }

@@ -120,7 +120,7 @@ fn coarsely(single: Option<u64>) -> Recorder {
             recorder.add(user, 0x40_0000 + i, Kind::new(Family::Instruction, Class::Alu as u32), 1, ticks);
         }
     }
-    recorder.settle();
+    recorder.finish();
     recorder
 }
 

@@ -134,7 +134,7 @@ fn what_is_folded_depends_on_the_charges_and_not_on_their_order() {
     let charges = charges();
     let mut exact = Recorder::default();
     charges.iter().for_each(|charge| charge(&mut exact));
-    exact.settle();
+    exact.finish();
     assert_eq!(exact.coarseness(), Coarseness::default(), "settling folds nothing that fits");
     let mut seen = Vec::new();
     for (most, shapes) in [(5000, 64), (4000, 1000), (3000, 1000), (2000, 1000), (700, 1000), (300, 1000), (60, 1000)] {
@@ -144,7 +144,7 @@ fn what_is_folded_depends_on_the_charges_and_not_on_their_order() {
         charges.iter().rev().for_each(|charge| charge(&mut backwards));
         let mut shuffled = small(most, shapes);
         (0..charges.len()).for_each(|i| charges[i * 7919 % charges.len()](&mut shuffled));
-        [&mut forwards, &mut backwards, &mut shuffled].into_iter().for_each(Recorder::settle);
+        [&mut forwards, &mut backwards, &mut shuffled].into_iter().for_each(Recorder::finish);
         assert!(entries(&forwards) <= most && forwards.shapes_used <= shapes, "{most}: {}", entries(&forwards));
         for other in [&backwards, &shuffled] {
             assert_eq!(forwards.coarseness(), other.coarseness(), "{most}");
@@ -169,7 +169,7 @@ fn code_of_the_kernel_stays_exact_longest() {
     for i in 0..50_000 {
         r.add_block(user, 0x40_0000 + i, shape, 3);
     }
-    r.settle();
+    r.finish();
     assert_eq!(r.coarseness().index(), 3);
     assert_eq!(r.blocks().count(), 900);
     let pages: BTreeMap<u64, u64> = r.classes().map(|(_, rip, _, n)| (rip, n)).collect();
@@ -239,7 +239,7 @@ fn dense_code_folds_and_sparse_code_stays_exact() {
             r.add_block(id, program + i % 140, shape, 1);
             r.add(id, 0x400_0000 + 3 * i, Kind::new(Family::Iret, 0), 1, 7);
         }
-        r.settle();
+        r.finish();
     };
     let mut r = small(1000, 1000);
     charge(&mut r, false);
@@ -267,7 +267,7 @@ fn an_area_that_was_dense_still_counts_for_what_it_was() {
                 r.add_block(id, area * AREA + 16 * i, shape, 1);
             }
         }
-        r.settle();
+        r.finish();
     };
     // The six areas, one page, and 150 for what the large one was: 1051.
     for (most, coarseness, blocks) in [(1000, 6, 0), (1050, 6, 0), (1051, 2, 900), (1150, 0, 1150)] {
@@ -403,7 +403,7 @@ fn what_is_charged_often_does_not_make_an_area_dense() {
         r.add(id, 2 * AREA, Kind::new(Family::Iret, 0), 1, 1);
         r.add(id, 9 * AREA + 5, Kind::new(Family::Iret, 0), 1, 1);
     }
-    r.settle();
+    r.finish();
     assert_eq!(r.range(id, AREA), None);
     assert_eq!(r.range(id, 2 * AREA), None);
     assert_eq!(r.range(id, 9 * AREA), Some(Range { start: 9 * AREA, len: 4096 }));
@@ -420,7 +420,7 @@ fn short_tasks_by_the_thousand_are_charged_by_name_and_addresses_stay() {
         let id = r.origin(Origin { task, ..Origin::new(0, 3, 0x1000) });
         (0..10).for_each(|i| r.add_block(id, 0x40_0000 + i, shape, 1));
     }
-    r.settle();
+    r.finish();
     assert_eq!(r.coarseness().index(), 1);
     let mut blocks: Vec<_> = r
         .blocks()

@@ -36,6 +36,11 @@ macro_rules! devices {
         impl Id {
             /// All devices, in their order.
             pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// What its state is called.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name)),* }
+            }
         }
 
         /// The devices.
@@ -46,6 +51,11 @@ macro_rules! devices {
             /// As firmware leaves them.
             pub fn new(mut $maker: Maker) -> Result<Self, BoardError> {
                 Ok(Self { $($name: $make),* })
+            }
+
+            /// One of them, to look at.
+            pub fn look(&self, id: Id) -> &dyn Device {
+                match id { $(Id::$name => &self.$name),* }
             }
 
             /// One of them.

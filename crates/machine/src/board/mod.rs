@@ -7,6 +7,9 @@
 mod devices;
 mod map;
 mod parts;
+mod state;
+#[cfg(test)]
+mod state_tests;
 
 pub use map::ClaimError;
 pub use parts::Parts;
@@ -25,6 +28,7 @@ use ledger::Ticks;
 use ledger::profile::Profile;
 use map::Map;
 use parts::Maker;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The input of the I/O APIC that the timer's ISA interrupt, 0, goes to, as the MADT says.
@@ -40,7 +44,7 @@ const CONSOLE: u8 = 1;
 const PCI_MEMORY: (u32, &str) = (4, "PCI device");
 
 /// How a guest ends its machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
     /// Power off (ACPI S5).
     PowerOff,

@@ -14,6 +14,8 @@ use ledger::profile::{Profile, Vendor};
 pub struct Parts {
     /// Virtio block devices, in order.
     pub disks: Vec<Disk>,
+    /// What the guest writes to disks stays in memory: the disks stay as they are, and the machine can be saved.
+    pub overlay: bool,
     /// Start of the real-time clock, in seconds since 1970.
     pub rtc_start: u64,
     /// Seed of the virtio entropy device.
@@ -27,7 +29,7 @@ pub struct Parts {
 impl Default for Parts {
     fn default() -> Self {
         let console = console::Console::default();
-        Self { disks: Vec::new(), rtc_start: rtc::DEFAULT_START, seed: 0, paravirt: false, console }
+        Self { disks: Vec::new(), overlay: false, rtc_start: rtc::DEFAULT_START, seed: 0, paravirt: false, console }
     }
 }
 
@@ -78,7 +80,9 @@ impl Maker<'_> {
         pci.add(Box::new(VirtioPci::new(Entropy::new(self.parts.seed))))?;
         for (number, disk) in std::mem::take(&mut self.parts.disks).into_iter().enumerate() {
             let id = format!("tollgate{number}");
-            pci.add(Box::new(VirtioPci::new(Block::new(Box::new(disk), &id))))?;
+            let block = Block::new(Box::new(disk), &id);
+            let block = if self.parts.overlay { block.with_overlay() } else { block };
+            pci.add(Box::new(VirtioPci::new(block)))?;
         }
         if self.parts.paravirt {
             let rom = hypervisor::paravirt::option_rom(self.profile.vendor == Vendor::Amd);

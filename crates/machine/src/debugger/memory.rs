@@ -1,7 +1,7 @@
 //! Guest memory as a debugger reads and writes it: by linear addresses of a processor or by physical ones, without a trace in accessed and dirty
 //! flags or the TLB.
 
-use crate::linux::View;
+use crate::kernel_symbols::View;
 use crate::machine::Machine;
 use x86::page::PAGE;
 

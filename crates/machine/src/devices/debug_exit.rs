@@ -2,6 +2,8 @@
 
 use crate::board::Ending;
 use crate::device::{At, Claim, Context, Device, Request};
+use crate::state::{Plain, StateError, require};
+use serde::{Deserialize, Serialize};
 
 /// Debug exit port, 1 to 4 bytes.
 pub const DEBUG_EXIT: u16 = 0xf4;
@@ -16,7 +18,7 @@ pub fn exit_status(value: u32) -> u8 {
 }
 
 /// Both ports.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ExitPorts {
     /// Bytes of the word that have come.
     matched: usize,
@@ -54,6 +56,12 @@ impl Device for ExitPorts {
             _ if self.shutdown(value as u8) => ctx.request(Request::End(Ending::PowerOff)),
             _ => {}
         }
+    }
+}
+
+impl Plain for ExitPorts {
+    fn check(&self, _current: &Self) -> Result<(), StateError> {
+        require(self.matched < WORD.len(), "more bytes than the word has")
     }
 }
 

@@ -1,6 +1,8 @@
 //! The firmware configuration device: items that a guest selects by key (port 0x510) and reads byte by byte (0x511).
 
 use crate::device::{At, Claim, Context, Device};
+use crate::state::{Plain, StateError, same};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Selector port, 2 bytes.
@@ -27,7 +29,7 @@ pub mod key {
 }
 
 /// The device. DMA is not offered, and there are no files.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FwCfg {
     items: BTreeMap<u16, Vec<u8>>,
     selected: u16,
@@ -83,6 +85,12 @@ impl Device for FwCfg {
 
     fn write(&mut self, at: At, value: u64, _ctx: &mut Context) {
         FwCfg::write(self, at.port(CLAIMS), at.size, value as u32);
+    }
+}
+
+impl Plain for FwCfg {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        same(&self.items, &current.items, "firmware configuration")
     }
 }
 

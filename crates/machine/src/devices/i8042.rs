@@ -3,6 +3,8 @@
 //! The keyboard answers commands at once, so that drivers find it without waiting for time-outs. There is no auxiliary
 //! port: its test fails, and looped-back data comes back as the keyboard's. A20 is remembered but always open.
 
+use crate::state::{Plain, StateError, require};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 use super::Line;
@@ -38,7 +40,7 @@ const RESEND: u8 = 0xfe;
 const KEYBOARD_QUEUE: usize = 16;
 
 /// Where the next byte written to the data port goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Next {
     #[default]
     Keyboard,
@@ -50,7 +52,7 @@ enum Next {
 }
 
 /// The controller and its keyboard.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct I8042 {
     memory: [u8; 32],
     next: Next,
@@ -251,6 +253,13 @@ impl Device for I8042 {
     fn reset(&mut self, ctx: &mut Context) {
         self.irq.forgotten();
         self.tell(ctx);
+    }
+}
+
+impl Plain for I8042 {
+    fn check(&self, _current: &Self) -> Result<(), StateError> {
+        require(self.keyboard.len() <= KEYBOARD_QUEUE, "more bytes than the keyboard keeps")?;
+        require(!self.reset, "a reset that is asked for")
     }
 }
 

@@ -3,6 +3,8 @@
 //! Inputs are logical: `set_irq(n, true)` means asserted, whatever polarity the redirection entry claims.
 
 use crate::device::{At, Claim, Context, Device};
+use crate::state::{Plain, StateError, require, same};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Where the I/O APIC is mapped.
@@ -13,7 +15,7 @@ pub const SIZE: u64 = 0x1000;
 pub const LINES: usize = 24;
 
 /// What an interrupt message asks of its destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Delivery {
     /// The vector, at every destination.
     Fixed,
@@ -48,7 +50,7 @@ impl Delivery {
 }
 
 /// Who an interrupt message is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
     /// The local APIC with this ID, or all (0xff; from an x2APIC 0xffff_ffff).
     Physical(u32),
@@ -63,7 +65,7 @@ pub enum Target {
 }
 
 /// A message on its way to local APICs; [`super::lapic::route`] delivers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterruptMessage {
     /// Who it is for.
     pub target: Target,
@@ -110,7 +112,7 @@ mod entry {
 }
 
 /// The I/O APIC.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IoApic {
     /// After reset.
     first_id: u32,
@@ -271,6 +273,16 @@ impl Device for IoApic {
     }
 }
 
+impl Plain for IoApic {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        same(&self.first_id, &current.first_id, "I/O APIC")?;
+        let ids = (self.id | self.arbitration) & !0x0f00_0000 == 0;
+        let entries = self.entries.iter().all(|entry| entry & !(entry::WRITABLE | entry::REMOTE_IRR) == 0);
+        require(ids && entries && self.lines >> LINES == 0, "registers of the I/O APIC")?;
+        require(self.messages.is_empty(), "messages on their way")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -324,7 +336,7 @@ mod tests {
         set_entry(&mut apic, 14, entry::MASKED | 0x76);
         apic.set_irq(14, true);
         set_entry(&mut apic, 14, 0x76);
-        assert_eq!(vectors(&mut apic), []);
+        assert!(vectors(&mut apic).is_empty());
     }
 
     #[test]
@@ -336,15 +348,15 @@ mod tests {
         assert_ne!(get_entry(&mut apic, 14) & entry::REMOTE_IRR, 0);
         apic.set_irq(14, false);
         apic.set_irq(14, true);
-        assert_eq!(vectors(&mut apic), []);
+        assert!(vectors(&mut apic).is_empty());
         apic.eoi(0x81);
-        assert_eq!(vectors(&mut apic), []);
+        assert!(vectors(&mut apic).is_empty());
         apic.write(0x40, 4, 0x82);
         assert_eq!(vectors(&mut apic), [0x82]);
         apic.set_irq(14, false);
         apic.eoi(0x82);
         assert_eq!(get_entry(&mut apic, 14) & entry::REMOTE_IRR, 0);
-        assert_eq!(vectors(&mut apic), []);
+        assert!(vectors(&mut apic).is_empty());
     }
 
     #[test]
@@ -352,7 +364,7 @@ mod tests {
         let mut apic = IoApic::new(0);
         set_entry(&mut apic, 5, entry::LEVEL | entry::MASKED | 0x83);
         apic.set_irq(5, true);
-        assert_eq!(vectors(&mut apic), []);
+        assert!(vectors(&mut apic).is_empty());
         set_entry(&mut apic, 5, entry::LEVEL | 0x83);
         assert_eq!(vectors(&mut apic), [0x83]);
     }

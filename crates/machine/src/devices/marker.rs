@@ -4,6 +4,8 @@
 //! processor has a name of its own, which stays for the next command. `docs/marker-port.md` is the guest's view.
 
 use crate::device::{At, Claim, Context, Device};
+use crate::state::{Plain, StateError, require, same};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Takes a name, byte by byte.
@@ -18,7 +20,7 @@ pub const NAME_LIMIT: usize = 63;
 const MARK_LIMIT: usize = 4096;
 
 /// What is said of a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// A region of the processor's task and its descendants begins.
     Begin = 1,
@@ -37,7 +39,7 @@ impl Command {
 }
 
 /// What a processor has said.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// The processor.
     pub cpu: usize,
@@ -47,14 +49,14 @@ pub struct Mark {
     pub command: Command,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Name {
     bytes: Vec<u8>,
     complete: bool,
 }
 
 /// The marker ports.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Marker {
     names: Vec<Name>,
     marks: VecDeque<Mark>,
@@ -116,6 +118,16 @@ impl Device for Marker {
 
     fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
         Marker::write(self, ctx.cpu, at.port(CLAIMS), value as u8);
+    }
+}
+
+impl Plain for Marker {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        same(&self.names.len(), &current.names.len(), "number of processors")?;
+        // Bytes that are not UTF-8 have become three each.
+        let mark = |mark: &Mark| mark.cpu < self.names.len() && mark.name.len() <= 3 * NAME_LIMIT;
+        require(self.marks.len() <= MARK_LIMIT && self.marks.iter().all(mark), "marks")?;
+        require(self.names.iter().all(|name| name.bytes.len() <= NAME_LIMIT), "a name that is too long")
     }
 }
 

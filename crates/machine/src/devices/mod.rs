@@ -13,6 +13,7 @@
 //! No sequence of guest accesses makes a device panic, and none depends on anything but its arguments.
 
 use ledger::{TICKS_PER_CYCLE, Ticks};
+use serde::{Deserialize, Serialize};
 
 pub mod debug_exit;
 pub mod fw_cfg;
@@ -35,7 +36,7 @@ pub mod testdev;
 pub const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Relation of the virtual clock to real units. The TSC counts core cycles of the profiled processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
     tsc_hz: u64,
 }
@@ -86,7 +87,7 @@ fn saturate(value: u128) -> u64 {
 /// An interrupt output of a device: its level, and what the board has not been told yet.
 ///
 /// Several pulses between two drains collapse into one, as they would in an interrupt controller that nobody served.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     level: bool,
     told: bool,

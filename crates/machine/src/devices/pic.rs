@@ -5,6 +5,8 @@
 //! vector, IRQ 7 or IRQ 15.
 
 use crate::device::{At, Claim, Context, Device};
+use crate::state::{Plain, StateError, require, same};
+use serde::{Deserialize, Serialize};
 
 /// Command and data port of the master, of the slave, and the edge/level registers.
 pub const PORTS: [u16; 6] = [0x20, 0x21, 0xa0, 0xa1, 0x4d0, 0x4d1];
@@ -13,7 +15,7 @@ pub const PORTS: [u16; 6] = [0x20, 0x21, 0xa0, 0xa1, 0x4d0, 0x4d1];
 const CASCADE: u8 = 2;
 
 /// What the next write to the data port means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Expect {
     /// OCW1: the mask.
     #[default]
@@ -26,7 +28,7 @@ enum Expect {
     Mode,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Chip {
     irr: u8,
     isr: u8,
@@ -209,7 +211,7 @@ impl Chip {
 }
 
 /// The pair: IRQ 0–7 on the master, IRQ 8–15 on the slave behind the master's input 2.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pic {
     master: Chip,
     slave: Chip,
@@ -323,6 +325,20 @@ impl Device for Pic {
 
     fn reset(&mut self, _ctx: &mut Context) {
         *self = Self::as_firmware_leaves();
+    }
+}
+
+impl Chip {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        same(&self.elcr_writable, &current.elcr_writable, "PIC")?;
+        require(self.top < 8 && self.base & 7 == 0 && self.elcr & !self.elcr_writable == 0, "registers of a PIC")
+    }
+}
+
+impl Plain for Pic {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        self.master.check(&current.master)?;
+        self.slave.check(&current.slave)
     }
 }
 

@@ -4,7 +4,9 @@
 //! when asked. Only channel 0 has an interrupt line (IRQ 0), so only its rising edges are events.
 
 use crate::device::{At, Claim, Context, Device, Pin};
+use crate::state::{Plain, StateError, require, same};
 use ledger::Ticks;
+use serde::{Deserialize, Serialize};
 
 use super::{Clock, Line};
 
@@ -21,7 +23,7 @@ const TIMER_IRQ: u8 = 0;
 const REFRESH_CLOCKS: u64 = 18;
 
 /// Which bytes of a count are transferred.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Access {
     Low,
     High,
@@ -39,7 +41,7 @@ impl Access {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Channel {
     mode: u8,
     bcd: bool,
@@ -301,7 +303,7 @@ fn to_bcd(value: u64) -> u16 {
 }
 
 /// The timer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pit {
     clock: Clock,
     channels: [Channel; 3],
@@ -341,9 +343,14 @@ impl Pit {
         self.next
     }
 
+    /// When the rising edge of channel 0 comes that follows those that were passed on.
+    fn upcoming(&self) -> Option<Ticks> {
+        self.channels[0].next_rise(self.rises).map(|clock| self.clock.ticks(clock, PIT_HZ))
+    }
+
     fn schedule(&mut self, rises: u64) {
         self.rises = rises;
-        self.next = self.channels[0].next_rise(rises).map(|clock| self.clock.ticks(clock, PIT_HZ));
+        self.next = self.upcoming();
     }
 
     /// Lets time pass.
@@ -450,6 +457,20 @@ impl Device for Pit {
     fn advance(&mut self, ctx: &mut Context) {
         Pit::advance(self, ctx.now);
         ctx.drive(Pin::Isa(TIMER_IRQ), &mut self.irq);
+    }
+}
+
+/// No machine runs so long that a counter has counted so far.
+const NEVER: u64 = 1 << 62;
+
+impl Plain for Pit {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        same(&self.clock, &current.clock, "TSC frequency")?;
+        for channel in &self.channels {
+            let times = channel.start.is_none_or(|start| start < NEVER) && channel.held < NEVER;
+            require(channel.mode < 6 && times, "a channel of the PIT")?;
+        }
+        require(self.rises < NEVER && self.next == self.upcoming(), "the next interrupt of the PIT")
     }
 }
 

@@ -6,7 +6,9 @@
 
 use crate::board::Ending;
 use crate::device::{At, Claim, Context, Device, Pin, Request};
+use crate::state::{Plain, StateError, require, same};
 use ledger::Ticks;
+use serde::{Deserialize, Serialize};
 
 use super::{Clock, Line};
 
@@ -59,7 +61,7 @@ const SLP_EN: u16 = 1 << 13;
 const CONTROL_WRITABLE: u16 = 1 << 1 | 7 << 10;
 
 /// A sleep state that the guest asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sleep {
     /// S3: suspend to RAM.
     Suspend,
@@ -68,7 +70,7 @@ pub enum Sleep {
 }
 
 /// ACPI fixed hardware.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pm {
     clock: Clock,
     /// Bits of the timer: 24 or 32.
@@ -285,6 +287,18 @@ impl Device for Pm {
     fn advance(&mut self, ctx: &mut Context) {
         Pm::advance(self, ctx.now);
         self.tell(ctx);
+    }
+}
+
+impl Plain for Pm {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        same(&self.clock, &current.clock, "TSC frequency")?;
+        same(&self.width, &current.width, "power-management timer")?;
+        require(self.toggles < 1 << 38, "the power-management timer")?;
+        let control = self.control & !(CONTROL_WRITABLE | SCI_EN) == 0;
+        let status = self.status & !(event::ALL | event::WAKE) == 0;
+        require(control && status && self.enable & !event::ALL == 0, "registers of power management")?;
+        require(self.sleep.is_none(), "a sleep state that is asked for")
     }
 }
 

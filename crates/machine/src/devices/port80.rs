@@ -1,6 +1,8 @@
 //! Port 0x80 (power-on self-test codes, and the delay of old drivers), and the debug console of Bochs at port 0xe9.
 
 use crate::device::{At, Claim, Context, Device};
+use crate::state::{Plain, StateError};
+use serde::{Deserialize, Serialize};
 
 /// Self-test code; writes to it take time and nothing else.
 pub const POST_CODE: u16 = 0x80;
@@ -8,10 +10,11 @@ pub const POST_CODE: u16 = 0x80;
 pub const DEBUG_CONSOLE: u16 = 0xe9;
 
 /// Both ports.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DebugPorts {
     code: u8,
-    /// What the guest wrote to the console; the board takes it out.
+    /// What the guest wrote to the console, until the board is told.
+    #[serde(skip)]
     pub output: Vec<u8>,
 }
 
@@ -55,6 +58,12 @@ impl Device for DebugPorts {
     fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
         DebugPorts::write(self, at.port(CLAIMS), value as u8);
         ctx.print(&mut self.output);
+    }
+}
+
+impl Plain for DebugPorts {
+    fn check(&self, _current: &Self) -> Result<(), StateError> {
+        Ok(())
     }
 }
 

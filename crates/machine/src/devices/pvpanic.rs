@@ -3,6 +3,8 @@
 
 use crate::board::Ending;
 use crate::device::{At, Claim, Context, Device, Request};
+use crate::state::{Plain, StateError};
+use serde::{Deserialize, Serialize};
 
 /// Takes events, and reads as those that are understood.
 pub const PVPANIC: u16 = 0x505;
@@ -22,7 +24,7 @@ pub fn ends(events: u8) -> bool {
 const CLAIMS: &[Claim] = &[Claim::bytes("pvpanic", PVPANIC, 1)];
 
 /// The port.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PvPanic;
 
 impl Device for PvPanic {
@@ -38,6 +40,12 @@ impl Device for PvPanic {
         if ends(value as u8) {
             ctx.request(Request::End(Ending::Panic));
         }
+    }
+}
+
+impl Plain for PvPanic {
+    fn check(&self, _current: &Self) -> Result<(), StateError> {
+        Ok(())
     }
 }
 

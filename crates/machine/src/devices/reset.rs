@@ -2,6 +2,8 @@
 
 use crate::board::Ending;
 use crate::device::{At, Claim, Context, Device, Request};
+use crate::state::{Plain, StateError, require};
+use serde::{Deserialize, Serialize};
 
 /// System control port A.
 pub const SYSTEM_CONTROL_A: u16 = 0x92;
@@ -17,7 +19,7 @@ const RESET_CPU: u8 = 1 << 2;
 const RESET_KIND: u8 = 1 << 1 | 1 << 3;
 
 /// Both registers. A20 is remembered but always open.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResetPorts {
     system_control: u8,
     reset_control: u8,
@@ -83,6 +85,12 @@ impl Device for ResetPorts {
         if self.take_reset() {
             ctx.request(Request::End(Ending::Reset));
         }
+    }
+}
+
+impl Plain for ResetPorts {
+    fn check(&self, _current: &Self) -> Result<(), StateError> {
+        require(!self.reset, "a reset that is asked for")
     }
 }
 

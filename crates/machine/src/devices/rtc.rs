@@ -6,7 +6,9 @@
 //! brought up to date when somebody looks.
 
 use crate::device::{At, Claim, Context, Device, Pin, Request};
+use crate::state::{Plain, StateError, require, same};
 use ledger::Ticks;
+use serde::{Deserialize, Serialize};
 
 use super::{Clock, Line};
 
@@ -72,7 +74,7 @@ const ALARM_ANY: u8 = 0xc0;
 const VALID_RAM: u8 = 1 << 7;
 
 /// A date as the registers hold it, in binary and 24 hours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Date {
     year: i64,
     month: i64,
@@ -117,10 +119,11 @@ impl Date {
 }
 
 /// The clock and its memory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rtc {
     clock: Clock,
     index: u8,
+    #[serde(with = "serde_bytes")]
     memory: [u8; 128],
     /// Date, in seconds since 1970, at the chain clock `origin`.
     base: i64,
@@ -288,9 +291,13 @@ impl Rtc {
 
     /// Brings the interrupt line and the next event up to date.
     fn update(&mut self) {
+        self.irq.set(self.b() & C_FLAGS & self.flags != 0);
+        self.next = self.upcoming();
+    }
+
+    /// When an enabled interrupt that does not wait already comes next.
+    fn upcoming(&self) -> Option<Ticks> {
         let waiting = self.b() & C_FLAGS & !self.flags;
-        let asserted = self.b() & C_FLAGS & self.flags != 0;
-        self.irq.set(asserted);
         let elapsed = self.elapsed(self.checked);
         let running = self.frozen.is_none();
         let periodic =
@@ -299,7 +306,7 @@ impl Rtc {
         let alarm = self.alarm.filter(|_| running && waiting & C_ALARM != 0);
         let alarm = alarm.map(|at| (at.saturating_sub(self.base).max(0) as u64).saturating_mul(CHAIN_HZ));
         let first = [periodic, update, alarm].into_iter().flatten().min();
-        self.next = first.map(|at| self.clock.ticks(self.origin.saturating_add(at), CHAIN_HZ));
+        first.map(|at| self.clock.ticks(self.origin.saturating_add(at), CHAIN_HZ))
     }
 
     /// When an enabled interrupt comes next.
@@ -482,6 +489,29 @@ impl Device for Rtc {
     fn advance(&mut self, ctx: &mut Context) {
         Rtc::advance(self, ctx.now);
         self.tell(ctx);
+    }
+}
+
+impl Date {
+    /// Whether it can be calculated with.
+    fn is_moderate(&self) -> bool {
+        let rest = [self.month, self.day, self.hour, self.minute, self.second];
+        self.year.unsigned_abs() < 1 << 24 && rest.iter().all(|field| field.unsigned_abs() < 1 << 16)
+    }
+}
+
+impl Plain for Rtc {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        same(&self.clock, &current.clock, "TSC frequency")?;
+        require(self.index < 0x80 && self.weekday_shift < 7 && self.flags & !C_FLAGS == 0, "registers of the RTC")?;
+        require(self.base.unsigned_abs() < 1 << 50 && self.frozen.is_none_or(|date| date.is_moderate()), "a date")?;
+        require(self.origin < 1 << 62 && self.checked < 1 << 62, "a time of the RTC")?;
+        let stopped = self.b() & B_SET != 0 || Self::chain_held(self.a());
+        require(self.frozen.is_some() == stopped, "an RTC that is set and runs")?;
+        let running = self.frozen.is_none();
+        let alarm = |at: i64| at.unsigned_abs() < 1 << 51 && (!running || at > self.unix(self.checked));
+        require(self.alarm.is_none_or(alarm), "an alarm of the RTC")?;
+        require(self.next == self.upcoming(), "the next interrupt of the RTC")
     }
 }
 

@@ -9,6 +9,8 @@
 //! The other end sends only while the guest listens ([`Serial::listens`]). A driver that probes or opens the port clears the FIFO
 //! and reads the data register, and would lose what had arrived by then: the first line of a script in a pipe.
 
+use crate::state::{Plain, StateError, require};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 use super::Line;
@@ -70,7 +72,7 @@ const FCR_CLEAR_RECEIVER: u8 = 1 << 1;
 const POLLS: u8 = 8;
 
 /// The serial port.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Serial {
     ier: u8,
     lcr: u8,
@@ -91,7 +93,8 @@ pub struct Serial {
     polls: u8,
     /// Interrupt line.
     pub irq: Line,
-    /// What the guest sent.
+    /// What the guest sent, until the board is told.
+    #[serde(skip)]
     pub output: Vec<u8>,
 }
 
@@ -355,6 +358,15 @@ impl Device for Serial {
     fn reset(&mut self, ctx: &mut Context) {
         self.lose_power();
         self.tell(ctx);
+    }
+}
+
+impl Plain for Serial {
+    fn check(&self, _current: &Self) -> Result<(), StateError> {
+        let trigger = if self.fifo_enabled { matches!(self.trigger, 1 | 4 | 8 | 14) } else { self.trigger == 1 };
+        require(trigger && self.received.len() <= self.capacity(), "the FIFO of the serial port")?;
+        let registers = self.ier < 0x10 && self.mcr < 0x20 && self.errors & !(lsr::OVERRUN | lsr::BREAK) == 0;
+        require(registers && self.polls <= POLLS, "registers of the serial port")
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::Line;
 use crate::device::{At, Claim, Context, Device, Pin};
+use crate::state::{Plain, StateError, same};
+use serde::{Deserialize, Serialize};
 
 /// The latch, accessible with 1, 2 and 4 bytes.
 pub const LATCH: u16 = 0xe0;
@@ -19,9 +21,10 @@ pub const MEMORY_BASE: u64 = 0xff00_0000;
 pub const MEMORY_SIZE: u64 = 0x1_0000;
 
 /// The test device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TestDevice {
     latch: [u8; 4],
+    #[serde(with = "serde_bytes")]
     memory: Vec<u8>,
     /// The interrupt lines. They share the inputs of the interrupt controllers with other devices.
     pub lines: [Line; LINES],
@@ -128,6 +131,12 @@ impl Device for TestDevice {
     fn reset(&mut self, ctx: &mut Context) {
         self.lines.iter_mut().for_each(Line::forgotten);
         self.tell(ctx);
+    }
+}
+
+impl Plain for TestDevice {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        same(&self.memory.len(), &current.memory.len(), "test device")
     }
 }
 

@@ -1,5 +1,8 @@
 //! The configuration space of one function, as data: what it reads as, and which bits software may change.
 
+use crate::state::{Plain, StateError, same};
+use serde::{Deserialize, Serialize};
+
 const SIZE: usize = 256;
 
 const VENDOR: usize = 0x00;
@@ -52,16 +55,18 @@ pub struct Identity {
 }
 
 /// A 64-bit memory base address register.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Bar {
     index: usize,
     size: u64,
 }
 
 /// Configuration space with a type 0 header.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
+    #[serde(with = "serde_bytes")]
     bytes: [u8; SIZE],
+    #[serde(with = "serde_bytes")]
     writable: [u8; SIZE],
     bars: Vec<Bar>,
     /// Size of the expansion ROM; 0 without one.
@@ -210,12 +215,33 @@ impl Config {
         self.command() & COMMAND_INTX_DISABLE == 0
     }
 
+    /// Whether the interrupt bit of the status register is set.
+    pub fn interrupt_status(&self) -> bool {
+        self.bytes[STATUS] & STATUS_INTERRUPT != 0
+    }
+
     /// Sets the interrupt bit of the status register.
     pub fn set_interrupt_status(&mut self, pending: bool) {
         self.bytes[STATUS] &= !STATUS_INTERRUPT;
         if pending {
             self.bytes[STATUS] |= STATUS_INTERRUPT;
         }
+    }
+}
+
+impl Plain for Config {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        const WHAT: &str = "PCI function";
+        same(&self.writable, &current.writable, WHAT)?;
+        same(&self.bars, &current.bars, WHAT)?;
+        same(&(self.rom, self.link, self.end), &(current.rom, current.link, current.end), WHAT)?;
+        let fixed = |config: &Self| {
+            let mut bytes = config.bytes;
+            bytes.iter_mut().zip(config.writable).for_each(|(byte, writable)| *byte &= !writable);
+            bytes[STATUS] &= !STATUS_INTERRUPT;
+            bytes
+        };
+        same(&fixed(self), &fixed(current), WHAT)
     }
 }
 

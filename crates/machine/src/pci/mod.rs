@@ -23,6 +23,8 @@ use crate::acpi;
 use crate::device::{At, Claim, Context, Device, Pin};
 use crate::devices::Line;
 use crate::memory::layout;
+use crate::state::{Plain, Saved, StateError, decode, encode, require, same};
+use serde::{Deserialize, Serialize};
 
 /// Ports of configuration mechanism 1: address and data, 4 bytes each.
 pub const PORTS: Range<u16> = 0xcf8..0xd00;
@@ -42,7 +44,9 @@ pub struct Inbox {
 }
 
 /// A PCI function.
-pub trait Function {
+pub trait Function: Saved {
+    /// What its state is called.
+    fn name(&self) -> &'static str;
     /// Its configuration space.
     fn config(&self) -> &Config;
     /// Its configuration space, to assign resources.
@@ -80,9 +84,20 @@ pub trait Function {
 }
 
 /// The bridge from the processor to the bus.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct HostBridge(Config);
 
+impl Plain for HostBridge {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        self.0.check(&current.0)
+    }
+}
+
 impl Function for HostBridge {
+    fn name(&self) -> &'static str {
+        "host bridge"
+    }
+
     fn config(&self) -> &Config {
         &self.0
     }
@@ -268,6 +283,16 @@ impl PciBus {
         self.functions.iter().position(|f| f.config().decode(address, 1).is_some()).map(|device| device as u8)
     }
 
+    /// The functions, by device number.
+    pub fn functions(&self) -> impl Iterator<Item = &dyn Function> {
+        self.functions.iter().map(|function| &**function)
+    }
+
+    /// The function of a device.
+    pub fn function(&mut self, device: usize) -> Option<&mut Box<dyn Function>> {
+        self.functions.get_mut(device)
+    }
+
     /// Gives a device input from outside.
     pub fn input(&mut self, device: u8, bytes: &[u8], ctx: &mut Context) {
         if let Some(function) = self.functions.get_mut(usize::from(device)) {
@@ -341,6 +366,30 @@ impl Device for PciBus {
     fn advance(&mut self, ctx: &mut Context) {
         self.functions.iter_mut().for_each(|function| function.advance(ctx));
         self.tell(ctx);
+    }
+}
+
+/// The bus's own state; that of its functions is theirs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct BusState {
+    functions: usize,
+    address: u32,
+    next_bar: u64,
+    lines: [Line; acpi::PCI_LINES as usize],
+}
+
+impl Saved for PciBus {
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        let Self { functions, address, next_bar, lines } = self;
+        encode(&BusState { functions: functions.len(), address: *address, next_bar: *next_bar, lines: *lines })
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        let BusState { functions, address, next_bar, lines } = decode(bytes)?;
+        same(&(functions, next_bar), &(self.functions.len(), self.next_bar), "set of PCI devices")?;
+        require(address & 0x7f00_0003 == 0, "the address register of PCI")?;
+        (self.address, self.lines) = (address, lines);
+        Ok(())
     }
 }
 

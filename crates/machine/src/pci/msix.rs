@@ -1,6 +1,8 @@
 //! MSI-X: the vector table, masks and pending bits (PCI 3.0, 6.8.2).
 
 use super::config::Config;
+use crate::state::{StateError, require, same};
+use serde::{Deserialize, Serialize};
 
 const CAPABILITY: u8 = 0x11;
 const CONTROL: usize = 2;
@@ -19,7 +21,7 @@ pub struct Msi {
 }
 
 /// The MSI-X capability of a function.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MsiX {
     capability: usize,
     /// Address low, address high, data, control.
@@ -120,5 +122,16 @@ impl MsiX {
         let first = (offset as usize).saturating_mul(8);
         let bit = |i: usize| u64::from(self.pending.get(first.saturating_add(i)).copied().unwrap_or(false)) << i;
         (0..8 * usize::from(size.min(8))).map(bit).sum()
+    }
+}
+
+impl MsiX {
+    /// Whether it can be the state of `current` with this configuration space.
+    pub fn check(&self, current: &Self, config: &Config) -> Result<(), StateError> {
+        let shape = |msix: &Self| (msix.capability, msix.entries.len(), msix.pending.len());
+        same(&shape(self), &shape(current), "MSI-X capability")?;
+        let control = config.read(self.capability + CONTROL, 2) as u16;
+        let agrees = (self.enabled, self.masked) == (control & ENABLE != 0, control & FUNCTION_MASK != 0);
+        require(agrees, "MSI-X that is not what its control register says")
     }
 }

@@ -3,6 +3,8 @@
 
 use super::{Config, Function, Identity, ROM};
 use crate::device::Context;
+use crate::state::{Plain, StateError, same};
+use serde::{Deserialize, Serialize};
 
 /// Vendor ID of the device.
 pub const VENDOR: u16 = 0x1234;
@@ -12,8 +14,10 @@ pub const DEVICE: u16 = 0x5447;
 pub const SIZE: usize = 2048;
 
 /// The device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptionRom {
     config: Config,
+    #[serde(with = "serde_bytes")]
     contents: [u8; SIZE],
 }
 
@@ -34,6 +38,10 @@ impl OptionRom {
 }
 
 impl Function for OptionRom {
+    fn name(&self) -> &'static str {
+        "option ROM"
+    }
+
     fn config(&self) -> &Config {
         &self.config
     }
@@ -48,6 +56,13 @@ impl Function for OptionRom {
         }
         let bytes = self.contents.iter().skip(offset as usize).take(usize::from(size.min(8)));
         bytes.rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+    }
+}
+
+impl Plain for OptionRom {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        same(&self.contents, &current.contents, "option ROM")?;
+        self.config.check(&current.config)
     }
 }
 

@@ -4,6 +4,7 @@ use super::{Msi, PciBus};
 use crate::acpi;
 use crate::device::{At, Context, Device, Outputs, Pin};
 use crate::memory::{GuestRam, layout};
+use crate::state::Saved;
 
 /// The bus, and what has come out of it.
 pub struct Rig {
@@ -29,6 +30,12 @@ impl Rig {
             self.levels[usize::from(line) - acpi::FIRST_PCI_LINE as usize] = level;
         }
         result
+    }
+
+    /// Takes on the state of another bus, and what has been seen of its lines. Its functions are not part of that.
+    pub fn take_on(&mut self, other: &Self) {
+        self.bus.restore(&other.bus.save().unwrap()).unwrap();
+        (self.levels, self.now) = (other.levels, other.now);
     }
 
     fn enhanced(address: u64, size: u8) -> Option<At> {

@@ -26,7 +26,22 @@ impl Thing {
     }
 }
 
+impl Saved for Thing {
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        encode(&(&self.config, &self.msix, self.register, self.pin))
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        (self.config, self.msix, self.register, self.pin) = decode(bytes)?;
+        Ok(())
+    }
+}
+
 impl Function for Thing {
+    fn name(&self) -> &'static str {
+        "thing"
+    }
+
     fn config(&self) -> &Config {
         &self.config
     }
@@ -126,7 +141,7 @@ fn masked_vectors_wait_as_pending_bits() {
     bus.mmio_write(BASE + 0x10, 4, 1);
     assert_eq!(bus.mmio_read(BASE + 0x1800, 8), Some(2));
     bus.mmio_write(entry + 12, 4, 0);
-    assert_eq!(bus.take_interrupts(), []);
+    assert!(bus.take_interrupts().is_empty());
     bus.config_write(1, capability + 2, 2, 0x8000);
     let expected = Msi { address: 0x1_fee0_1000, data: 0x41 };
     assert_eq!(bus.take_interrupts(), [expected]);

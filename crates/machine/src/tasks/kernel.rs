@@ -9,15 +9,16 @@
 //!
 //! These have been there under these names at least from Linux 5.10 to 6.12.
 
-use crate::linux::{self, View};
+use crate::kernel_symbols::{self, View};
 use crate::memory::GuestRam;
 use cpu::Cpu;
 use ledger::symbols::Kallsyms;
 use ledger::symbols::task_struct::{COMM, KERNEL_THREAD, LARGEST, Learner, TaskLayout};
-use ledger::{Recorder, Symbol, Task, TaskId, TaskKind};
+use ledger::{Recorder, RegionId, Symbol, Task, TaskId, TaskKind};
+use serde::{Deserialize, Serialize};
 
 /// What a probe says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Says {
     Switch,
     NewTask,
@@ -34,6 +35,7 @@ const PROBES: [(&str, Says); 5] = [
 ];
 
 /// A kernel whose tasks can be followed.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Kernel {
     /// What its tables say, for a report's symbols.
     pub tables: Option<Kallsyms>,
@@ -43,19 +45,26 @@ pub struct Kernel {
 }
 
 /// Where a task is in memory, and what was last read there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Identity {
     /// Guest-physical address of the `task_struct`, which is in one piece.
     physical: u64,
     seen: Option<Seen>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Seen {
     numbers: [u32; 2],
     comm: [u8; COMM],
     flags: u32,
     id: TaskId,
+}
+
+impl Identity {
+    /// Whether the task that was seen last is one that was charged.
+    pub fn is_known(&self, recorder: &Recorder) -> bool {
+        self.seen.is_none_or(|seen| recorder.knows(seen.id, RegionId(0)))
+    }
 }
 
 /// Whether a function is the one of that name. A compiler that makes a function of its own from another one adds to its name:
@@ -73,7 +82,7 @@ impl Kernel {
     /// The kernel that a processor runs: by its own tables, or else by the `symbols` that were given for it. `None`: there is none whose
     /// tasks can be followed.
     pub fn find(cpu: &Cpu, ram: &GuestRam, symbols: &[Symbol]) -> Option<Self> {
-        let tables = linux::running(cpu, ram);
+        let tables = kernel_symbols::running(cpu, ram);
         let functions = tables.as_ref().map_or(symbols, |tables| &tables.functions[..]);
         let address = |name: &str| functions.iter().find(|symbol| is(symbol, name)).map(|symbol| symbol.start);
         let probes = PROBES.iter().filter_map(|(name, says)| Some((address(name)?, *says))).collect::<Vec<_>>();

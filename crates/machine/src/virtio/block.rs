@@ -7,14 +7,22 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use super::overlay::Overlay;
 use super::{Broken, Chain, Device, Ring};
 use crate::device::Context;
+use crate::state::{Saved, StateError, decode, encode, same};
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+use sha2::{Digest, Sha256};
+use std::cell::OnceCell;
 
 const SECTOR: u64 = 512;
 const QUEUE_SIZE: u16 = 256;
 const HEADER_LEN: usize = 16;
 const ID_LEN: usize = 20;
 const CONFIG_LEN: usize = 60;
+type Hash = [u8; 32];
+
 /// Bytes copied at a time.
 const PIECE: usize = 128 << 10;
 
@@ -48,7 +56,7 @@ pub trait Backing {
     /// Whether writes are refused.
     fn read_only(&self) -> bool;
     /// Reads all of `buffer`.
-    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
     /// Writes all of `bytes`.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Makes writes durable.
@@ -109,7 +117,7 @@ impl Backing for Disk {
         self.read_only
     }
 
-    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(buffer, offset)
     }
 
@@ -125,6 +133,10 @@ impl Backing for Disk {
 /// A block device.
 pub struct Block {
     backing: Box<dyn Backing>,
+    /// What the guest has written, if that does not go to the backing.
+    overlay: Option<Overlay>,
+    /// SHA-256 of the backing, once it has been asked for.
+    hash: OnceCell<Hash>,
     id: [u8; ID_LEN],
     config: [u8; CONFIG_LEN],
     buffer: Vec<u8>,
@@ -140,7 +152,28 @@ impl Block {
         // Each request needs a descriptor for its header and one for its status besides the data.
         config[12..16].copy_from_slice(&(u32::from(QUEUE_SIZE) - 2).to_le_bytes());
         config[20..24].copy_from_slice(&(SECTOR as u32).to_le_bytes());
-        Self { backing, id: id_bytes, config, buffer: vec![0; PIECE] }
+        Self { backing, overlay: None, hash: OnceCell::new(), id: id_bytes, config, buffer: vec![0; PIECE] }
+    }
+
+    /// The device with an overlay: what the guest writes stays in memory and is part of the saved state.
+    pub fn with_overlay(self) -> Self {
+        Self { overlay: Some(Overlay::default()), ..self }
+    }
+
+    /// The hash of the backing, by which a state knows its disk. The first one reads all of it.
+    fn hash(&self) -> Result<Hash, StateError> {
+        if let Some(hash) = self.hash.get() {
+            return Ok(*hash);
+        }
+        let (mut sha, mut buffer, len) = (Sha256::new(), vec![0; PIECE], self.backing.len());
+        let mut at = 0;
+        while at < len {
+            let piece = &mut buffer[..(len - at).min(PIECE as u64) as usize];
+            self.backing.read(at, piece).map_err(|error| StateError::Disk(error.to_string()))?;
+            sha.update(&*piece);
+            at += piece.len() as u64;
+        }
+        Ok(*self.hash.get_or_init(|| sha.finalize().into()))
     }
 
     /// Does a request and returns its outcome and how many bytes of data were written.
@@ -154,6 +187,7 @@ impl Block {
         match u32::from_le_bytes([a, b, c, d]) {
             REQUEST_IN => self.read(chain, sector),
             REQUEST_OUT => (self.write(chain, sector), 0),
+            REQUEST_FLUSH if self.overlay.is_some() => (Status::Ok, 0),
             REQUEST_FLUSH => (done(self.backing.flush()), 0),
             REQUEST_GET_ID => (Status::Ok, chain.write(&self.id)),
             _ => (Status::Unsupported, 0),
@@ -174,7 +208,12 @@ impl Block {
         let mut at = 0;
         while at < len {
             let piece = &mut self.buffer[..(len - at).min(PIECE)];
-            if self.backing.read(offset + at as u64, piece).is_err() || chain.write(piece) != piece.len() {
+            let place = offset + at as u64;
+            let read = match &self.overlay {
+                Some(overlay) => overlay.read(&*self.backing, place, piece),
+                None => self.backing.read(place, piece),
+            };
+            if read.is_err() || chain.write(piece) != piece.len() {
                 return (Status::IoError, at);
             }
             at += piece.len();
@@ -191,7 +230,15 @@ impl Block {
         let mut at = 0;
         while at < len {
             let piece = &mut self.buffer[..(len - at).min(PIECE)];
-            if chain.read(piece) != piece.len() || self.backing.write(offset + at as u64, piece).is_err() {
+            if chain.read(piece) != piece.len() {
+                return Status::IoError;
+            }
+            let place = offset + at as u64;
+            let written = match &mut self.overlay {
+                Some(overlay) => overlay.write(&*self.backing, place, piece),
+                None => self.backing.write(place, piece),
+            };
+            if written.is_err() {
                 return Status::IoError;
             }
             at += piece.len();
@@ -205,6 +252,10 @@ fn done(result: io::Result<()>) -> Status {
 }
 
 impl Device for Block {
+    fn name(&self) -> &'static str {
+        "virtio block"
+    }
+
     fn kind(&self) -> u16 {
         2
     }
@@ -238,6 +289,47 @@ impl Device for Block {
             let (status, written) = self.request(&mut chain);
             let answered = std::io::Write::write(&mut tail, &[status as u8]).unwrap_or(0);
             ring.push(chain, (written + answered) as u32)?;
+        }
+        Ok(())
+    }
+}
+
+/// A disk as it is saved: by what it holds, and what was written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct SavedBlock {
+    hash: Hash,
+    len: u64,
+    read_only: bool,
+    blocks: Vec<(u64, ByteBuf)>,
+}
+
+impl Block {
+    /// Nothing but the overlay changes what the guest reads.
+    fn is_fixed(&self) -> Result<(), StateError> {
+        if self.overlay.is_some() || self.backing.read_only() { Ok(()) } else { Err(StateError::NoOverlay) }
+    }
+}
+
+impl Saved for Block {
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        self.is_fixed()?;
+        encode(&SavedBlock {
+            hash: self.hash()?,
+            len: self.backing.len(),
+            read_only: self.backing.read_only(),
+            blocks: self.overlay.as_ref().map(Overlay::blocks).unwrap_or_default(),
+        })
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        let SavedBlock { hash, len, read_only, blocks } = decode(bytes)?;
+        same(&(len, read_only), &(self.backing.len(), self.backing.read_only()), "disk")?;
+        self.is_fixed()?;
+        same(&hash, &self.hash()?, "disk")?;
+        let overlay = Overlay::of_blocks(blocks, len)?;
+        match &mut self.overlay {
+            Some(current) => *current = overlay,
+            None => same(&overlay, &Overlay::default(), "disk")?,
         }
         Ok(())
     }

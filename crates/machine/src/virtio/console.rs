@@ -2,6 +2,8 @@
 //!
 //! A driver that negotiates control messages says when it has opened the port. Before that it drops what arrives, so nothing is sent.
 
+use crate::state::{Plain, StateError, require};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 use super::{Broken, Device, Ring};
@@ -40,7 +42,7 @@ fn message(event: u16, value: u16) -> Message {
 }
 
 /// A console device.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Console {
     /// What the driver has not taken yet.
     input: VecDeque<u8>,
@@ -116,6 +118,10 @@ impl Console {
 }
 
 impl Device for Console {
+    fn name(&self) -> &'static str {
+        "virtio console"
+    }
+
     fn kind(&self) -> u16 {
         3
     }
@@ -177,5 +183,11 @@ impl Device for Console {
     fn reset(&mut self) {
         self.controlled = false;
         self.messages.clear();
+    }
+}
+
+impl Plain for Console {
+    fn check(&self, _current: &Self) -> Result<(), StateError> {
+        require(self.messages.len() <= MAX_MESSAGES, "more control messages than are kept")
     }
 }

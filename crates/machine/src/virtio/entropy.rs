@@ -5,12 +5,14 @@
 
 use super::{Broken, Device, Ring};
 use crate::device::Context;
+use crate::state::{Plain, StateError};
+use serde::{Deserialize, Serialize};
 
 /// Bytes given for one request. The driver asks again if it wants more.
 const MAX_REQUEST: usize = 64 << 10;
 
 /// An entropy source.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entropy {
     state: u64,
 }
@@ -31,6 +33,10 @@ impl Entropy {
 }
 
 impl Device for Entropy {
+    fn name(&self) -> &'static str {
+        "virtio entropy"
+    }
+
     fn kind(&self) -> u16 {
         4
     }
@@ -58,6 +64,12 @@ impl Device for Entropy {
             let written = chain.write(&bytes[..len]);
             ring.push(chain, written as u32)?;
         }
+        Ok(())
+    }
+}
+
+impl Plain for Entropy {
+    fn check(&self, _current: &Self) -> Result<(), StateError> {
         Ok(())
     }
 }

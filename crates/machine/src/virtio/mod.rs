@@ -8,6 +8,7 @@
 mod block;
 mod console;
 mod entropy;
+mod overlay;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -21,10 +22,13 @@ pub use transport::VirtioPci;
 
 use crate::device::Context;
 use crate::pci::Inbox;
+use crate::state::Saved;
 use ledger::Ticks;
 
 /// What a device adds to the transport.
-pub trait Device {
+pub trait Device: Saved {
+    /// What its state is called.
+    fn name(&self) -> &'static str;
     /// Virtio device type.
     fn kind(&self) -> u16;
     /// PCI class code: class, subclass, programming interface.

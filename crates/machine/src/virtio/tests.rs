@@ -14,6 +14,7 @@ use crate::pci::testing::Rig;
 mod devices;
 mod hooks;
 mod registers;
+mod states;
 
 const BASE: u64 = layout::PCI_WINDOW.start;
 const ISR: u64 = BASE + 0x1000;
@@ -194,7 +195,7 @@ impl Backing for Memory {
         self.read_only
     }
 
-    fn read(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         if self.broken {
             return Err(io::Error::other("broken"));
         }

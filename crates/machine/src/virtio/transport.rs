@@ -9,12 +9,14 @@ use virtio_bindings::virtio_config::{
     VIRTIO_CONFIG_S_FEATURES_OK, VIRTIO_CONFIG_S_NEEDS_RESET, VIRTIO_F_VERSION_1,
 };
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
-use virtio_queue::{Queue, QueueT};
+use virtio_queue::{Queue, QueueState, QueueT};
 
 use super::{Broken, Device, Ring};
 use crate::device::Context;
 use crate::pci::{Config, Function, Identity, Inbox, MsiX};
+use crate::state::{Plain, Saved, StateError, decode, encode, require, same};
 use ledger::Ticks;
+use serde::{Deserialize, Serialize};
 
 const VENDOR: u16 = 0x1af4;
 const FIRST_DEVICE_ID: u16 = 0x1040;
@@ -158,6 +160,11 @@ impl<D: Device> VirtioPci<D> {
         self.device.features() | VERSION_1 | EVENT_IDX | INDIRECT
     }
 
+    /// Whether a driver may have negotiated these features.
+    fn accepts(&self, features: u64) -> bool {
+        features & !self.features() == 0 && features & VERSION_1 != 0
+    }
+
     fn selected(&self) -> Option<&Slot> {
         self.queues.get(usize::from(self.queue_select))
     }
@@ -262,14 +269,9 @@ impl<D: Device> VirtioPci<D> {
         self.start_queues();
     }
 
-    /// Whether the driver is ready, and so is the device.
-    fn is_live(&self) -> bool {
-        self.status & (DRIVER_OK | NEEDS_RESET) == DRIVER_OK
-    }
-
     /// Tells the device which queues are started and stopped.
     fn start_queues(&mut self) {
-        let live = self.is_live();
+        let live = is_live(self.status);
         for (slot, number) in self.queues.iter_mut().zip(0..) {
             match (live && slot.queue.ready(), slot.started) {
                 (true, false) => self.device.started(number),
@@ -286,8 +288,7 @@ impl<D: Device> VirtioPci<D> {
             return;
         }
         let mut set = value & (ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK | FAILED);
-        let acceptable = self.driver_features & !self.features() == 0 && self.driver_features & VERSION_1 != 0;
-        if !acceptable {
+        if !self.accepts(self.driver_features) {
             set &= !FEATURES_OK;
         }
         if (self.status | set) & FEATURES_OK == 0 {
@@ -337,7 +338,7 @@ impl<D: Device> VirtioPci<D> {
 
     /// Lets the device work on a queue, if the driver has set everything up.
     fn work(&mut self, index: u16, ctx: &mut Context) {
-        let live = self.is_live() && self.config.is_bus_master();
+        let live = is_live(self.status) && self.config.is_bus_master();
         let Some(slot) = self.queues.get_mut(usize::from(index)) else { return };
         if !live || !slot.queue.ready() {
             return;
@@ -382,6 +383,11 @@ impl Slot {
     }
 }
 
+/// Whether the driver is ready, and so is the device.
+fn is_live(status: u8) -> bool {
+    status & (DRIVER_OK | NEEDS_RESET) == DRIVER_OK
+}
+
 /// Body of a vendor capability (after ID and link).
 fn capability(kind: u8, offset: u32, len: u32) -> Vec<u8> {
     let mut body = vec![CAP_LEN, kind, BAR as u8, 0, 0, 0];
@@ -397,6 +403,10 @@ fn window_of(block: &[u8], offset: u64, size: u8) -> u64 {
 }
 
 impl<D: Device> Function for VirtioPci<D> {
+    fn name(&self) -> &'static str {
+        self.device.name()
+    }
+
     fn config(&self) -> &Config {
         &self.config
     }
@@ -473,5 +483,130 @@ impl<D: Device> Function for VirtioPci<D> {
 
     fn intx(&self) -> bool {
         self.isr != 0 && !self.msix.enabled() && self.config.intx_allowed()
+    }
+}
+
+/// A queue as it is saved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct SavedSlot {
+    max_size: u16,
+    next_avail: u16,
+    next_used: u16,
+    event_idx: bool,
+    size: u16,
+    ready: bool,
+    /// Descriptor table, available ring, used ring.
+    rings: [u64; 3],
+    vector: u16,
+    started: bool,
+}
+
+impl SavedSlot {
+    fn of(slot: &Slot) -> Self {
+        let state = slot.queue.state();
+        Self {
+            max_size: state.max_size,
+            next_avail: state.next_avail,
+            next_used: state.next_used,
+            event_idx: state.event_idx_enabled,
+            size: state.size,
+            ready: state.ready,
+            rings: [state.desc_table, state.avail_ring, state.used_ring],
+            vector: slot.vector,
+            started: slot.started,
+        }
+    }
+
+    /// The queue, of sizes and alignments that there can be. Rings that are not in memory break the device when it works on them.
+    fn slot(&self) -> Result<Slot, StateError> {
+        let [desc_table, avail_ring, used_ring] = self.rings;
+        let queue = Queue::try_from(QueueState {
+            max_size: self.max_size,
+            next_avail: self.next_avail,
+            next_used: self.next_used,
+            event_idx_enabled: self.event_idx,
+            size: self.size,
+            ready: self.ready,
+            desc_table,
+            avail_ring,
+            used_ring,
+        });
+        let queue = queue.map_err(|_| StateError::Impossible("a virtqueue"))?;
+        Ok(Slot { queue, vector: self.vector, started: self.started })
+    }
+}
+
+/// The transport as it is saved, with its device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct SavedTransport {
+    config: Config,
+    msix: MsiX,
+    queues: Vec<SavedSlot>,
+    queue_select: u16,
+    config_vector: u16,
+    device_feature_select: u32,
+    driver_feature_select: u32,
+    driver_features: u64,
+    status: u8,
+    isr: u8,
+    #[serde(with = "serde_bytes")]
+    device: Vec<u8>,
+}
+
+impl<D: Device> Saved for VirtioPci<D> {
+    fn version(&self) -> u32 {
+        self.device.version()
+    }
+
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        encode(&SavedTransport {
+            config: self.config.clone(),
+            msix: self.msix.clone(),
+            queues: self.queues.iter().map(SavedSlot::of).collect(),
+            queue_select: self.queue_select,
+            config_vector: self.config_vector,
+            device_feature_select: self.device_feature_select,
+            driver_feature_select: self.driver_feature_select,
+            driver_features: self.driver_features,
+            status: self.status,
+            isr: self.isr,
+            device: self.device.save()?,
+        })
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        let saved: SavedTransport = decode(bytes)?;
+        saved.config.check(&self.config)?;
+        saved.msix.check(&self.msix, &saved.config)?;
+        let sizes = |slots: &[SavedSlot]| slots.iter().map(|slot| slot.max_size).collect::<Vec<_>>();
+        same(&sizes(&saved.queues), &self.queues.iter().map(|slot| slot.queue.max_size()).collect(), "virtio device")?;
+        let queues = saved.queues.iter().map(SavedSlot::slot).collect::<Result<Vec<_>, _>>()?;
+        let vector = |vector: u16| vector < saved.msix.vectors() || vector == NO_VECTOR;
+        let vectors = queues.iter().all(|slot| vector(slot.vector)) && vector(saved.config_vector);
+        require(vectors, "a vector that the function does not have")?;
+        let status = saved.status;
+        let known = ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK | FAILED | NEEDS_RESET;
+        let in_order = status & FEATURES_OK != 0 || status & DRIVER_OK == 0;
+        let acceptable = status & FEATURES_OK == 0 || self.accepts(saved.driver_features);
+        require(status & !known == 0 && in_order && acceptable, "the status of a virtio device")?;
+        let live = is_live(status);
+        require(
+            queues.iter().all(|slot| slot.started == (live && slot.queue.ready())),
+            "a virtqueue that is not what the status says",
+        )?;
+        require(saved.isr & !(ISR_QUEUE | ISR_CONFIG) == 0, "the interrupt status of a virtio device")?;
+        require(saved.config.interrupt_status() == (saved.isr != 0), "the interrupt status of a PCI function")?;
+        self.device.restore(&saved.device)?;
+        self.config = saved.config;
+        self.msix = saved.msix;
+        self.queues = queues;
+        self.queue_select = saved.queue_select;
+        self.config_vector = saved.config_vector;
+        self.device_feature_select = saved.device_feature_select;
+        self.driver_feature_select = saved.driver_feature_select;
+        self.driver_features = saved.driver_features;
+        self.status = status;
+        self.isr = saved.isr;
+        Ok(())
     }
 }

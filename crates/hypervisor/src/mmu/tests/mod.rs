@@ -18,7 +18,7 @@ use x86::page::code;
 /// Host-physical address of the pool.
 const POOL: u64 = 0xd000_0000;
 /// What the host can do.
-const HOST: Host = Host { physical_bits: 46, ept_flags: true, gigabyte_pages: true };
+const HOST: HostFeatures = HostFeatures { physical_bits: 46, ept_flags: true, gigabyte_pages: true };
 
 /// What an access meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,14 +100,14 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(config: &Config, size: u64) -> Self {
+    fn new(config: &VmConfig, size: u64) -> Self {
         Self::with_slots(
             config,
             &[SlotConfig { gfn: 0, pages: size >> 12, hpa: 0, read_only: false, log_dirty: false }],
         )
     }
 
-    fn with_slots(config: &Config, slots: &[SlotConfig]) -> Self {
+    fn with_slots(config: &VmConfig, slots: &[SlotConfig]) -> Self {
         let size = slots.iter().map(|slot| slot.hpa + (slot.pages << 12)).max().unwrap_or(0);
         let frames = slots.iter().map(|slot| slot.pages).sum();
         let pages = Mmu::pool_pages(config, frames, 2);

@@ -49,22 +49,22 @@ struct World {
     trace: Vec<String>,
 }
 
-fn configs() -> Vec<Config> {
-    let base = Config { unrestricted_guest: false, ..Config::default() };
+fn configs() -> Vec<VmConfig> {
+    let base = VmConfig { unrestricted_guest: false, ..VmConfig::default() };
     let mut all = Vec::new();
     for mmu in MmuMode::ALL {
-        all.push(Config { mmu: *mmu, ..base.clone() });
+        all.push(VmConfig { mmu: *mmu, ..base.clone() });
     }
-    all.push(Config { mmu: MmuMode::Shadow, unsync: false, ..base.clone() });
-    all.push(Config {
+    all.push(VmConfig { mmu: MmuMode::Shadow, unsync: false, ..base.clone() });
+    all.push(VmConfig {
         mmu: MmuMode::Shadow,
         mmu_pages: Some(64),
         cr0_wp: Cr0Wp::Unload,
         huge_pages: false,
         ..base.clone()
     });
-    all.push(Config { mmu: MmuMode::ShadowNocache, mmu_pages: Some(64), huge_pages: false, ..base.clone() });
-    all.push(Config { mmu: MmuMode::Tdp, mmu_pages: Some(64), huge_pages: false, cr0_wp: Cr0Wp::GuestOwned, ..base });
+    all.push(VmConfig { mmu: MmuMode::ShadowNocache, mmu_pages: Some(64), huge_pages: false, ..base.clone() });
+    all.push(VmConfig { mmu: MmuMode::Tdp, mmu_pages: Some(64), huge_pages: false, cr0_wp: Cr0Wp::GuestOwned, ..base });
     all
 }
 

@@ -17,8 +17,8 @@ const WINDOW: u64 = 0x20_0000;
 const DATA: u64 = 0x30_0000;
 const USER_RW: u64 = 0x67;
 
-fn config(mmu: MmuMode) -> Config {
-    Config { mmu, unrestricted_guest: false, ..Config::default() }
+fn config(mmu: MmuMode) -> VmConfig {
+    VmConfig { mmu, unrestricted_guest: false, ..VmConfig::default() }
 }
 
 fn long(cr0: u64) -> Guest {
@@ -82,7 +82,7 @@ fn another_processor_forgets_that_a_table_could_be_written() {
 #[test]
 fn another_processor_forgets_that_data_could_be_written_when_it_becomes_a_table() {
     for unsync in [false, true] {
-        let mut rig = Rig::new(&Config { unsync, ..config(MmuMode::Shadow) }, RAM);
+        let mut rig = Rig::new(&VmConfig { unsync, ..config(MmuMode::Shadow) }, RAM);
         let guest = long_guest(&rig);
         let new_table = ROOT + 8 * 4096;
         write_table(&mut rig, &guest, new_table + 8, (DATA + 0x2000) | USER_RW);
@@ -102,7 +102,7 @@ fn another_processor_forgets_that_data_could_be_written_when_it_becomes_a_table(
 #[test]
 fn a_table_that_is_written_to_again_and_again_is_no_longer_watched() {
     for unsync in [false, true] {
-        let mut rig = Rig::new(&Config { unsync, ..config(MmuMode::Shadow) }, RAM);
+        let mut rig = Rig::new(&VmConfig { unsync, ..config(MmuMode::Shadow) }, RAM);
         let guest = long_guest(&rig);
         // A directory that is not on the way to where it is written.
         let directory = ROOT + 8 * 4096;
@@ -123,7 +123,7 @@ fn a_table_that_is_written_to_again_and_again_is_no_longer_watched() {
 #[test]
 fn only_without_unsync_writes_to_last_level_tables_are_emulated() {
     for unsync in [false, true] {
-        let mut rig = Rig::new(&Config { unsync, ..config(MmuMode::Shadow) }, RAM);
+        let mut rig = Rig::new(&VmConfig { unsync, ..config(MmuMode::Shadow) }, RAM);
         let guest = long_guest(&rig);
         read(&mut rig, &guest, 0);
         write_table(&mut rig, &guest, TABLE + 8, DATA | USER_RW);
@@ -158,7 +158,7 @@ fn a_root_is_found_again_in_the_hash_but_not_the_tree_of_the_tdp_mmu() {
 #[test]
 fn a_toggle_of_write_protection_unloads_roots_or_not() {
     let loads = |mode, policy| {
-        let mut rig = Rig::new(&Config { cr0_wp: policy, ..config(mode) }, RAM);
+        let mut rig = Rig::new(&VmConfig { cr0_wp: policy, ..config(mode) }, RAM);
         let guest = long_guest(&rig);
         read(&mut rig, &guest, 0);
         let before = rig.mmu.stats().roots_loaded;
@@ -181,7 +181,7 @@ fn a_toggle_of_write_protection_unloads_roots_or_not() {
 #[test]
 fn with_write_protection_in_the_role_each_value_has_a_root() {
     let pages = |mode, policy, held: bool| {
-        let mut rig = Rig::new(&Config { cr0_wp: policy, ..config(mode) }, RAM);
+        let mut rig = Rig::new(&VmConfig { cr0_wp: policy, ..config(mode) }, RAM);
         let guest = long_guest(&rig);
         if held {
             // The other virtual processor uses a root with CR0.WP set all the time.
@@ -278,7 +278,7 @@ fn flushes_are_told_apart() {
 #[test]
 fn with_paging_off_write_protection_means_nothing() {
     for (policy, loads) in [(Cr0Wp::Unload, 1), (Cr0Wp::InPlace, 0)] {
-        let mut rig = Rig::new(&Config { cr0_wp: policy, ..config(MmuMode::Shadow) }, RAM);
+        let mut rig = Rig::new(&VmConfig { cr0_wp: policy, ..config(MmuMode::Shadow) }, RAM);
         let guest = Guest { cr0: CR0_PE, rflags: 2, ..Guest::default() };
         read(&mut rig, &guest, DATA);
         let before = rig.mmu.stats().roots_loaded;
@@ -355,7 +355,7 @@ fn large_pages_are_split_for_the_log_and_come_back() {
 #[test]
 fn hostile_guests_make_no_more_pages_than_the_limit() {
     for mode in MmuMode::ALL {
-        let mut rig = Rig::new(&Config { mmu_pages: Some(64), huge_pages: false, ..config(*mode) }, RAM);
+        let mut rig = Rig::new(&VmConfig { mmu_pages: Some(64), huge_pages: false, ..config(*mode) }, RAM);
         // A table that is all levels of itself, and whose entries lead everywhere.
         for index in 0..512u64 {
             let value = if index % 2 == 0 { ROOT } else { index << 21 & (RAM - 1) } | USER_RW;
@@ -505,7 +505,7 @@ fn prices_follow_what_is_done() {
 fn both_halves_of_a_4_mib_page_are_flushed_together() {
     for mode in [MmuMode::ShadowNocache, MmuMode::Shadow] {
         for huge_pages in [false, true] {
-            let mut rig = Rig::new(&Config { huge_pages, ..config(mode) }, RAM);
+            let mut rig = Rig::new(&VmConfig { huge_pages, ..config(mode) }, RAM);
             let guest = legacy_guests(&rig, 1)[0];
             let guest = Guest { cr4: CR4_PSE, ..guest };
             rig.ram().write(ROOT + 4, 0x40_00e7u32);

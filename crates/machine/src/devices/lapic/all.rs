@@ -2,13 +2,15 @@
 
 use super::{DEFAULT_BASE, Lapic, SIZE};
 use crate::device::{At, Claim, Context, Device};
+use crate::state::{Plain, StateError, same};
+use serde::{Deserialize, Serialize};
 use std::ops::{Deref, DerefMut};
 
 const CLAIMS: &[Claim] = &[Claim::memory("local APIC", DEFAULT_BASE..DEFAULT_BASE + SIZE, 1)];
 
 /// The local APICs, by processor. Each answers its own processor, where that has mapped it: the board asks
 /// [`Lapics::decodes`] before it looks at claims. Their timers follow the processors' clocks, not the board's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lapics(pub Vec<Lapic>);
 
 impl Lapics {
@@ -56,5 +58,12 @@ impl Device for Lapics {
     fn reset(&mut self, _ctx: &mut Context) {
         self.0.iter_mut().for_each(Lapic::reset);
         self.as_firmware_leaves();
+    }
+}
+
+impl Plain for Lapics {
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        same(&self.0.len(), &current.0.len(), "number of processors")?;
+        self.0.iter().zip(&current.0).try_for_each(|(lapic, current)| lapic.check(current))
     }
 }

@@ -13,6 +13,8 @@ mod registers;
 mod routing;
 mod timer;
 
+use crate::state::{StateError, require, same};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 use ledger::Ticks;
@@ -100,7 +102,7 @@ fn contains(set: &Vectors, vector: u8) -> bool {
 }
 
 /// How a local APIC is built.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// APIC ID after reset, and for ever.
     pub id: u32,
@@ -117,7 +119,7 @@ pub struct Config {
 }
 
 /// A local APIC.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lapic {
     config: Config,
     base: u64,
@@ -234,21 +236,19 @@ impl Lapic {
         (self.is_enabled() && !self.is_x2apic()).then_some(self.base & !0xfff)
     }
 
+    /// Whether `IA32_APIC_BASE` can hold a value.
+    fn is_base(&self, value: u64) -> bool {
+        let address = (1u64 << self.config.physical_bits.min(52)) - 0x1000;
+        let modes = base::EN | if self.config.x2apic { base::EXTD } else { 0 };
+        value & !(address | base::BSP | modes) == 0 && value & (base::EN | base::EXTD) != base::EXTD
+    }
+
     /// Writes `IA32_APIC_BASE`; `false` is #GP. Disabling resets the registers.
     pub fn set_apic_base(&mut self, value: u64) -> bool {
-        let address = (1u64 << self.config.physical_bits.min(52)) - 0x1000;
-        let mut allowed = address | base::BSP | base::EN;
-        if self.config.x2apic {
-            allowed |= base::EXTD;
-        }
         let mode = value & (base::EN | base::EXTD);
         let from = self.base & (base::EN | base::EXTD);
         const X2APIC: u64 = base::EN | base::EXTD;
-        let valid = match (from, mode) {
-            (_, base::EXTD) | (X2APIC, base::EN) | (0, X2APIC) => false,
-            _ => value & !allowed == 0,
-        };
-        if !valid {
+        if !self.is_base(value) || matches!((from, mode), (X2APIC, base::EN) | (0, X2APIC)) {
             return false;
         }
         self.base = value;
@@ -460,6 +460,20 @@ impl Lapic {
                 self.serve_level_pin(pin);
             }
         }
+    }
+}
+
+impl Lapic {
+    /// Whether it can be the state of `current`.
+    fn check(&self, current: &Self) -> Result<(), StateError> {
+        same(&self.config, &current.config, "local APIC or TSC frequency")?;
+        self.timer.check(&current.timer)?;
+        let mode = Mode::from_lvt(self.lvt[Lvt::Timer as usize]);
+        require(self.timer.mode() == mode, "the mode of an APIC timer")?;
+        require(self.is_base(self.base), "IA32_APIC_BASE")?;
+        let lvt = self.lvt.iter().zip(registers::LVT_WRITABLE).all(|(lvt, bits)| lvt & !(bits | LVT_REMOTE_IRR) == 0);
+        require(lvt && self.svr < 0x400 && self.nmis <= 2, "registers of a local APIC")?;
+        require(self.messages.is_empty() && self.eois.is_empty(), "messages on their way")
     }
 }
 

@@ -39,7 +39,7 @@ use register as r;
 const VERSION: u32 = 0x0005_0014;
 
 /// Bits of each LVT entry that a write changes.
-const LVT_WRITABLE: [u32; 6] = [0x7_00ff, 0x1_07ff, 0x1_07ff, 0x1_a7ff, 0x1_a7ff, 0x1_00ff];
+pub const LVT_WRITABLE: [u32; 6] = [0x7_00ff, 0x1_07ff, 0x1_07ff, 0x1_a7ff, 0x1_a7ff, 0x1_00ff];
 /// Bits of the LVT that may be written as 1 without effect: delivery status and remote IRR.
 const LVT_READ_ONLY: u32 = 1 << 12 | LVT_REMOTE_IRR;
 

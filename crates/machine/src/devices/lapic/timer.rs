@@ -3,12 +3,14 @@
 //! The counter is not kept: what is kept is when it started and at how many timer clocks it expires next, so that the
 //! current count is exact at any time and periods do not drift.
 
+use crate::state::{StateError, require, same};
 use ledger::{TICKS_PER_CYCLE, Ticks};
+use serde::{Deserialize, Serialize};
 
 use crate::devices::Clock;
 
 /// LVT timer mode (bits 18:17).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// Counts down once.
     #[default]
@@ -31,7 +33,7 @@ impl Mode {
 }
 
 /// A counter that runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Run {
     origin: Ticks,
     /// Timer clocks after `origin` at which it expires.
@@ -39,7 +41,7 @@ struct Run {
 }
 
 /// The timer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timer {
     clock: Clock,
     hz: u64,
@@ -73,6 +75,11 @@ impl Timer {
         *self = Self { tsc_offset: self.tsc_offset, ..Self::new(self.clock, self.hz) };
     }
 
+    /// The mode.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
     /// When it expires next.
     pub fn due(&self) -> Option<Ticks> {
         self.due
@@ -104,7 +111,12 @@ impl Timer {
     }
 
     fn reschedule(&mut self) {
-        self.due = match self.mode {
+        self.due = self.upcoming();
+    }
+
+    /// When it expires, by what has been programmed.
+    fn upcoming(&self) -> Option<Ticks> {
+        match self.mode {
             Mode::Deadline => (self.deadline != 0).then(|| {
                 // The offset is signed: a guest that sets its TSC back makes it negative.
                 let cycles = i128::from(self.deadline) - i128::from(self.tsc_offset as i64);
@@ -114,7 +126,7 @@ impl Timer {
                 let clocks = run.expires.saturating_mul(self.divisor());
                 run.origin.saturating_add(self.clock.ticks(clocks, self.hz))
             }),
-        };
+        }
     }
 
     /// Lets time pass; whether the timer expired.
@@ -189,6 +201,14 @@ impl Timer {
     pub fn set_tsc_offset(&mut self, offset: u64) {
         self.tsc_offset = offset;
         self.reschedule();
+    }
+}
+
+impl Timer {
+    /// Whether it can be the state of `current`.
+    pub fn check(&self, current: &Self) -> Result<(), StateError> {
+        same(&(self.clock, self.hz), &(current.clock, current.hz), "TSC frequency")?;
+        require(self.divide_bits & !0xb == 0 && self.due == self.upcoming(), "an APIC timer")
     }
 }
 

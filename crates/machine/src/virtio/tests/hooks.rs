@@ -6,6 +6,7 @@ use std::rc::Rc;
 use super::*;
 use crate::device::Context;
 use crate::pci::Inbox;
+use crate::state::{Saved, StateError, decode, encode};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Told {
@@ -23,7 +24,21 @@ struct Listener {
     rang: Option<u64>,
 }
 
+impl Saved for Listener {
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        encode(&(self.alarm, self.rang))
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        (self.alarm, self.rang) = decode(bytes)?;
+        Ok(())
+    }
+}
+
 impl Device for Listener {
+    fn name(&self) -> &'static str {
+        "listener"
+    }
     fn kind(&self) -> u16 {
         30
     }

@@ -11,12 +11,12 @@ use x86::page::PAGE;
 
 /// The pages. Clones share them.
 #[derive(Clone)]
-pub struct Tables {
+pub struct HypervisorMemory {
     mapping: Rc<MmapRegion<()>>,
     pages: u32,
 }
 
-impl Tables {
+impl HypervisorMemory {
     /// The most pages there can be.
     pub const MOST_PAGES: u32 = ((layout::HYPERVISOR.end - layout::HYPERVISOR.start) / PAGE) as u32;
 
@@ -55,10 +55,10 @@ mod tests {
 
     #[test]
     fn the_pages_are_below_4_gib_and_beside_what_is_ram() {
-        let tables = Tables::new(u32::MAX).unwrap();
+        let tables = HypervisorMemory::new(u32::MAX).unwrap();
         assert_eq!(tables.range(), layout::HYPERVISOR);
         const { assert!(layout::HYPERVISOR.start >= layout::LOW_RAM_END) };
         const { assert!(layout::HYPERVISOR.end <= layout::PCI_ECAM.start) };
-        assert_eq!(Tables::new(3).unwrap().range(), 0xd000_0000..0xd000_3000);
+        assert_eq!(HypervisorMemory::new(3).unwrap().range(), 0xd000_0000..0xd000_3000);
     }
 }

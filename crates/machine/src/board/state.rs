@@ -1,0 +1,124 @@
+//! The state of a whole board: each device's under its name, and the board's own.
+
+use super::devices::Id;
+use super::{Board, Ending};
+use crate::console::Input;
+use crate::state::{DeviceState, RestoreError, Saved, StateError, decode, encode, require};
+use ledger::Ticks;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What the board's own state is called, and which version it has.
+const BOARD: (&str, u32) = ("board", 1);
+
+/// What the board has beside its devices.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct BoardState {
+    now: Ticks,
+    input: Input,
+    ending: Option<Ending>,
+    status: Option<u8>,
+    suspended: bool,
+    #[serde(with = "serde_bytes")]
+    printed: Vec<u8>,
+}
+
+/// What the state of a function on the PCI bus is called.
+fn function_name(device: usize, name: &str) -> String {
+    format!("pci {device}: {name}")
+}
+
+/// The states that there are, each of which is to be used once.
+struct States<'a>(BTreeMap<&'a str, &'a DeviceState>);
+
+impl<'a> States<'a> {
+    fn new(all: &'a [DeviceState]) -> Result<Self, RestoreError> {
+        let mut states = BTreeMap::new();
+        for state in all {
+            if states.insert(state.name.as_str(), state).is_some() {
+                return Err(RestoreError::Twice(state.name.clone()));
+            }
+        }
+        Ok(Self(states))
+    }
+
+    /// The bytes of the state of that name, which must have that version.
+    fn take(&mut self, name: &str, known: u32) -> Result<&'a [u8], RestoreError> {
+        let state = self.0.remove(name).ok_or_else(|| RestoreError::Missing(name.to_owned()))?;
+        if state.version != known {
+            return Err(RestoreError::Version { name: name.to_owned(), found: state.version, known });
+        }
+        Ok(&state.bytes)
+    }
+
+    fn restore(&mut self, name: &str, device: &mut (impl Saved + ?Sized)) -> Result<(), RestoreError> {
+        device.restore(self.take(name, device.version())?).map_err(of(name))
+    }
+
+    fn finish(self) -> Result<(), RestoreError> {
+        match self.0.into_keys().next() {
+            Some(name) => Err(RestoreError::Unknown(name.to_owned())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Says whose error it is.
+fn of(name: &str) -> impl FnOnce(StateError) -> RestoreError {
+    move |cause| RestoreError::Device { name: name.to_owned(), cause }
+}
+
+fn saved(name: String, device: &(impl Saved + ?Sized)) -> Result<DeviceState, RestoreError> {
+    let bytes = device.save().map_err(of(&name))?;
+    Ok(DeviceState { version: device.version(), name, bytes })
+}
+
+impl Board {
+    /// The state of every device, in an order that is always the same. Guest memory and processors are not part of it.
+    pub fn save(&self) -> Result<Vec<DeviceState>, RestoreError> {
+        let own = BoardState {
+            now: self.now,
+            input: self.input.clone(),
+            ending: self.ending,
+            status: self.status,
+            suspended: self.suspended,
+            printed: self.outputs.printed.clone(),
+        };
+        let bytes = encode(&own).map_err(of(BOARD.0))?;
+        let mut states = vec![DeviceState { name: BOARD.0.to_owned(), version: BOARD.1, bytes }];
+        for &id in Id::ALL {
+            states.push(saved(id.name().to_owned(), self.devices.look(id))?);
+        }
+        for (number, function) in self.devices.pci.functions().enumerate() {
+            states.push(saved(function_name(number, function.name()), function)?);
+        }
+        Ok(states)
+    }
+
+    /// Takes on the state of a board that was made from the same parts. After an error the board is good for nothing.
+    pub fn restore(&mut self, states: &[DeviceState]) -> Result<(), RestoreError> {
+        let mut states = States::new(states)?;
+        let own: BoardState = decode(states.take(BOARD.0, BOARD.1)?).map_err(of(BOARD.0))?;
+        own.input.check(&self.input, own.now).map_err(of(BOARD.0))?;
+        for &id in Id::ALL {
+            states.restore(id.name(), self.devices.get(id))?;
+        }
+        let mut number = 0;
+        while let Some(function) = self.devices.pci.function(number) {
+            states.restore(&function_name(number, function.name()), &mut **function)?;
+            number += 1;
+        }
+        states.finish()?;
+        for &id in Id::ALL {
+            let event = self.devices.look(id).next_event();
+            // Time would never pass it.
+            require(event.is_none_or(|event| event > own.now), "an event whose time has passed")
+                .map_err(of(id.name()))?;
+            self.events.set(id, event);
+        }
+        let BoardState { now, input, ending, status, suspended, printed } = own;
+        (self.now, self.input, self.ending, self.status, self.suspended) = (now, input, ending, status, suspended);
+        self.outputs.printed = printed;
+        Ok(())
+    }
+}
