@@ -479,6 +479,13 @@ impl BlockCache {
         was
     }
 
+    /// Removes all breakpoints.
+    pub fn remove_breakpoints(&mut self, ram: &Ram) {
+        for linear in self.breakpoints.addresses() {
+            self.remove_breakpoint(linear, ram);
+        }
+    }
+
     /// The breakpoints.
     pub fn breakpoints(&self) -> &Breakpoints {
         &self.breakpoints

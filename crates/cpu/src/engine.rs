@@ -33,8 +33,6 @@ pub struct Engine {
     pub fault_dr6: u64,
     /// The probe that has been reached; see [`crate::probe`].
     pub probe: Option<Hit>,
-    /// What a debugger waits for; see [`crate::stops`].
-    pub stopping: Stopping,
     /// Who is charged now; follows level, CPL and CR3.
     pub origin: OriginId,
     /// Who is charged for what a hypervisor does for the code that runs now: the same at level 0.
@@ -45,6 +43,8 @@ pub struct Engine {
     pub code_writes: Vec<(u64, u64)>,
     /// The emulation that is under way, in root mode.
     pub emulation: Option<Box<Emulating>>,
+    /// What a debugger waits for; see [`crate::stops`].
+    pub stopping: Stopping,
 }
 
 impl Engine {
@@ -62,12 +62,12 @@ impl Engine {
             fault_address: 0,
             fault_dr6: 0,
             probe: None,
-            stopping: Stopping::default(),
             origin,
             host_origin: origin,
             code_write_allowed: false,
             code_writes: Vec::new(),
             emulation: None,
+            stopping: Stopping::default(),
         }
     }
 }

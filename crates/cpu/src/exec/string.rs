@@ -288,8 +288,11 @@ fn iterations<S: Step, T: Int>(steps: u64) -> u64 {
 fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let mask = address_mask(op.asize);
     let per_step = u64::from(cpu.wiring.model.costs.class[Class::StringStep as usize]).max(1);
-    let stopped = cpu.engine.stopping.iterated.take();
-    let (mut done, before) = stopped.map_or((0, cpu.arch.lazy), |Iterated { done, before }| (done, before));
+    let (mut done, mut before) = (0, cpu.arch.lazy);
+    if let Some(stopped) = &cpu.engine.stopping.iterated {
+        (done, before) = (stopped.done, stopped.before);
+        cpu.engine.stopping.iterated = None;
+    }
     let arrived = done;
     if op.asize == 4 {
         zero_extend::<S>(cpu);

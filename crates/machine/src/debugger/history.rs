@@ -3,12 +3,15 @@
 //! A point of the run is a number of pauses (when [`Vcpus::run`](crate::vcpus::Vcpus::run) returned because its time was over: always at the same
 //! instructions) and a count of instructions after the last of them. To find the last stop before a point, the run is repeated from ever
 //! earlier pauses up to that point.
+//!
+//! Snapshots that are taken now and then shorten the way; without any it is repeated from the beginning.
 
 use super::session::{Session, Stop};
 use crate::machine::{Host, Machine, Poll};
 use crate::vcpus::Pause;
 use cpu::stops::{Count, Place, Stops, Why};
 use ledger::Ticks;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,6 +39,7 @@ pub struct History<'m> {
     inputs: BTreeMap<u64, Vec<u8>>,
     /// Input that has come while the machine was stopped or repeated what it did before.
     waiting: Vec<u8>,
+    kept: Kept,
     /// Bytes of console output so far, of the machine, and how many have been shown at all.
     printed: u64,
     shown: u64,
@@ -44,7 +48,16 @@ pub struct History<'m> {
 impl<'m> History<'m> {
     /// Of a run that can go back if it can be made anew.
     pub fn new(make: Option<Make<'m>>) -> Self {
-        Self { make, pauses: 0, furthest: 0, inputs: BTreeMap::new(), waiting: Vec::new(), printed: 0, shown: 0 }
+        Self {
+            make,
+            pauses: 0,
+            furthest: 0,
+            inputs: BTreeMap::new(),
+            waiting: Vec::new(),
+            kept: Kept::default(),
+            printed: 0,
+            shown: 0,
+        }
     }
 
     /// Whether the run can go back.
@@ -52,9 +65,16 @@ impl<'m> History<'m> {
         self.make.is_some()
     }
 
+    /// Takes a snapshot at each pause.
+    #[cfg(test)]
+    pub fn keep_often(&mut self) {
+        self.kept.interval = 1;
+    }
+
     /// What was done before cannot be done again.
     pub fn forget(&mut self) {
         self.make = None;
+        self.kept = Kept::default();
         // What follows is new.
         self.furthest = self.pauses;
         self.inputs.split_off(&self.pauses);
@@ -76,9 +96,87 @@ impl<'m> History<'m> {
         self.furthest = self.furthest.max(self.pauses);
     }
 
+    /// Takes a snapshot of the machine, if it is time.
+    pub fn keep(&mut self, machine: &mut Machine) {
+        if self.make.is_none() || !self.kept.is_due(self.pauses) || !machine.replay.listens() {
+            return;
+        }
+        match machine.snapshot(&[]) {
+            Ok(file) => self.kept.add(Moment { pauses: self.pauses, printed: self.printed, file }),
+            // It takes longer without.
+            Err(_) => self.kept.useless.set(true),
+        }
+    }
+
     /// A machine as near before a number of pauses as there is one, with how many it has made and how many bytes it has printed.
-    fn nearest_before(&self, _pauses: u64) -> Option<(Machine, u64, u64)> {
-        Some((self.make.as_ref()?()?, 0, 0))
+    fn nearest_before(&self, pauses: u64) -> Option<(Machine, u64, u64)> {
+        let make = self.make.as_ref()?;
+        let mut machine = make()?;
+        if let Some(moment) = self.kept.before(pauses) {
+            if machine.restore(&moment.file, &[]).is_ok() {
+                return Some((machine, moment.pauses, moment.printed));
+            }
+            self.kept.useless.set(true);
+            machine = make()?;
+        }
+        Some((machine, 0, 0))
+    }
+}
+
+/// A snapshot.
+struct Moment {
+    pauses: u64,
+    printed: u64,
+    file: Vec<u8>,
+}
+
+/// Snapshots of a run, in order.
+struct Kept {
+    moments: Vec<Moment>,
+    /// Pauses between two.
+    interval: u64,
+    /// This machine can't be saved or restored.
+    useless: Cell<bool>,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { moments: Vec::new(), interval: Self::SHORTEST, useless: Cell::new(false) }
+    }
+}
+
+impl Kept {
+    /// The fewest pauses between two snapshots.
+    const SHORTEST: u64 = 32;
+    /// The most snapshots.
+    const MOST: usize = 16;
+    /// The most bytes that they take.
+    const LARGEST: usize = 1 << 30;
+
+    fn is_due(&self, pauses: u64) -> bool {
+        let last = self.moments.last().map_or(0, |moment| moment.pauses);
+        !self.useless.get() && pauses >= last + self.interval
+    }
+
+    /// Adds a snapshot. Where there are too many, every second one goes, and they become as much rarer.
+    fn add(&mut self, moment: Moment) {
+        self.moments.push(moment);
+        let bytes = |moments: &[Moment]| moments.iter().map(|moment| moment.file.len()).sum::<usize>();
+        while self.moments.len() > Self::MOST || self.moments.len() > 1 && bytes(&self.moments) > Self::LARGEST {
+            let mut number = 0;
+            self.moments.retain(|_| {
+                number += 1;
+                number % 2 == 0
+            });
+            self.interval = self.interval.saturating_mul(2);
+        }
+    }
+
+    fn before(&self, pauses: u64) -> Option<&Moment> {
+        if self.useless.get() {
+            return None;
+        }
+        self.moments.iter().rfind(|moment| moment.pauses <= pauses)
     }
 }
 
@@ -153,6 +251,8 @@ impl Host for Repeated<'_> {
 struct Repetition<'a> {
     machine: Machine,
     host: Repeated<'a>,
+    /// Its run has ended.
+    over: bool,
     /// The debugger no longer wants it.
     interrupted: &'a mut dyn FnMut() -> bool,
 }
@@ -160,11 +260,15 @@ struct Repetition<'a> {
 impl Repetition<'_> {
     /// Goes on to the next pause or stop. `None`: it does not repeat what was done before, or is no longer wanted.
     fn go(&mut self) -> Option<Pause> {
+        if self.over {
+            return None;
+        }
         let pause = self.machine.vcpus.run();
         if !matches!(pause, Pause::Debug(_)) {
             let outcome = self.machine.outside(pause, &mut self.host);
             self.host.pauses += 1;
-            if outcome.is_some() || (self.interrupted)() {
+            self.over = outcome.is_some();
+            if (self.interrupted)() {
                 return None;
             }
         }
@@ -204,7 +308,7 @@ impl Session<'_> {
     ) -> Option<Repetition<'a>> {
         let (machine, at, printed) = history.nearest_before(pauses)?;
         let host = Repeated { inputs: &history.inputs, pauses: at, printed, attended };
-        let mut repetition = Repetition { machine, host, interrupted };
+        let mut repetition = Repetition { machine, host, over: false, interrupted };
         repetition.go_to(pauses)?;
         Some(repetition)
     }
@@ -271,7 +375,12 @@ impl Session<'_> {
             }
             Some((repetition.machine, repetition.host.printed, processor))
         })();
-        let Some((machine, printed, processor)) = reached else { return false };
+        let Some((machine, printed, processor)) = reached else {
+            // What was counted is forgotten.
+            self.counted_since = None;
+            self.stops.clear();
+            return false;
+        };
         let begun = self.stops.begun();
         self.stops.clear();
         debug_assert_eq!(begun, position.count.begun);

@@ -333,6 +333,9 @@ impl<'a> Session<'a> {
     pub fn pause(&mut self, pause: Pause, host: &mut dyn Host) -> Option<Outcome> {
         let outcome = self.machine.outside(pause, &mut self.history.relay(host));
         self.history.passed();
+        if outcome.is_none() {
+            self.history.keep(self.machine);
+        }
         outcome
     }
 }

@@ -155,7 +155,11 @@ fn session(tier: Tier, platform: &Platform, commands: Vec<Vec<u8>>) -> (Vec<Stri
     let mut machine = machine(tier, platform);
     let again: Make = Box::new(|| Some(self::machine(tier, platform)));
     let mut listener = Once(Some(Script(client.clone())));
-    let outcome = machine.run_debugged(&mut Nobody, &mut listener, History::new(Some(again))).unwrap();
+    let mut history = History::new(Some(again));
+    if tier == Tier::Auto {
+        history.keep_often();
+    }
+    let outcome = machine.run_debugged(&mut Nobody, &mut listener, history).unwrap();
     let ledger = machine.ledger(&Symbols::default()).to_bytes().unwrap();
     let answers = client.borrow().answers.clone();
     (answers, outcome, ledger)
@@ -313,6 +317,20 @@ fn every_step_can_be_taken_back() {
     let back: Vec<&String> = (0..steps).map(|i| &answers[1 + 3 * steps + 2 * i + 1]).collect();
     assert_eq!(back.into_iter().rev().collect::<Vec<_>>(), forward[..steps]);
     assert!(ledger == expected);
+}
+
+#[test]
+fn the_ledger_so_far_does_not_change_the_ledger() {
+    let [count, fill, ..] = program().1;
+    // In the midst of a block: `monitor ledger`, `monitor exits`.
+    let commands = [&format!("Z0,{:x},1", count + 7), "c", "qRcmd,6c6564676572", "vCont;s:1", "qRcmd,6578697473", "k"];
+    let (answers, outcome, ledger) = debug(Tier::Auto, &hvm(), &commands[..5]);
+    assert_eq!(outcome, Outcome::DebugExit(1));
+    assert!(answers[2].starts_with('O') && answers[4].starts_with('O'), "{answers:?}");
+    assert!(ledger == plain(&hvm()));
+    // Nor does an end in the midst of one make it wrong.
+    let (.., ledger) = debug(Tier::Auto, &Platform::Bare, &[&format!("Z0,{fill:x},1"), "c", "vCont;s:1", "k"]);
+    assert!(ledger::Ledger::read(&ledger).unwrap().verify().is_ok());
 }
 
 #[test]
