@@ -54,6 +54,7 @@ impl Cpu {
             shape: recorder.shape(&shape),
             mode: block.mode,
             probe: block.probe,
+            breakpoint: false,
             len: len.min(PAGE) as u16,
         }
     }

@@ -39,6 +39,7 @@ pub mod probe;
 pub mod ram;
 pub mod run;
 pub mod state;
+pub mod stops;
 pub mod table;
 pub mod testing;
 pub mod tier;

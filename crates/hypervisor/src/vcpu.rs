@@ -41,6 +41,8 @@ pub struct Vcpu {
     pub(crate) kicked: bool,
     /// Announcements of freed page directories that this one has followed.
     pub(crate) followed: u64,
+    /// A debugger has stopped the processor in the midst of a run, after which it is to have this attention.
+    held: Option<u32>,
     /// [`Vcpu::visible`] is what the guest has: false before the first entry and after the board has reset the processor.
     adopted: bool,
 }
@@ -87,6 +89,7 @@ impl Vcpu {
     /// The board has reset the processor or set its registers: what it holds is the guest's state now.
     pub fn replaced(&mut self) {
         self.adopted = false;
+        self.held = None;
     }
 
     /// The guest's control registers as it sees them; the processor's own are those of non-root mode.
@@ -104,9 +107,15 @@ impl Vcpu {
         deadline: Ticks,
     ) -> Result<Exit, Failure> {
         let mut context = ExitContext { vcpu: self, vm, cpu, cache, exit: VmExit::default() };
-        let held = context.arrive()?;
+        let held = match context.vcpu.held.take() {
+            Some(held) => held,
+            None => context.arrive()?,
+        };
         let exit = context.run(deadline);
-        context.cpu.attend(held);
+        match exit {
+            Ok(Exit::Debug) => context.vcpu.held = Some(held),
+            _ => context.cpu.attend(held),
+        }
         context.show();
         exit
     }
@@ -180,6 +189,9 @@ impl ExitContext<'_> {
     fn run(&mut self, deadline: Ticks) -> Result<Exit, Failure> {
         loop {
             if !self.cpu.non_root() {
+                if self.cpu.stops_after() {
+                    return Ok(Exit::Debug);
+                }
                 if let Some(exit) = self.due(deadline) {
                     if exit == Exit::Deadline && !self.must_emulate() {
                         // The end of a turn is nothing that KVM knows: it loads what an exit has put down on the way back into the
@@ -189,6 +201,9 @@ impl ExitContext<'_> {
                     return Ok(exit);
                 }
                 if self.must_emulate() {
+                    if self.cpu.stops_here(self.cache) {
+                        return Ok(Exit::Debug);
+                    }
                     if let Step::Board(exit) = self.emulate_next()? {
                         return Ok(exit);
                     }

@@ -6,6 +6,7 @@ pub mod account;
 pub mod acpi;
 pub mod board;
 pub mod console;
+pub mod debugger;
 pub mod device;
 pub mod devices;
 pub mod error;

@@ -292,7 +292,7 @@ impl Machine {
     /// Likewise, or until `stop` says so between two slices: then there is no outcome yet, and the machine can be run again.
     pub fn run_until(&mut self, host: &mut dyn Host, stop: &mut dyn FnMut(&Self) -> bool) -> Option<Outcome> {
         if self.vcpus.now() == 0 {
-            self.started = Instant::now();
+            self.start();
         }
         let started = self.started;
         let outcome = loop {
@@ -307,9 +307,19 @@ impl Machine {
                 break outcome;
             }
         };
+        self.end(host);
+        Some(outcome)
+    }
+
+    /// The run begins.
+    pub(crate) fn start(&mut self) {
+        self.started = Instant::now();
+    }
+
+    /// The run is over.
+    pub(crate) fn end(&mut self, host: &mut dyn Host) {
         self.console(host);
         self.finish();
-        Some(outcome)
     }
 
     /// Prepares for questions about a run that is over.
@@ -344,7 +354,7 @@ impl Machine {
             Pause::Stuck => return Some(Outcome::Stuck),
             _ if poll.stop => return Some(Outcome::Stopped),
             _ if self.has_panicked() => return Some(Outcome::Panic),
-            Pause::Slice => {}
+            Pause::Slice | Pause::Debug(_) => {}
             Pause::Idle(event) => return self.idle(host, event, poll.input.is_empty()),
         }
         None

@@ -5,6 +5,7 @@
 mod compare;
 mod cpu_cmd;
 mod ending;
+mod gdb;
 mod identity;
 mod input;
 mod lab_cmd;
