@@ -73,7 +73,7 @@ impl Cpu {
     fn rules(&self, privilege: Privilege) -> Rules {
         let arch = &self.arch;
         let lifted = privilege == Privilege::Supervisor && arch.flags & flags::AC != 0;
-        Rules::new(arch.cr0, arch.cr4, arch.msr.efer, arch.pkru, arch.msr.pkrs as u32, lifted)
+        Rules { cr0: arch.cr0, cr4: arch.cr4, efer: arch.msr.efer, pkru: arch.pkru, pkrs: arch.msr.pkrs as u32, lifted }
     }
 
     /// Whether a translation allows an access at first sight: by its flags alone, as most do. If not, [`Self::permitted`] knows.
@@ -354,6 +354,7 @@ impl<T: ReadEntry, F: FnMut(u8, u64, u64)> ReadEntry for Noting<T, F> {
 }
 
 /// [`Cpu::look_up`] in one layout.
+#[inline(always)]
 fn look_up_by<L: Layout>(layout: &L, root: Root, linear: u64, tables: &mut impl ReadEntry) -> Option<u64> {
     let leaf = paging::walk(layout, root, linear, tables, &mut ()).ok()?;
     Some(layout.page(leaf.entry, leaf.shift) | linear & ((1 << leaf.shift) - 1))
