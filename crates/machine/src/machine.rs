@@ -11,8 +11,8 @@ use crate::memory::GuestRam;
 use crate::platform::Platform;
 use crate::replay::Replay;
 use crate::vcpus::{Pause, Vcpus};
-use cpu::ram::Region;
-use cpu::{Cpu, Model, Ram, Tier};
+use crate::view::processor_ram;
+use cpu::{Cpu, Model, Tier};
 use hypervisor::Hypervisor;
 use hypervisor::mmu::Mmu;
 use ledger::profile::Profile;
@@ -183,21 +183,6 @@ fn model(profile: &Profile, clock: ClockSource, platform: &Platform) -> Model {
     }
 }
 
-/// The processor's view of guest memory.
-pub(crate) fn processor_ram(ram: &GuestRam, tables: Option<&HypervisorMemory>) -> Ram {
-    let region = |r: crate::memory::HostRange| Region {
-        start: r.start,
-        len: r.len,
-        host: r.host,
-        read_only: false,
-        hidden: false,
-    };
-    let regions = ram.host_ranges().into_iter().map(region).chain(tables.map(HypervisorMemory::region)).collect();
-    // SAFETY: the ranges are mapped as long as what is handed over with them lives, and vm-memory makes no references to
-    // guest memory.
-    unsafe { Ram::new(regions, Rc::new((ram.clone(), tables.cloned()))) }
-}
-
 impl Machine {
     /// Makes a machine and loads its image.
     pub fn new(config: Config) -> Result<Self, MachineError> {
@@ -307,7 +292,7 @@ impl Machine {
     /// Likewise, or until `stop` says so between two slices: then there is no outcome yet, and the machine can be run again.
     pub fn run_until(&mut self, host: &mut dyn Host, stop: &mut dyn FnMut(&Self) -> bool) -> Option<Outcome> {
         if self.vcpus.now() == 0 {
-            self.started = Instant::now();
+            self.start();
         }
         let started = self.started;
         let outcome = loop {
@@ -322,9 +307,19 @@ impl Machine {
                 break outcome;
             }
         };
+        self.end(host);
+        Some(outcome)
+    }
+
+    /// The run begins.
+    pub(crate) fn start(&mut self) {
+        self.started = Instant::now();
+    }
+
+    /// The run is over.
+    pub(crate) fn end(&mut self, host: &mut dyn Host) {
         self.console(host);
         self.finish();
-        Some(outcome)
     }
 
     /// Prepares for questions about a run that is over.
@@ -359,7 +354,7 @@ impl Machine {
             Pause::Stuck => return Some(Outcome::Stuck),
             _ if poll.stop => return Some(Outcome::Stopped),
             _ if self.has_panicked() => return Some(Outcome::Panic),
-            Pause::Slice => {}
+            Pause::Slice | Pause::Debug(_) => {}
             Pause::Idle(event) => return self.idle(host, event, poll.input.is_empty()),
         }
         None

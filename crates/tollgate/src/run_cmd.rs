@@ -1,6 +1,7 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
 use crate::ending::{Ended, conclude};
+use crate::gdb;
 use crate::identity;
 use crate::moments::MomentArgs;
 use crate::output::OutputFile;
@@ -15,6 +16,7 @@ use ledger::Ticks;
 use ledger::profile::Profile;
 use ledger::symbols::{self, Symbol};
 use machine::board::Parts;
+use machine::debugger::{History, Make};
 use machine::loader::Module;
 use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
@@ -37,6 +39,7 @@ Examples:
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu shadow --ledger shadow.ledger
   tollgate run --kernel switch.elf --cpu core2 --platform hvm --mmu shadow --mmu-pages 256 --irqchip user --paravirt on
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu tdp --cr0-wp unload
+  tollgate run --kernel vmlinux --append 'console=ttyS0 nokaslr' --gdb 1234
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --save-at 0.5 booted.snapshot
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --restore booted.snapshot --ledger rest.ledger
 
@@ -83,6 +86,10 @@ pub struct RunArgs {
     /// Ends the run after so many seconds of virtual time: unlike --timeout, always at the same instruction
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     limit: Option<Duration>,
+    /// Waits for a debugger (gdb's `target remote`) on this port of the loopback interface, or on a socket, and lets it run the guest; it changes
+    /// nothing on the ledger
+    #[arg(long, value_name = "PORT|unix:PATH", conflicts_with_all = ["save_at", "record"])]
+    gdb: Option<gdb::Address>,
     /// What time is made of
     #[arg(long, value_enum, default_value_t = ClockArg::Virtual)]
     clock: ClockArg,
@@ -291,6 +298,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         false => Vec::new(),
     };
     let mut machine = boot(config)?;
+    let images = facts.clone();
     let mut moments = args.moments.prepare(&mut machine, facts.clone(), tsc_hz)?;
     // From here on a signal ends the run, not the program: nothing is left behind.
     let mut console = console()?;
@@ -299,7 +307,19 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Some(path) => Some(LedgerFile { file: OutputFile::create(path, "ledger")?, facts }),
         None => None,
     };
-    let outcome = moments.run(&mut machine, &mut console)?;
+    let outcome = match &args.gdb {
+        None => moments.run(&mut machine, &mut console)?,
+        Some(address) => {
+            let mut sockets = gdb::Sockets::listen(address)?;
+            eprintln!("tollgate: the guest waits for a debugger at {sockets}");
+            let again: Make = Box::new(|| {
+                let mut machine = make(tier).ok()?;
+                args.moments.prepare(&mut machine, images.clone(), tsc_hz).ok()?;
+                Some(machine)
+            });
+            machine.run_debugged(&mut console, &mut sockets, History::new(repeats(args).then_some(again)))?
+        }
+    };
     let timed_out = console.timed_out;
     drop(console);
     let all_came = moments.finish(&machine)?;
@@ -307,10 +327,19 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(if all_came { status } else { ExitCode::from(126) })
 }
 
+/// Whether the same run can be made again: it has a clock of its own, and changes no disk.
+fn repeats(args: &RunArgs) -> bool {
+    let kept = args.moments.saves() || args.disk.iter().all(|disk| disk.ends_with(",ro"));
+    matches!(args.clock, ClockArg::Virtual) && kept
+}
+
 /// What a run with two machines at once can't have.
 fn check_needs(args: &RunArgs) -> Result<()> {
     if matches!(args.clock, ClockArg::Host) {
         bail!("--check-translation needs --clock virtual: by the host's clock no two runs are the same");
+    }
+    if args.gdb.is_some() {
+        bail!("--check-translation runs two machines, of which a debugger sees neither: leave out --gdb");
     }
     if args.ledger.is_some() {
         bail!("--check-translation keeps no ledger: it compares those of both tiers; leave out --ledger");

@@ -137,8 +137,8 @@ mod tests {
             assert_eq!(record(&whole), record(&restored));
             charge(&mut whole, 300);
             charge(&mut restored, 300);
-            whole.settle();
-            restored.settle();
+            whole.finish();
+            restored.finish();
             assert_eq!(record(&whole), record(&restored), "room {room}");
         }
     }

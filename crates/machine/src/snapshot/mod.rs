@@ -1,12 +1,13 @@
 //! Snapshots: a whole machine as one file, from which it goes on as if nothing had happened.
 //!
 //! A snapshot is taken between two slices, where no instruction is under way. It has what a machine *is*: processors, memory, devices, the
-//! hypervisor, and what was charged so far. What only makes execution fast, and what follows from the options that the machine was made
+//! hypervisor, and what was charged so far. What only makes execution fast (translations and other shortcuts), and what follows from the options that the machine was made
 //! with, is made anew: the machine that is restored is made with the same options, and a snapshot of another one is refused.
 //!
 //! The layout of the file is in `file.rs`, that of memory in `pages.rs`.
 
 pub(crate) mod file;
+#[allow(unsafe_code, reason = "pages are copied by host pointers")]
 mod pages;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use crate::state::{DeviceState, RestoreError, StateError, decode, encode};
 use crate::tasks::TasksState;
 use crate::vcpus::Activity;
 use cpu::arch::Arch;
+use cpu::decoded::SavedBlocks;
 use cpu::micro::Micro;
 use cpu::state::ImpossibleState;
 use file::Kind;
@@ -77,6 +79,9 @@ pub enum SnapshotError {
     /// No input has been noted.
     #[error("no input has been recorded")]
     NothingRecorded,
+    /// The hypervisor's state.
+    #[error("hypervisor: {0}")]
+    Hypervisor(#[from] hypervisor::RestoreError),
     /// The snapshot is of a machine with a hypervisor, and this one has none, or the other way round.
     #[error("it is of another platform")]
     Platform,
@@ -89,16 +94,17 @@ struct Processor {
     micro: Micro,
     activity: Activity,
     nmis: u8,
-    guest: Option<()>,
+    guest: Option<hypervisor::Vcpu>,
 }
 
 /// Everything but memory.
 #[derive(Serialize, Deserialize)]
 struct State {
     processors: Vec<Processor>,
-    hypervisor: Option<()>,
+    hypervisor: Option<hypervisor::Saved>,
     devices: Vec<DeviceState>,
     charges: Charges,
+    blocks: SavedBlocks,
     tasks: TasksState,
     watch: PanicWatch,
     look: (Ticks, Ticks),
@@ -141,13 +147,14 @@ impl Machine {
             micro: vcpu.cpu.micro.clone(),
             activity: vcpu.activity,
             nmis: vcpu.nmis,
-            guest: None,
+            guest: vcpu.guest.clone(),
         };
         let state = State {
             processors: self.vcpus.all.iter().map(processor).collect(),
-            hypervisor: None,
+            hypervisor: self.vcpus.hypervisor.as_ref().map(hypervisor::Hypervisor::save),
             devices: self.board.borrow().save()?,
             charges: self.recorder.borrow().save(),
+            blocks: self.vcpus.cache.save(ram),
             tasks: self.vcpus.tasks.save(),
             watch: self.watch.clone(),
             look: self.look,
@@ -182,7 +189,7 @@ impl Machine {
         drop(contents.memory);
         *self.recorder.borrow_mut() = Recorder::restore(state.charges)?;
         match (&mut self.vcpus.hypervisor, state.hypervisor) {
-            (Some(_), Some(())) => {}
+            (Some(vm), Some(saved)) => vm.restore(saved, state.processors.iter().filter_map(|p| p.guest.as_ref()))?,
             (None, None) => {}
             _ => return Err(SnapshotError::Platform),
         }
@@ -191,10 +198,14 @@ impl Machine {
             if vcpu.guest.is_some() != saved.guest.is_some() {
                 return Err(SnapshotError::Platform);
             }
-            (vcpu.activity, vcpu.nmis) = (saved.activity, saved.nmis);
+            (vcpu.activity, vcpu.nmis, vcpu.guest) = (saved.activity, saved.nmis, saved.guest);
         }
         self.board.borrow_mut().restore(&state.devices)?;
         self.vcpus.tasks.restore(state.tasks, &self.recorder.borrow(), &mut self.vcpus.cache, &ram)?;
+        let first = &self.vcpus.all[0].cpu;
+        first
+            .restore_blocks(&state.blocks, &mut self.vcpus.cache)
+            .map_err(|error| SnapshotError::Processor(0, error))?;
         ram.restore_monitors(&state.monitors[..state.monitors.len().min(count)], state.triggered);
         (self.watch, self.look, self.replay.turns) = (state.watch, state.look, state.turns);
         drop(self.ram.take_written());

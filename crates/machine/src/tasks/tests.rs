@@ -141,7 +141,7 @@ fn run(
         recorded: true,
     });
     let recorder = Rc::new(RefCell::new(Recorder::default()));
-    let view = crate::machine::processor_ram(&ram, None);
+    let view = crate::view::processor_ram(&ram, None);
     let mut cpu = Cpu::new(0, model, view, board.clone(), recorder.clone());
     for segment in [seg::CS, seg::SS, seg::DS] {
         cpu.arch.seg[usize::from(segment)] = Segment::real(0, segment == seg::CS);
