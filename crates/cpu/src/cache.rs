@@ -5,13 +5,16 @@
 //! such a block also holds the second page's address, which is checked on each entry.
 
 use crate::counters::{Counters, MOST_BLOCKS, MOST_NUMBERS};
-use crate::decode::MAX_LENGTH;
+use crate::decode::{MAX_LENGTH, mode, operation};
+use crate::decoded::{SavedBlock, SavedBlocks};
 use crate::op::Op;
 use crate::probe::Probes;
 use crate::ram::{Ram, lines};
+use crate::stops::Breakpoints;
 use crate::tier::Tier;
 use crate::translate::Translations;
 use crate::translate::trace::DRAIN;
+use iced_x86::Instruction;
 use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -55,6 +58,8 @@ pub struct Block {
     pub mode: u8,
     /// The board wants to know of each execution.
     pub probe: bool,
+    /// An instruction in it has a breakpoint.
+    pub breakpoint: bool,
     /// Bytes it covers.
     pub len: u16,
 }
@@ -75,6 +80,8 @@ pub struct NewBlock {
     pub mode: u8,
     /// See [`Block::probe`].
     pub probe: bool,
+    /// See [`Block::breakpoint`].
+    pub breakpoint: bool,
     /// See [`Block::len`].
     pub len: u16,
 }
@@ -130,6 +137,7 @@ pub struct BlockCache {
     index: FxHashMap<(u64, u64, u8), u32>,
     pages: FxHashMap<u64, Vec<u32>>,
     pub(crate) probes: Probes,
+    pub(crate) breakpoints: Breakpoints,
     jumps: Box<[u32; JUMPS]>,
     stepped: Box<[Option<Stepped>; STEPPED]>,
 }
@@ -161,6 +169,7 @@ impl BlockCache {
             index: FxHashMap::default(),
             pages: FxHashMap::default(),
             probes: Probes::default(),
+            breakpoints: Breakpoints::default(),
             jumps: Box::new([u32::MAX; JUMPS]),
             stepped: Box::new([None; STEPPED]),
         }
@@ -213,7 +222,7 @@ impl BlockCache {
             recorder.forget_shapes();
             new.shape = recorder.shape(&shape);
         }
-        let NewBlock { physical, rip, second, cost, shape, mode, probe, len } = new;
+        let NewBlock { physical, rip, second, cost, shape, mode, probe, breakpoint, len } = new;
         let block = Block {
             physical,
             rip,
@@ -225,6 +234,7 @@ impl BlockCache {
             links: [NONE; 2],
             mode,
             probe,
+            breakpoint,
             len,
         };
         self.ops.extend_from_slice(ops);
@@ -441,6 +451,49 @@ impl BlockCache {
         ram.set_code(page, kept);
     }
 
+    /// Which blocks there are.
+    pub fn save(&self, ram: &Ram) -> SavedBlocks {
+        let alive = self.blocks.iter().filter(|block| block.physical != DEAD);
+        let saved = |block: &Block| SavedBlock {
+            physical: block.physical,
+            rip: block.rip,
+            second: block.second,
+            mode: block.mode,
+            probe: block.probe,
+            count: block.count,
+        };
+        let blocks: Vec<SavedBlock> = alive.map(saved).collect();
+        let operations: u32 = blocks.iter().map(|block| block.count).sum();
+        let dead = (self.blocks.len() - blocks.len(), self.ops.len() as u32 - operations);
+        SavedBlocks { dead: (dead.0 as u32, dead.1), blocks, marks: ram.marks() }
+    }
+
+    /// Whether so many blocks and operations fit in.
+    pub(crate) fn has_room(blocks: u64, operations: u64) -> bool {
+        blocks <= MOST_BLOCKS as u64 && operations <= MAX_OPS as u64
+    }
+
+    /// Takes the room of blocks that are no longer valid, so many with so many operations, in a cache that is empty.
+    pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32)) {
+        self.ops = vec![operation(&Instruction::default(), mode::BITS64).0; operations as usize];
+        let dead = |number| Block {
+            physical: DEAD,
+            rip: 0,
+            second: 0,
+            cost: 0,
+            // All operations are the first one's.
+            first: if number == 0 { 0 } else { operations },
+            count: if number == 0 { operations } else { 0 },
+            shape: ShapeId(0),
+            links: [NONE; 2],
+            mode: 0,
+            probe: false,
+            breakpoint: false,
+            len: 1,
+        };
+        self.blocks = (0..blocks).map(dead).collect();
+    }
+
     /// Puts a probe at an address: see [`crate::probe`].
     pub fn add_probe(&mut self, rip: u64, ram: &Ram) {
         if self.probes.insert(rip) {
@@ -455,13 +508,51 @@ impl BlockCache {
         }
     }
 
+    /// Puts a breakpoint at a linear address: see [`crate::stops`].
+    pub fn add_breakpoint(&mut self, linear: u64, ram: &Ram) {
+        if self.breakpoints.insert(linear) {
+            self.invalidate_code_around(linear, ram);
+        }
+    }
+
+    /// Removes a breakpoint. Whether there was one.
+    pub fn remove_breakpoint(&mut self, linear: u64, ram: &Ram) -> bool {
+        let was = self.breakpoints.remove(linear);
+        if was {
+            self.invalidate_code_around(linear, ram);
+        }
+        was
+    }
+
+    /// Removes all breakpoints.
+    pub fn remove_breakpoints(&mut self, ram: &Ram) {
+        for linear in self.breakpoints.addresses() {
+            self.remove_breakpoint(linear, ram);
+        }
+    }
+
+    /// The breakpoints.
+    pub fn breakpoints(&self) -> &Breakpoints {
+        &self.breakpoints
+    }
+
+    /// Drops the blocks that an instruction at `linear` may be in: a block is found by where it is in its page, as it does not know the base of
+    /// its segment.
+    fn invalidate_code_around(&mut self, linear: u64, ram: &Ram) {
+        self.invalidate_blocks(ram, |block| linear.wrapping_sub(block.physical) & (PAGE - 1) < u64::from(block.len));
+    }
+
     /// Drops the blocks that an instruction at `rip` is in, wherever that is in memory.
     fn invalidate_code_at(&mut self, rip: u64, ram: &Ram) {
-        let holds = |block: &&Block| block.physical != DEAD && rip.wrapping_sub(block.rip) < u64::from(block.len);
+        self.invalidate_blocks(ram, |block| rip.wrapping_sub(block.rip) < u64::from(block.len));
+    }
+
+    /// Drops the blocks for which `holds`.
+    fn invalidate_blocks(&mut self, ram: &Ram, holds: impl Fn(&Block) -> bool) {
         let places: BTreeSet<(u64, u64)> = self
             .blocks
             .iter()
-            .filter(holds)
+            .filter(|block| block.physical != DEAD && holds(block))
             .map(|block| {
                 let first = block.physical & (PAGE - 1);
                 let here = u64::from(block.len).min(PAGE - first);
@@ -478,7 +569,9 @@ impl BlockCache {
         self.clear(ram, recorder);
         let translations = self.translations.renewed();
         let probes = std::mem::take(&mut self.probes);
-        *self = Self { tier: self.tier, threshold: self.threshold, translations, probes, ..Self::new() };
+        let breakpoints = std::mem::take(&mut self.breakpoints);
+        let (tier, threshold) = (self.tier, self.threshold);
+        *self = Self { tier, threshold, translations, probes, breakpoints, ..Self::new() };
     }
 
     /// Drops everything.

@@ -4,6 +4,7 @@
 use crate::fault::Cause;
 use crate::front::{Fetch, Front};
 use crate::probe::Hit;
+use crate::stops::Stopping;
 use crate::vmx::Emulating;
 use ledger::{OriginId, Ticks};
 
@@ -42,6 +43,8 @@ pub struct Engine {
     pub code_writes: Vec<(u64, u64)>,
     /// The emulation that is under way, in root mode.
     pub emulation: Option<Box<Emulating>>,
+    /// What a debugger waits for; see [`crate::stops`].
+    pub stopping: Stopping,
 }
 
 impl Engine {
@@ -64,6 +67,7 @@ impl Engine {
             code_write_allowed: false,
             code_writes: Vec::new(),
             emulation: None,
+            stopping: Stopping::default(),
         }
     }
 }

@@ -34,6 +34,8 @@ pub enum Cause {
     Exception(u8, Option<u32>),
     /// A write hit bytes that are decoded: the instruction restarts alone, after the blocks are gone.
     CodeWrite,
+    /// A repeated string instruction has done an iteration, after which a debugger looks; nothing is to be delivered.
+    Iteration,
     /// Shutdown (triple fault).
     Shutdown,
     /// A VM exit: the details are in [`Cpu::vm_exit`].

@@ -273,6 +273,7 @@ impl Cpu {
         if explicit && self.engine.front.mode() == Mode::Slow {
             self.data_breakpoint(linear, size, write);
         }
+        self.note_watched(linear, size, write);
         let Some(backing) = self.backing(address) else { return Ok(Target::Device(address)) };
         let Some(page) = self.wiring.ram.visible_page(backing) else { return Ok(Target::Device(address)) };
         let (page, read_only, code) = (page.host, page.read_only, page.marked());
@@ -298,7 +299,7 @@ impl Cpu {
             }
         }
         let mode = self.front_mode(privilege);
-        if mode != Mode::Slow {
+        if mode != Mode::Slow && !self.is_watched(linear) {
             // The dirty flag or protection key of what may be read may forbid writes.
             let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
             let large = entry.shift > 12;

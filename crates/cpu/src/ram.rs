@@ -238,6 +238,16 @@ impl Ram {
         self.replace(address, marked | lines);
     }
 
+    /// The pages with marked lines, in order, and these lines.
+    pub fn marks(&self) -> Vec<(u64, u64)> {
+        let of = |(region, lines): (&Region, &Box<[Cell<u64>]>)| {
+            let start = region.start;
+            let marked = lines.iter().enumerate().filter(|(_, lines)| lines.get() != 0);
+            marked.map(|(page, lines)| (start + page as u64 * PAGE, lines.get())).collect::<Vec<_>>()
+        };
+        self.regions.iter().zip(&self.marks.lines).flat_map(of).collect()
+    }
+
     /// Makes these lines, and no others, the decoded ones of a page.
     pub fn set_code(&self, address: u64, lines: u64) {
         let page = address & !(PAGE - 1);
@@ -289,6 +299,21 @@ impl Ram {
     /// The line that a processor's MONITOR has armed and nothing has written since.
     pub fn monitor(&self, processor: usize) -> Option<u64> {
         self.marks.monitors.borrow().get(processor).copied().flatten()
+    }
+
+    /// The line that each processor's MONITOR has armed, and whether a write has disarmed one that nobody has looked at yet.
+    pub fn monitors(&self) -> (Vec<Option<u64>>, bool) {
+        (self.marks.monitors.borrow().clone(), self.marks.triggered.get())
+    }
+
+    /// Arms monitors as [`Ram::monitors`] has said, where none is armed.
+    pub fn restore_monitors(&self, lines: &[Option<u64>], triggered: bool) {
+        for (processor, line) in lines.iter().enumerate() {
+            if let Some(line) = line {
+                self.arm_monitor(processor, *line);
+            }
+        }
+        self.marks.triggered.set(triggered);
     }
 
     /// Disarms the monitors of lines of a page that are written. Whether there were any.

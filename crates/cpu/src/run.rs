@@ -4,13 +4,14 @@ use crate::arch::{NOT_LOADED, attention};
 use crate::bus::Ident;
 use crate::cache::{BlockCache, MAX_BLOCK, NONE, NewBlock};
 use crate::decode::{MAX_LENGTH, execute, mode, operation};
+use crate::decoded::SavedBlock;
 use crate::fault::{Cause, Exec, Flow};
 use crate::op::Op;
 use crate::state::Cpu;
 use crate::translate::Before;
 use crate::walk::Access;
 use iced_x86::Instruction;
-use ledger::{Class, Family, Kind, OriginId, Shape, Ticks};
+use ledger::{Class, Family, Kind, OriginId, Ticks};
 use x86::debug::DR6_BS;
 use x86::page::PAGE;
 use x86::{flags, seg};
@@ -35,15 +36,23 @@ pub enum Exit {
     Vm,
     /// The next instruction has a probe: [`Cpu::take_probe`] says which. It is executed when the processor runs again.
     Probe,
+    /// A debugger wants to look: see [`crate::stops`].
+    Debug,
 }
 
 impl Cpu {
     /// Runs until something concerns the board, or until `deadline`.
     pub fn run(&mut self, cache: &mut BlockCache, deadline: Ticks) -> Exit {
-        self.engine.deadline = deadline;
-        self.engine.stop_at = if self.arch.attention == 0 && !self.arch.vmx.active { deadline } else { 0 };
-        // Another processor may have decoded code or armed a monitor meanwhile.
-        self.follow_marks();
+        if let Some(stops) = self.engine.stopping.stops.clone() {
+            return self.run_debugged(cache, deadline, &stops);
+        }
+        self.arrive(deadline);
+        self.run_on(cache)
+    }
+
+    /// Runs as [`Cpu::arrive`] has prepared it.
+    #[inline(always)]
+    pub(crate) fn run_on(&mut self, cache: &mut BlockCache) -> Exit {
         // Whatever the host computed since then may have left flags behind.
         self.arch.vector.loaded = NOT_LOADED;
         let mut before = NONE;
@@ -80,9 +89,17 @@ impl Cpu {
         }
     }
 
+    /// Prepares to run until `deadline`.
+    pub(crate) fn arrive(&mut self, deadline: Ticks) {
+        self.engine.deadline = deadline;
+        self.engine.stop_at = if self.arch.attention == 0 && !self.arch.vmx.active { deadline } else { 0 };
+        // Another processor may have decoded code or armed a monitor meanwhile.
+        self.follow_marks();
+    }
+
     /// Finds the block at RIP; `None` if fetching it faulted (the fault is delivered).
     #[inline(always)]
-    fn next_block(&mut self, cache: &mut BlockCache, before: u32, led: Before) -> Option<u32> {
+    pub(crate) fn next_block(&mut self, cache: &mut BlockCache, before: u32, led: Before) -> Option<u32> {
         self.engine.ilen = 0;
         let mode = self.engine.mode;
         let linear = if mode & 3 == mode::BITS64 {
@@ -146,7 +163,7 @@ impl Cpu {
 
     /// Runs a block and charges it.
     #[inline(always)]
-    fn run_block(&mut self, cache: &mut BlockCache, index: u32) {
+    pub(crate) fn run_block(&mut self, cache: &mut BlockCache, index: u32) {
         if self.wiring.model.recorded {
             cache.count(index, self.engine.origin, &self.wiring.recorder);
         }
@@ -189,7 +206,14 @@ impl Cpu {
     /// Ends a block at its operation `at`, which ended it or faulted: what comes after it is not charged. `false`: it faulted, and that
     /// has been dealt with.
     #[inline(always)]
-    fn end_block(&mut self, cache: &mut BlockCache, index: u32, origin: OriginId, at: usize, ran: Exec<Flow>) -> bool {
+    pub(crate) fn end_block(
+        &mut self,
+        cache: &mut BlockCache,
+        index: u32,
+        origin: OriginId,
+        at: usize,
+        ran: Exec<Flow>,
+    ) -> bool {
         if ran.is_ok() {
             if at + 1 != cache.ops_of(index).len() {
                 self.uncharge(cache, index, origin, at + 1);
@@ -400,7 +424,7 @@ impl Cpu {
         let mut ops: Vec<Op> = Vec::with_capacity(MAX_BLOCK);
         let mut at = linear;
         let mut second = 0;
-        let mut len = 0u64;
+        let mut breakpoint = false;
         loop {
             let fetched = self.fetch_instruction(at, mode);
             let (instruction, crosses) = match fetched {
@@ -420,7 +444,7 @@ impl Cpu {
                 break;
             }
             let (op, ends) = self.operation_of(&instruction, mode);
-            len += u64::from(op.len);
+            breakpoint |= cache.breakpoints.contains(at);
             ops.push(op);
             self.arch.rip = op.next;
             at = self.code_linear();
@@ -437,30 +461,17 @@ impl Cpu {
             self.deliver_fault();
             return None;
         }
-        let mut shape: Shape = Vec::new();
-        for op in &ops {
-            match shape.iter_mut().find(|(class, _)| *class == op.class) {
-                Some((_, n)) => *n += 1,
-                None => shape.push((op.class, 1)),
-            }
-        }
-        shape.sort_unstable();
-        let cost = ops.iter().map(|op| u64::from(self.wiring.model.costs.class[op.class as usize])).sum();
         let recorder = self.wiring.recorder.clone();
         let mut recorder = recorder.borrow_mut();
-        let block = NewBlock {
-            physical,
-            rip: start,
-            second,
-            cost,
-            shape: recorder.shape(&shape),
-            mode,
-            probe: cache.probes.contains(start),
-            len: len.min(PAGE) as u16,
-        };
+        let probe = cache.probes.contains(start);
+        let block = SavedBlock { physical, rip: start, second, mode, probe, count: ops.len() as u32 };
+        let block = NewBlock { breakpoint, ..self.describe_block(block, &ops, &mut recorder) };
         if self.wiring.ram.visible_page(physical).is_none() {
             // Code outside RAM is not cached: nothing would tell when it changes.
             drop(recorder);
+            if self.stops_here(cache) {
+                return None;
+            }
             self.step(cache);
             return None;
         }
@@ -472,13 +483,14 @@ impl Cpu {
     /// What is due before the next block: traps, interrupts, invalidations, leaving.
     #[cold]
     #[inline(never)]
-    fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
+    pub(crate) fn between_blocks(&mut self, cache: &mut BlockCache) -> Option<Exit> {
         self.engine.ilen = 0;
         if self.arch.attention & attention::CODE != 0 {
             self.drop_written_code(cache);
         }
         if self.arch.attention & attention::VM_EXIT != 0 {
             self.arch.attention &= !attention::VM_EXIT;
+            self.engine.stopping.exited = true;
             return Some(Exit::Vm);
         }
         if self.arch.attention & attention::SHUTDOWN != 0 {
@@ -546,6 +558,9 @@ impl Cpu {
             if cache.probes.contains(self.arch.rip) && self.stops_at_probe() {
                 return Some(Exit::Probe);
             }
+            if self.stops_here(cache) {
+                return Some(Exit::Debug);
+            }
             self.step_attended(cache, shadow);
             return None;
         }
@@ -560,7 +575,8 @@ impl Cpu {
     pub(crate) fn goes_on(&mut self, cache: &mut BlockCache) -> bool {
         let waiting = attention::NMI | attention::INTR;
         let plain = self.arch.attention & !waiting == attention::STI_SHADOW && !self.arch.vmx.active;
-        if plain && self.micro.clock < self.engine.deadline && !cache.probes.contains(self.arch.rip) {
+        let stops = cache.probes.contains(self.arch.rip) || cache.breakpoints.contains(self.code_linear());
+        if plain && self.micro.clock < self.engine.deadline && !stops {
             self.engine.ilen = 0;
             self.step_attended(cache, attention::STI_SHADOW);
         }
@@ -630,7 +646,7 @@ impl Cpu {
             Cause::Exception(vector, code) => self.deliver_exception(vector, code),
             Cause::Shutdown => self.shut_down(),
             Cause::VmExit => self.instruction_exit(),
-            Cause::None | Cause::CodeWrite => debug_assert!(false, "no fault to deliver"),
+            Cause::None | Cause::CodeWrite | Cause::Iteration => debug_assert!(false, "no fault to deliver"),
         }
     }
 

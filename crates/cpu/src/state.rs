@@ -3,7 +3,7 @@
 use crate::arch::{Arch, Msrs, NOT_LOADED, Segment, TableRegister, VectorState, attention};
 use crate::bus::{Bus, Ident};
 use crate::capability::Capabilities;
-use crate::charged::Nesting;
+use crate::charged::{Charged, Nesting};
 use crate::engine::Engine;
 use crate::features::Features;
 use crate::flags::Int;
@@ -244,5 +244,33 @@ impl Cpu {
     /// The time-stamp counter as it is outside non-root mode.
     pub fn machine_tsc(&self) -> u64 {
         (self.micro.clock / ledger::TICKS_PER_CYCLE).wrapping_add(self.arch.msr.tsc_offset)
+    }
+}
+
+/// What a processor cannot have been when it was saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no processor of this model can be in this state: {0}")]
+pub struct ImpossibleState(pub(crate) &'static str);
+
+/// Time is below this, so that nothing that is due later overflows.
+const LATEST: Ticks = 1 << 62;
+
+impl Cpu {
+    /// Takes on the state of a processor of the same model, which may come from a file; the engine begins anew.
+    pub fn restore(&mut self, arch: Arch, micro: Micro) -> Result<(), ImpossibleState> {
+        let require = |holds: bool, otherwise| if holds { Ok(()) } else { Err(ImpossibleState(otherwise)) };
+        require(arch.cpl <= 3, "its privilege level")?;
+        require(arch.gpr[16..].iter().all(|register| *register == 0), "a register that does not exist")?;
+        require(arch.vmx.controls.cr3_target_count as usize <= arch.vmx.controls.cr3_targets.len(), "CR3 targets")?;
+        require(micro.clock < LATEST, "its time")?;
+        require(micro.fits(&self.wiring.model.geometry), "its TLBs or predictors")?;
+        let Charged { task, region, .. } = micro.charged;
+        require(self.wiring.recorder.borrow().knows(task, region), "its task")?;
+        self.arch = arch;
+        self.micro = micro;
+        self.engine = Engine::new(self.engine.origin);
+        self.mode_changed();
+        self.mapping_changed();
+        Ok(())
     }
 }

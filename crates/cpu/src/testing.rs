@@ -3,6 +3,7 @@
 //! RAM is [`RAM`] bytes from address 0 and, with paging, mapped to itself with 2 MiB user pages. Code goes to [`CODE`], data
 //! may be kept at [`DATA`], and the stack starts at [`STACK`] and grows down.
 
+pub mod debugger;
 pub mod tiers;
 
 use crate::arch::Segment;

@@ -340,7 +340,9 @@ impl Flushes {
     fn renew_view(&mut self) {
         let of = &self.vpids[usize::from(self.current.vpid)];
         let all = of.all.max(self.epts[usize::from(self.current.ept)].all);
-        let non_global = of.non_global.max(of.by_pcid[usize::from(self.view.pcid)]);
+        // After a restore no PCID is in force yet, and nothing is valid.
+        let by_pcid = of.by_pcid.get(usize::from(self.view.pcid)).copied().unwrap_or(u64::MAX - 1);
+        let non_global = of.non_global.max(by_pcid);
         self.view.since = all.max(non_global) + 1;
         self.view.global_since = all + 1;
     }

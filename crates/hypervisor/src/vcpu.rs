@@ -7,17 +7,19 @@ use crate::failure::{Failure, GuestPosition};
 use crate::mmu::Flushes;
 use crate::paravirt::Paravirt;
 use crate::registers::Visible;
-use crate::vm::Hypervisor;
+use crate::vm::{Announcements, Hypervisor};
 use cpu::arch::attention;
 use cpu::vmx::VmExit;
 use cpu::{BlockCache, Cpu, Exit};
 use ledger::{Family, Kind, Operation, Ticks};
+use serde::{Deserialize, Serialize};
 use x86::flags;
 use x86::msr::SPEC_CTRL;
+use x86::page::OFFSET;
 use x86::vmx::interruptibility;
 
 /// A virtual CPU: what the hypervisor keeps for one besides the processor's own state.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Vcpu {
     /// The guest's control registers as it sees them.
     pub(crate) visible: Visible,
@@ -39,6 +41,8 @@ pub struct Vcpu {
     pub(crate) kicked: bool,
     /// Announcements of freed page directories that this one has followed.
     pub(crate) followed: u64,
+    /// A debugger has stopped the processor in the midst of a run, after which it is to have this attention.
+    held: Option<u32>,
     /// [`Vcpu::visible`] is what the guest has: false before the first entry and after the board has reset the processor.
     adopted: bool,
 }
@@ -72,9 +76,20 @@ impl Vcpu {
         Self::default()
     }
 
+    /// What is wrong with one that was saved with these announcements, its MMU left aside.
+    pub(crate) fn wrong(&self, announced: &Announcements) -> Option<&'static str> {
+        let unaligned = self.paravirt.state.is_some_and(|page| page.address() & OFFSET != 0);
+        let table = [
+            (self.followed > announced.count, "it has followed announcements that nobody made"),
+            (unaligned, "its state page is no page"),
+        ];
+        table.into_iter().find_map(|(wrong, what)| wrong.then_some(what))
+    }
+
     /// The board has reset the processor or set its registers: what it holds is the guest's state now.
     pub fn replaced(&mut self) {
         self.adopted = false;
+        self.held = None;
     }
 
     /// The guest's control registers as it sees them; the processor's own are those of non-root mode.
@@ -92,9 +107,15 @@ impl Vcpu {
         deadline: Ticks,
     ) -> Result<Exit, Failure> {
         let mut context = ExitContext { vcpu: self, vm, cpu, cache, exit: VmExit::default() };
-        let held = context.arrive()?;
+        let held = match context.vcpu.held.take() {
+            Some(held) => held,
+            None => context.arrive()?,
+        };
         let exit = context.run(deadline);
-        context.cpu.attend(held);
+        match exit {
+            Ok(Exit::Debug) => context.vcpu.held = Some(held),
+            _ => context.cpu.attend(held),
+        }
         context.show();
         exit
     }
@@ -168,6 +189,9 @@ impl ExitContext<'_> {
     fn run(&mut self, deadline: Ticks) -> Result<Exit, Failure> {
         loop {
             if !self.cpu.non_root() {
+                if self.cpu.stops_after() {
+                    return Ok(Exit::Debug);
+                }
                 if let Some(exit) = self.due(deadline) {
                     if exit == Exit::Deadline && !self.must_emulate() {
                         // The end of a turn is nothing that KVM knows: it loads what an exit has put down on the way back into the
@@ -177,6 +201,9 @@ impl ExitContext<'_> {
                     return Ok(exit);
                 }
                 if self.must_emulate() {
+                    if self.cpu.stops_here(self.cache) {
+                        return Ok(Exit::Debug);
+                    }
                     if let Step::Board(exit) = self.emulate_next()? {
                         return Ok(exit);
                     }

@@ -1,10 +1,24 @@
 //! What can be charged: instruction classes, and the families of events that cross a boundary or stall the processor.
 
+use serde::{Deserialize, Serialize};
 use strum::{EnumCount, EnumMessage, EnumString, IntoStaticStr, VariantArray};
 
 /// Classes of ordinary instructions: each has one cost per profile and is charged per block.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, EnumCount, EnumString, IntoStaticStr, VariantArray,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    EnumCount,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+    Serialize,
+    Deserialize,
 )]
 #[strum(serialize_all = "snake_case")]
 #[repr(u8)]
@@ -94,6 +108,8 @@ impl Class {
     EnumMessage,
     IntoStaticStr,
     VariantArray,
+    Serialize,
+    Deserialize,
 )]
 #[strum(serialize_all = "snake_case")]
 #[repr(u8)]
@@ -223,7 +239,7 @@ impl Family {
 }
 
 /// One kind of event: a family and its parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Kind {
     /// The family.
     pub family: Family,

@@ -10,6 +10,7 @@
 //! the steps of [`coarse`]; what was charged in all stays exact.
 
 pub mod coarse;
+mod saved;
 mod tables;
 
 use crate::task::{Context, Task, TaskId, Tasks};
@@ -17,12 +18,13 @@ use crate::{Class, Kind, Ticks};
 use coarse::{AREA, Coarseness, Range};
 use hashbrown::HashTable;
 use rustc_hash::{FxBuildHasher, FxHashMap};
+pub use saved::{Saved, SavedError};
 use serde::{Deserialize, Serialize};
 use std::hash::BuildHasher;
 use tables::Tables;
 
 /// Who is charged, apart from the instruction's address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Origin {
     /// The region of interest that the task is in.
     pub region: RegionId,
@@ -51,18 +53,18 @@ impl Origin {
 }
 
 /// An interned [`Origin`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OriginId(pub u32);
 
 /// An interned [`Shape`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ShapeId(pub u32);
 
 /// Instructions of a block by class, sorted by class.
 pub type Shape = Vec<(Class, u32)>;
 
 /// A count and what it cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amount {
     /// How often.
     pub count: u64,
@@ -71,7 +73,7 @@ pub struct Amount {
 }
 
 /// A part of the run that the guest gave a name: what a task and its descendants did in a stretch of time, or all that processors did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {
     /// Its name; empty for what is in no region.
     pub name: String,

@@ -5,7 +5,21 @@ use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
 /// What kind of task the guest's kernel says it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    IntoStaticStr,
+    VariantArray,
+    Serialize,
+    Deserialize,
+)]
 #[strum(serialize_all = "kebab-case")]
 pub enum TaskKind {
     /// A process, or one of its threads.
@@ -28,7 +42,7 @@ impl TaskKind {
 }
 
 /// A task of the guest. A program that a process executes makes it another task, since its name changes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Task {
     /// Its kind.
     pub kind: TaskKind,
@@ -68,7 +82,21 @@ impl Task {
 pub struct TaskId(pub u32);
 
 /// What the processor does while a task is its current one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    IntoStaticStr,
+    VariantArray,
+    Serialize,
+    Deserialize,
+)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Context {
     /// The task itself, with what the kernel does for it: system calls, exceptions.
@@ -92,7 +120,7 @@ impl Context {
 
 /// The tasks of a run, each with a number, and each with the one that stands for all of its name. That depends on the order in which the guest has
 /// made them, and on nothing else.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Tasks {
     all: Vec<Task>,
     /// By number: the task that stands for all of its name.
@@ -145,6 +173,16 @@ impl Tasks {
     /// The task that stands for all that are called as this one.
     pub fn by_name(&self, task: TaskId) -> TaskId {
         self.named[task.0 as usize]
+    }
+
+    /// Whether all numbers are of tasks that there are: they may come from a file.
+    pub fn fits(&self) -> bool {
+        let is = |number: &TaskId| (number.0 as usize) < self.all.len();
+        !self.all.is_empty()
+            && self.all.len() <= MOST_TASKS
+            && self.named.len() == self.all.len()
+            && self.named.iter().all(is)
+            && self.numbers.values().all(is)
     }
 
     /// The tasks by number; the first stands for none.

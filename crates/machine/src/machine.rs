@@ -9,9 +9,10 @@ use crate::hypervisor_memory::HypervisorMemory;
 use crate::loader::{self, Module, Options};
 use crate::memory::GuestRam;
 use crate::platform::Platform;
+use crate::replay::Replay;
 use crate::vcpus::{Pause, Vcpus};
-use cpu::ram::Region;
-use cpu::{Cpu, Model, Ram, Tier};
+use crate::view::processor_ram;
+use cpu::{Cpu, Model, Tier};
 use hypervisor::Hypervisor;
 use hypervisor::mmu::Mmu;
 use ledger::profile::Profile;
@@ -142,15 +143,16 @@ pub struct Machine {
     /// What its consoles have shown of its kernel's end.
     pub(crate) watch: PanicWatch,
     /// When a panic that they show is looked for next, and how long after that.
-    look: (Ticks, Ticks),
+    pub(crate) look: (Ticks, Ticks),
     pace: Pace,
+    pub(crate) replay: Replay,
     /// The devices.
     pub board: Rc<RefCell<Board>>,
     /// What was charged.
     pub recorder: Rc<RefCell<Recorder>>,
     /// Guest memory.
     pub ram: GuestRam,
-    clock: ClockSource,
+    pub(crate) clock: ClockSource,
     started: Instant,
     /// What blocks and their translations took when the run ended.
     pub taken: cpu::cache::Taken,
@@ -179,21 +181,6 @@ fn model(profile: &Profile, clock: ClockSource, platform: &Platform) -> Model {
             Model { recorded: false, ..Model::of(profile, ledger::Costs::free(), geometry, &cpuid) }
         }
     }
-}
-
-/// The processor's view of guest memory.
-pub(crate) fn processor_ram(ram: &GuestRam, tables: Option<&HypervisorMemory>) -> Ram {
-    let region = |r: crate::memory::HostRange| Region {
-        start: r.start,
-        len: r.len,
-        host: r.host,
-        read_only: false,
-        hidden: false,
-    };
-    let regions = ram.host_ranges().into_iter().map(region).chain(tables.map(HypervisorMemory::region)).collect();
-    // SAFETY: the ranges are mapped as long as what is handed over with them lives, and vm-memory makes no references to
-    // guest memory.
-    unsafe { Ram::new(regions, Rc::new((ram.clone(), tables.cloned()))) }
 }
 
 impl Machine {
@@ -249,6 +236,7 @@ impl Machine {
             watch: PanicWatch::default(),
             look: (0, 1),
             pace: Pace::default(),
+            replay: Replay::default(),
             board,
             recorder,
             ram,
@@ -298,9 +286,19 @@ impl Machine {
 
     /// Runs until the guest ends the machine, or the host stops it.
     pub fn run(&mut self, host: &mut dyn Host) -> Outcome {
-        self.started = Instant::now();
+        self.run_until(host, &mut |_| false).unwrap_or(Outcome::Stopped)
+    }
+
+    /// Likewise, or until `stop` says so between two slices: then there is no outcome yet, and the machine can be run again.
+    pub fn run_until(&mut self, host: &mut dyn Host, stop: &mut dyn FnMut(&Self) -> bool) -> Option<Outcome> {
+        if self.vcpus.now() == 0 {
+            self.start();
+        }
         let started = self.started;
         let outcome = loop {
+            if stop(self) {
+                return None;
+            }
             if self.clock == ClockSource::Host {
                 self.follow_host(started);
             }
@@ -309,9 +307,19 @@ impl Machine {
                 break outcome;
             }
         };
+        self.end(host);
+        Some(outcome)
+    }
+
+    /// The run begins.
+    pub(crate) fn start(&mut self) {
+        self.started = Instant::now();
+    }
+
+    /// The run is over.
+    pub(crate) fn end(&mut self, host: &mut dyn Host) {
         self.console(host);
         self.finish();
-        outcome
     }
 
     /// Prepares for questions about a run that is over.
@@ -329,7 +337,8 @@ impl Machine {
     pub(crate) fn outside(&mut self, pause: Pause, host: &mut dyn Host) -> Option<Outcome> {
         self.console(host);
         let wanted = self.board.borrow().console_room();
-        let poll = host.poll(self.vcpus.now(), wanted);
+        let poll = host.poll(self.vcpus.now(), wanted && self.replay.listens());
+        let poll = self.replay.turn(pause == Pause::Idle(Ticks::MAX), poll);
         self.feed(&poll.input);
         if !matches!(pause, Pause::Idle(_)) {
             self.pace.worked();
@@ -345,7 +354,7 @@ impl Machine {
             Pause::Stuck => return Some(Outcome::Stuck),
             _ if poll.stop => return Some(Outcome::Stopped),
             _ if self.has_panicked() => return Some(Outcome::Panic),
-            Pause::Slice => {}
+            Pause::Slice | Pause::Debug(_) => {}
             Pause::Idle(event) => return self.idle(host, event, poll.input.is_empty()),
         }
         None
@@ -382,9 +391,10 @@ impl Machine {
     fn idle(&mut self, host: &mut dyn Host, event: Ticks, quiet: bool) -> Option<Outcome> {
         const LONGEST: Duration = Duration::from_millis(10);
         // What the guest has not taken yet is there already: it does not wait for a user.
-        let waits = quiet && host.attended() && self.board.borrow().console_waiting() == 0;
+        let attended = host.attended() && self.replay.listens();
+        let waits = quiet && attended && self.board.borrow().console_waiting() == 0;
         if event == Ticks::MAX {
-            if quiet && !host.attended() {
+            if quiet && !attended {
                 return Some(Outcome::Stuck);
             }
             host.idle(LONGEST);

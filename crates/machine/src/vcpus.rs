@@ -14,6 +14,7 @@ use cpu::cache::BlockCache;
 use cpu::{Cpu, Exit};
 use hypervisor::Hypervisor;
 use ledger::{Family, Kind, Ticks};
+use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::rc::Rc;
 use x86::{reg, seg};
@@ -24,7 +25,7 @@ const QUANTUM_CYCLES: u64 = 20_000;
 pub(crate) const SLICE_CYCLES: u64 = 2_000_000;
 
 /// What a processor is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Activity {
     /// Executing.
     Running,
@@ -48,7 +49,7 @@ pub struct Vcpu {
     /// What it does.
     pub activity: Activity,
     /// NMIs that wait behind the one the processor has latched.
-    nmis: u8,
+    pub(crate) nmis: u8,
 }
 
 impl Vcpu {
@@ -119,6 +120,8 @@ pub enum Pause {
     Slice,
     /// All processors sleep until this time; the host may sleep too.
     Idle(Ticks),
+    /// A debugger wants to look at this processor, in the midst of its turn.
+    Debug(usize),
 }
 
 /// The processors.
@@ -135,6 +138,8 @@ pub struct Vcpus {
     pub tasks: Tasks,
     board: Rc<RefCell<Board>>,
     slice_end: Ticks,
+    /// The turn in the midst of which a debugger has stopped: whose it is, and until when.
+    held: Option<(usize, Ticks)>,
     /// How long [`Vcpus::run`] runs at most before it returns.
     pub(crate) slice: Ticks,
 }
@@ -157,6 +162,7 @@ impl Vcpus {
             failure: None,
             board,
             slice_end: 0,
+            held: None,
             slice: SLICE_CYCLES * ledger::TICKS_PER_CYCLE,
         }
     }
@@ -223,7 +229,14 @@ impl Vcpus {
 
     /// Runs until something is to be done outside.
     pub fn run(&mut self) -> Pause {
-        self.slice_end = self.now() + self.slice;
+        match self.held.take() {
+            Some((index, deadline)) => {
+                if let Some(pause) = self.turn(index, deadline) {
+                    return pause;
+                }
+            }
+            None => self.slice_end = self.now() + self.slice,
+        }
         loop {
             if let Some(ending) = self.board.borrow_mut().ending() {
                 return Pause::Ended(ending);
@@ -285,6 +298,16 @@ impl Vcpus {
         mine.filter_map(|(i, _)| board.timer_event(i)).chain(board.next_event()).min()
     }
 
+    /// Whether a debugger has stopped in the midst of a turn.
+    pub fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// The processor that runs next, or in whose turn a debugger has stopped.
+    pub fn next(&self) -> usize {
+        self.held.map(|(index, _)| index).or_else(|| self.furthest_behind()).unwrap_or(0)
+    }
+
     fn furthest_behind(&self) -> Option<usize> {
         let running = self.all.iter().enumerate().filter(|(_, v)| v.activity == Activity::Running);
         running.min_by_key(|(i, v)| (v.cpu.micro.clock, *i)).map(|(i, _)| i)
@@ -307,6 +330,12 @@ impl Vcpus {
         } else {
             vcpu.cpu.arch.attention &= !attention::INTR;
         }
+        self.turn(index, deadline)
+    }
+
+    /// A processor's turn, or the rest of it.
+    fn turn(&mut self, index: usize, deadline: Ticks) -> Option<Pause> {
+        let vcpu = &mut self.all[index];
         loop {
             match vcpu.run(self.hypervisor.as_mut(), &mut self.cache, deadline) {
                 // No device has been reached: it goes on where it stopped, until the same time.
@@ -315,6 +344,10 @@ impl Vcpus {
                         self.tasks.reached(hit, &mut vcpu.cpu, &mut self.cache);
                     }
                     continue;
+                }
+                Ok(Exit::Debug) => {
+                    self.held = Some((index, deadline));
+                    return Some(Pause::Debug(index));
                 }
                 Ok(Exit::Deadline | Exit::Bus) => {}
                 Ok(Exit::Halt) => vcpu.activity = Activity::Halted,

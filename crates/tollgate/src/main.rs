@@ -1,12 +1,16 @@
 //! The `tollgate` command line: parses, calls the libraries, prints.
 
+#![forbid(unsafe_code)]
+
 mod compare;
 mod cpu_cmd;
 mod ending;
+mod gdb;
 mod identity;
 mod input;
 mod lab_cmd;
 mod memory;
+mod moments;
 mod output;
 mod platform;
 mod report;

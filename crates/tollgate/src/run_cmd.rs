@@ -1,7 +1,9 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
 use crate::ending::{Ended, conclude};
+use crate::gdb;
 use crate::identity;
+use crate::moments::MomentArgs;
 use crate::output::OutputFile;
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
@@ -14,6 +16,7 @@ use ledger::Ticks;
 use ledger::profile::Profile;
 use ledger::symbols::{self, Symbol};
 use machine::board::Parts;
+use machine::debugger::{History, Make};
 use machine::loader::Module;
 use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
@@ -36,6 +39,9 @@ Examples:
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu shadow --ledger shadow.ledger
   tollgate run --kernel switch.elf --cpu core2 --platform hvm --mmu shadow --mmu-pages 256 --irqchip user --paravirt on
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu tdp --cr0-wp unload
+  tollgate run --kernel vmlinux --append 'console=ttyS0 nokaslr' --gdb 1234
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --save-at 0.5 booted.snapshot
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --restore booted.snapshot --ledger rest.ledger
 
 Keys on a terminal: Ctrl-A x ends the run, Ctrl-A h lists the others.
 
@@ -43,7 +49,7 @@ Exit status, when the guest powered off or its kernel was asked to restart: what
 guest image: its workload's status), or 0. 122 after a reset that nobody asked the kernel for; 123 when the kernel panicked;
 (v << 1) | 1 after a write of v to the debug-exit port 0xf4; 124 when --timeout or --limit is over; 125 when the guest died
 (triple fault, or halted with interrupts off) or the hypervisor cannot go on with it; 130 when interrupted; 126 when the machine
-could not be made, the ledger not written, the hypervisor's tables are not in order, or --check-translation found a difference;
+could not be made, the ledger or a snapshot not written, the hypervisor's tables are not in order, or --check-translation found a difference;
 2 when the command line is wrong. With --json, `reason` tells them apart.")]
 pub struct RunArgs {
     /// Kernel: Linux bzImage or vmlinux, PVH ELF, or multiboot 1 image
@@ -80,6 +86,10 @@ pub struct RunArgs {
     /// Ends the run after so many seconds of virtual time: unlike --timeout, always at the same instruction
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     limit: Option<Duration>,
+    /// Waits for a debugger (gdb's `target remote`) on this port of the loopback interface, or on a socket, and lets it run the guest; it changes
+    /// nothing on the ledger
+    #[arg(long, value_name = "PORT|unix:PATH", conflicts_with_all = ["save_at", "record"])]
+    gdb: Option<gdb::Address>,
     /// What time is made of
     #[arg(long, value_enum, default_value_t = ClockArg::Virtual)]
     clock: ClockArg,
@@ -93,6 +103,8 @@ pub struct RunArgs {
     tier: TierArgs,
     #[command(flatten)]
     platform: PlatformArgs,
+    #[command(flatten)]
+    moments: MomentArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -216,6 +228,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         bail!("--ledger needs --clock virtual: with the host's clock nothing is charged");
     }
     let (tier, check_translation) = args.tier.resolve()?;
+    if args.moments.identifies() && matches!(args.clock, ClockArg::Host) {
+        bail!(
+            "--save-at, --restore, --record and --replay need --clock virtual: by the host's clock no two runs are the same"
+        );
+    }
     if check_translation {
         check_needs(args)?;
     }
@@ -238,7 +255,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             modules: args.initrd.as_deref().map_or(Ok(Vec::new()), |list| read_modules(list, &kernel))?,
             kernel,
             cmdline: args.append.clone(),
-            parts: Parts { disks, ..Parts::default() },
+            parts: Parts { disks, overlay: args.moments.saves(), ..Parts::default() },
             clock: match args.clock {
                 ClockArg::Virtual => ClockSource::Virtual,
                 ClockArg::Host => ClockSource::Host,
@@ -276,11 +293,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     let config = configure(tier)?;
     // What a disk holds may change in the run.
-    let facts = match &args.ledger {
-        Some(_) => identity::facts(&config, args.disk.iter().map(|disk| disk_path(disk).0))?,
-        None => Vec::new(),
+    let facts = match args.ledger.is_some() || args.moments.identifies() {
+        true => identity::facts(&config, args.disk.iter().map(|disk| disk_path(disk).0))?,
+        false => Vec::new(),
     };
     let mut machine = boot(config)?;
+    let images = facts.clone();
+    let mut moments = args.moments.prepare(&mut machine, facts.clone(), tsc_hz)?;
     // From here on a signal ends the run, not the program: nothing is left behind.
     let mut console = console()?;
     // An unwritable ledger is better known before the run than after it.
@@ -288,16 +307,39 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Some(path) => Some(LedgerFile { file: OutputFile::create(path, "ledger")?, facts }),
         None => None,
     };
-    let outcome = machine.run(&mut console);
+    let outcome = match &args.gdb {
+        None => moments.run(&mut machine, &mut console)?,
+        Some(address) => {
+            let mut sockets = gdb::Sockets::listen(address)?;
+            eprintln!("tollgate: the guest waits for a debugger at {sockets}");
+            let again: Make = Box::new(|| {
+                let mut machine = make(tier).ok()?;
+                args.moments.prepare(&mut machine, images.clone(), tsc_hz).ok()?;
+                Some(machine)
+            });
+            machine.run_debugged(&mut console, &mut sockets, History::new(repeats(args).then_some(again)))?
+        }
+    };
     let timed_out = console.timed_out;
     drop(console);
-    conclude(args, &machine, Ended { outcome, timed_out, checked: false }, symbol_files, ledger)
+    let all_came = moments.finish(&machine)?;
+    let status = conclude(args, &machine, Ended { outcome, timed_out, checked: false }, symbol_files, ledger)?;
+    Ok(if all_came { status } else { ExitCode::from(126) })
+}
+
+/// Whether the same run can be made again: it has a clock of its own, and changes no disk.
+fn repeats(args: &RunArgs) -> bool {
+    let kept = args.moments.saves() || args.disk.iter().all(|disk| disk.ends_with(",ro"));
+    matches!(args.clock, ClockArg::Virtual) && kept
 }
 
 /// What a run with two machines at once can't have.
 fn check_needs(args: &RunArgs) -> Result<()> {
     if matches!(args.clock, ClockArg::Host) {
         bail!("--check-translation needs --clock virtual: by the host's clock no two runs are the same");
+    }
+    if args.gdb.is_some() {
+        bail!("--check-translation runs two machines, of which a debugger sees neither: leave out --gdb");
     }
     if args.ledger.is_some() {
         bail!("--check-translation keeps no ledger: it compares those of both tiers; leave out --ledger");

@@ -6,10 +6,11 @@
 //! the bytes they moved, and the others by the iteration.
 
 use crate::exec::{sized, vector};
-use crate::fault::{Exec, Flow};
+use crate::fault::{Cause, Exec, Fault, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, SEG_FLAT, address_mask};
 use crate::state::Cpu;
+use crate::stops::Iterated;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*};
 use ledger::Class;
@@ -287,8 +288,12 @@ fn iterations<S: Step, T: Int>(steps: u64) -> u64 {
 fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let mask = address_mask(op.asize);
     let per_step = u64::from(cpu.wiring.model.costs.class[Class::StringStep as usize]).max(1);
-    let mut done = 0;
-    let before = cpu.arch.lazy;
+    let (mut done, mut before) = (0, cpu.arch.lazy);
+    if let Some(stopped) = &cpu.engine.stopping.iterated {
+        (done, before) = (stopped.done, stopped.before);
+        cpu.engine.stopping.iterated = None;
+    }
+    let arrived = done;
     if op.asize == 4 {
         zero_extend::<S>(cpu);
     }
@@ -297,6 +302,11 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         if count == 0 {
             break Ok(Flow::Next);
         }
+        if cpu.engine.stopping.iterating && done != arrived {
+            cpu.engine.stopping.iterated = Some(Iterated { done, before });
+            cpu.engine.fault = Cause::Iteration;
+            return Err(Fault);
+        }
         // Interrupts come between iterations, not before the first.
         let due = iterations::<S, T>(cpu.engine.stop_at.saturating_sub(cpu.micro.clock).div_ceil(per_step));
         if done != 0 && done >= due {
@@ -304,7 +314,7 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             break Ok(Flow::End);
         }
         let forward = cpu.arch.flags & flags::DF == 0;
-        let many = if forward && !S::COMPARES && op.asize == 8 {
+        let many = if forward && !S::COMPARES && op.asize == 8 && !cpu.engine.stopping.iterating {
             let (si, di) = pointers(cpu, op);
             S::many::<T>(cpu, op, si, di, count.min(due.saturating_sub(done).max(1)))
         } else {

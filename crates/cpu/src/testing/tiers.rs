@@ -3,6 +3,7 @@
 //! Around the program there is as much of an operating system as it takes to go on after faults: each exception goes on at the
 //! address in [`RECOVERY`], with a good stack pointer, until [`LIVES`] is used up; then the processor halts.
 
+use super::debugger::Debugger;
 use super::{CODE, DATA, Machine, Random, assemble, set_flat_segments, set_long_mode};
 use crate::arch::{F80, Segment, TableRegister, attention};
 use crate::bus::{Bus, Ident};
@@ -145,6 +146,7 @@ pub struct Tiers {
     boards: [Rc<RefCell<Board>>; 2],
     pages: Vec<u64>,
     probes: Vec<u64>,
+    debugger: Option<Debugger>,
 }
 
 impl Default for Tiers {
@@ -175,7 +177,14 @@ impl Tiers {
             .chain((CODE..).step_by(PAGE as usize).take(CODE_PAGES as usize))
             .chain([LOW, LOW + PAGE, DATA, DATA + PAGE, READ_ONLY, OTHER, RECOVERY, STACK - PAGE, STACK])
             .collect();
-        Self { models, machines: [machine(), machine()], boards: Default::default(), pages, probes: Vec::new() }
+        Self {
+            models,
+            machines: [machine(), machine()],
+            boards: Default::default(),
+            pages,
+            probes: Vec::new(),
+            debugger: None,
+        }
     }
 
     /// The machine that interprets.
@@ -187,11 +196,13 @@ impl Tiers {
     pub fn start(&mut self, start: &Start) {
         let tiers = [Tier::Interpreter, start.tier];
         self.boards = Default::default();
+        self.debugger = None;
         for ((machine, tier), bus) in self.machines.iter_mut().zip(tiers).zip(&self.boards) {
             let ram = machine.cpu.wiring.ram.clone();
             let recorder = machine.cpu.wiring.recorder.clone();
             machine.cache.clear(&ram, &mut recorder.borrow_mut());
             machine.cache.remove_probes(&ram);
+            machine.cache.remove_breakpoints(&ram);
             // Some are there before the code is decoded, others are added while it runs.
             let (first, _) = start.probes.split_at(start.probes.len() / 2);
             first.iter().for_each(|at| machine.cache.add_probe(*at, &ram));
@@ -205,6 +216,11 @@ impl Tiers {
             machine.poke(CODE, &start.code);
             system(machine, start);
         }
+    }
+
+    /// Lets a debugger stop the second machine at random.
+    pub fn debug(&mut self, seed: u64) {
+        self.debugger = Some(Debugger::attach(&mut self.machines[1], seed));
     }
 
     /// Raises the boards' interrupt line.
@@ -222,7 +238,12 @@ impl Tiers {
             }
         }
         let [a, b] = &mut self.machines;
-        let exits = (a.run(ticks), b.run(ticks));
+        let deadline = b.cpu.micro.clock + ticks;
+        let second = match &mut self.debugger {
+            None => b.run(ticks),
+            Some(debugger) => debugger.run(b, deadline),
+        };
+        let exits = (a.run(ticks), second);
         let mut text = String::new();
         if exits.0 != exits.1 {
             let _ = writeln!(text, "exit: {:?}, translated {:?}", exits.0, exits.1);

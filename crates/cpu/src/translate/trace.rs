@@ -156,7 +156,7 @@ impl Cpu {
         let turns = cache.ops_of(index).last().is_none_or(|last| is_branch(last.class));
         let cheap = self.wiring.model.recorded && block.cost < CHEAPEST && turns;
         let crosses = block.second != 0 && key.narrow;
-        if block.probe || crosses || cheap || (block.mode & 3 == mode::BITS64) == key.narrow {
+        if block.probe || block.breakpoint || crosses || cheap || (block.mode & 3 == mode::BITS64) == key.narrow {
             return None;
         }
         let mut bytes = vec![0; usize::from(block.len)];
@@ -193,7 +193,8 @@ impl Cpu {
         };
         if part.plans.last() == Some(&Plan::EnableInterrupts) {
             let next = block.rip.wrapping_add(u64::from(block.len));
-            part.shadow = self.shadow(block, key).filter(|_| !cache.probes.contains(next));
+            let stops = cache.probes.contains(next) || cache.breakpoints.contains(next);
+            part.shadow = self.shadow(block, key).filter(|_| !stops);
             if part.shadow.is_none() {
                 part.by_handler();
             }

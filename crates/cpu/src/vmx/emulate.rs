@@ -343,7 +343,7 @@ impl Cpu {
                 self.arch.pending_dr6 = 0;
                 Outcome::Exception { vector, code, address, dr6 }
             }
-            Cause::Shutdown | Cause::None | Cause::CodeWrite | Cause::VmExit => Outcome::Shutdown,
+            Cause::Shutdown | Cause::None | Cause::CodeWrite | Cause::Iteration | Cause::VmExit => Outcome::Shutdown,
         }
     }
 

@@ -4,7 +4,7 @@ mod program;
 
 use cpu::counters::MOST_BLOCKS;
 use cpu::testing::tiers::{CODE_PAGES, OTHER, READ_ONLY, RECOVERY, STACK, Start, Tiers, Width};
-use cpu::testing::{CODE, DATA, Machine};
+use cpu::testing::{CODE, DATA, Machine, Random};
 use cpu::{Exit, Tier};
 use iced_x86::IcedError;
 use iced_x86::code_asm::{CodeAssembler, ecx, edx, qword_ptr, rax, rbx, rdx, rsi};
@@ -18,8 +18,12 @@ const PROGRAMS: u64 = 600;
 
 /// Runs a program on both tiers, in stretches of random length. `Err`: how they differ.
 fn compare(tiers: &mut Tiers, seed: u64) -> Result<(), String> {
-    let (mut random, start) = program::of(seed);
+    let (random, start) = program::of(seed);
     tiers.start(&start);
+    run(tiers, random)
+}
+
+fn run(tiers: &mut Tiers, mut random: Random) -> Result<(), String> {
     let stretch = random.of(&[1, 10_000, 100_000, 1_000_000, LONGEST]);
     let interrupts = random.of(&[0, 1, 4]);
     for _ in 0..MOST_STOPS {
@@ -67,6 +71,20 @@ fn random_programs_do_the_same_on_both_tiers() {
         eprintln!("{}", program::listing(&program::of(first).1));
     }
     assert!(findings.is_empty(), "{}", findings.join("\n"));
+}
+
+/// The second machine is stopped at random, before, after and within instructions: nothing must differ.
+#[test]
+fn random_programs_do_the_same_under_a_debugger() {
+    let mut tiers = Tiers::new();
+    for seed in 1..=PROGRAMS {
+        let (random, start) = program::of(seed);
+        tiers.start(&start);
+        tiers.debug(seed);
+        if let Err(difference) = run(&mut tiers, random) {
+            panic!("program {seed}\n{difference}");
+        }
+    }
 }
 
 /// So that random programs of 32-bit code compare two tiers.

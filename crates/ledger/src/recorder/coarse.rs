@@ -11,6 +11,7 @@
 
 use super::Origin;
 use crate::Kind;
+use serde::{Deserialize, Serialize};
 use x86::page::PAGE;
 
 /// Bytes in an area, within which code is counted to find out whether it is dense.
@@ -119,7 +120,7 @@ const STEPS: [Step; 10] = [
 ];
 
 /// How coarsely a run was recorded: 0 for exactly.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Coarseness(u8);
 
 impl Coarseness {

@@ -8,6 +8,7 @@
 //! from its own place in the table, and tables begin at multiples of 4 bytes where earlier kernels align them to 8.
 
 use super::{Raw, Symbol, functions};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Why there are no symbols in an image.
@@ -46,7 +47,7 @@ const DIGITS: &[u8; 20] = b"0\x001\x002\x003\x004\x005\x006\x007\x008\x009\0";
 const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
 
 /// What the tables of a kernel say. Clones share the functions, of which a kernel has some hundred thousand.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kallsyms {
     /// Functions by address, one for each.
     pub functions: Arc<[Symbol]>,
@@ -55,7 +56,7 @@ pub struct Kallsyms {
 }
 
 /// Addresses of data in a kernel; those of CONFIG_KALLSYMS_ALL, so that each may be missing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Landmarks {
     /// The head of the list of modules.
     pub modules: Option<u64>,

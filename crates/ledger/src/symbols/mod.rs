@@ -17,11 +17,12 @@ pub use text::{ElfError, elf, system_map};
 
 use crate::ledger::SavedSymbol;
 use rustc_hash::FxHashSet;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A named range of addresses.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Symbol {
     /// Its first address.
     pub start: u64,

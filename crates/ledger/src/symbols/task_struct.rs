@@ -3,6 +3,7 @@
 
 use super::btf::Btf;
 use super::kallsyms::Landmarks;
+use serde::{Deserialize, Serialize};
 
 /// Bytes of a task's name, TASK_COMM_LEN.
 pub const COMM: usize = 16;
@@ -12,7 +13,7 @@ pub const KERNEL_THREAD: u32 = 0x0020_0000;
 pub const LARGEST: usize = 16 << 10;
 
 /// Offsets in `struct task_struct`, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskLayout {
     /// `pid`: the thread's number (32 bits).
     pub tid: u64,
@@ -36,7 +37,7 @@ impl TaskLayout {
 }
 
 /// Finds the layout from the first tasks: the idle task (0, `swapper`) and those that the kernel makes first, with the numbers 1, 2 and 3.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Learner {
     idle: Option<Vec<u8>>,
     made: Vec<Vec<u8>>,
@@ -45,6 +46,12 @@ pub struct Learner {
 impl Learner {
     /// Tasks that are made before the layout is clear.
     const WANTED: usize = 3;
+
+    /// Whether no more has been kept than is looked at.
+    pub fn is_bounded(&self) -> bool {
+        let all = || self.idle.iter().chain(&self.made);
+        self.made.len() <= Self::WANTED && all().all(|task| task.len() <= LARGEST)
+    }
 
     /// Shows the first processor's idle task, from its first byte on. The first one that is shown counts.
     pub fn idle(&mut self, task: Vec<u8>) {

@@ -11,13 +11,15 @@
 
 use crate::kernel_symbols::{self, View};
 use crate::memory::GuestRam;
+use crate::state::{StateError, require};
 use cpu::Cpu;
 use ledger::symbols::Kallsyms;
 use ledger::symbols::task_struct::{COMM, KERNEL_THREAD, LARGEST, Learner, TaskLayout};
-use ledger::{Recorder, Symbol, Task, TaskId, TaskKind};
+use ledger::{Recorder, RegionId, Symbol, Task, TaskId, TaskKind};
+use serde::{Deserialize, Serialize};
 
 /// What a probe says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Says {
     Switch,
     NewTask,
@@ -34,6 +36,7 @@ const PROBES: [(&str, Says); 5] = [
 ];
 
 /// A kernel whose tasks can be followed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kernel {
     /// What its tables say, for a report's symbols.
     pub tables: Option<Kallsyms>,
@@ -43,19 +46,26 @@ pub struct Kernel {
 }
 
 /// Where a task is in memory, and what was last read there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Identity {
     /// Guest-physical address of the `task_struct`, which is in one piece.
     physical: u64,
     seen: Option<Seen>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Seen {
     numbers: [u32; 2],
     comm: [u8; COMM],
     flags: u32,
     id: TaskId,
+}
+
+impl Identity {
+    /// Whether the task that was seen last is one that was charged.
+    pub fn is_known(&self, recorder: &Recorder) -> bool {
+        self.seen.is_none_or(|seen| recorder.knows(seen.id, RegionId(0)))
+    }
 }
 
 /// Whether a function is the one of that name. A compiler that makes a function of its own from another one adds to its name:
@@ -87,6 +97,13 @@ impl Kernel {
             learner.idle(whole(cpu, idle));
         }
         Some(Self { tables, probes, layout, learner })
+    }
+
+    /// Whether a state that was saved can be.
+    pub fn check(&self) -> Result<(), StateError> {
+        require(self.probes.len() <= PROBES.len() && self.learner.is_bounded(), "a kernel's probes")?;
+        let functions = self.tables.iter().flat_map(|tables| tables.functions.iter());
+        require(functions.map(|f| f.start.checked_add(f.size)).all(|end| end.is_some()), "a kernel's functions")
     }
 
     /// Addresses of the functions that are probed.

@@ -6,6 +6,7 @@
 
 mod kernel;
 mod regions;
+mod state;
 
 use crate::devices::marker::{Command, Mark};
 use crate::kernel_symbols::View;
@@ -19,6 +20,8 @@ use ledger::symbols::Kallsyms;
 use ledger::{Symbol, Task, TaskId, TaskKind, Ticks};
 use regions::Regions;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+pub use state::TasksState;
 
 /// Tasks whose whereabouts are kept; a guest that has more is followed anew.
 const MOST_THREADS: usize = 1 << 20;
@@ -30,7 +33,7 @@ const MOST_CALLERS: usize = 64;
 const KTHREADD: u32 = 2;
 
 /// A task that the kernel has made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Thread {
     /// Its number, in the order in which threads were first seen; 0 is none.
     number: u32,
@@ -41,7 +44,7 @@ struct Thread {
 }
 
 /// Soft interrupts are being worked off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct SoftInterrupt {
     /// Where that returns to, and the stack pointer there.
     back: u64,
@@ -51,7 +54,7 @@ struct SoftInterrupt {
 }
 
 /// A processor.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Processor {
     /// What was last seen in IA32_LSTAR.
     system_calls: u64,

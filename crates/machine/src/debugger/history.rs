@@ -1,0 +1,565 @@
+//! Going back: a machine is made once more and given the same input, which takes it along the same way, up to an earlier point.
+//!
+//! A point of the run is a number of pauses (when [`Vcpus::run`](crate::vcpus::Vcpus::run) returned because its time was over: always at the same
+//! instructions) and a count of instructions after the last of them. To find the last stop before a point, the run is repeated from ever
+//! earlier pauses up to that point.
+//!
+//! Snapshots that are taken now and then shorten the way; without any it is repeated from the beginning.
+
+use super::session::{Session, Stop};
+use crate::machine::{Host, Machine, Poll};
+use crate::vcpus::Pause;
+use cpu::stops::{Count, Place, Stops, Why};
+use ledger::Ticks;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A point of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Pauses so far.
+    pub pauses: u64,
+    /// Instructions begun since the last one.
+    pub count: Count,
+}
+
+/// Makes a machine as another one was before its run. `None`: it can't be made any more.
+pub type Make<'a> = Box<dyn Fn() -> Option<Machine> + 'a>;
+
+/// What is known of a run beside the machine.
+pub struct History<'m> {
+    make: Option<Make<'m>>,
+    /// Pauses of the machine so far.
+    pub pauses: u64,
+    /// Pauses that have been reached at all.
+    furthest: u64,
+    /// Input, by the pause at which the guest got it.
+    inputs: BTreeMap<u64, Vec<u8>>,
+    /// Input that has come while the machine was stopped or repeated what it did before.
+    waiting: Vec<u8>,
+    kept: Kept,
+    /// Bytes of console output so far, of the machine, and how many have been shown at all.
+    printed: u64,
+    shown: u64,
+}
+
+impl<'m> History<'m> {
+    /// Of a run that can go back if it can be made anew.
+    pub fn new(make: Option<Make<'m>>) -> Self {
+        Self {
+            make,
+            pauses: 0,
+            furthest: 0,
+            inputs: BTreeMap::new(),
+            waiting: Vec::new(),
+            kept: Kept::default(),
+            printed: 0,
+            shown: 0,
+        }
+    }
+
+    /// Whether the run can go back.
+    pub fn reaches_back(&self) -> bool {
+        self.make.is_some()
+    }
+
+    /// Takes a snapshot at each pause.
+    #[cfg(test)]
+    pub fn keep_often(&mut self) {
+        self.kept.interval = 1;
+    }
+
+    /// What was done before cannot be done again.
+    pub fn forget(&mut self) {
+        self.make = None;
+        self.kept = Kept::default();
+        // What follows is new.
+        self.furthest = self.pauses;
+        self.inputs.split_off(&self.pauses);
+    }
+
+    /// The host, as the machine sees it.
+    pub fn relay<'a>(&'a mut self, host: &'a mut dyn Host) -> Relay<'a, 'm> {
+        Relay { history: self, host }
+    }
+
+    /// Keeps input that has come while the machine stands still.
+    pub fn typed(&mut self, input: &[u8]) {
+        self.waiting.extend_from_slice(input);
+    }
+
+    /// A pause is over.
+    pub fn passed(&mut self) {
+        self.pauses += 1;
+        self.furthest = self.furthest.max(self.pauses);
+    }
+
+    /// Takes a snapshot of the machine, if it is time.
+    pub fn keep(&mut self, machine: &mut Machine) {
+        if self.make.is_none() || !self.kept.is_due(self.pauses) || !machine.replay.listens() {
+            return;
+        }
+        match machine.snapshot(&[]) {
+            Ok(file) => self.kept.add(Moment { pauses: self.pauses, printed: self.printed, file }),
+            // It takes longer without.
+            Err(_) => self.kept.useless.set(true),
+        }
+    }
+
+    /// A machine as near before a number of pauses as there is one, with how many it has made and how many bytes it has printed.
+    fn nearest_before(&self, pauses: u64) -> Option<(Machine, u64, u64)> {
+        let make = self.make.as_ref()?;
+        let mut machine = make()?;
+        if let Some(moment) = self.kept.before(pauses) {
+            if machine.restore(&moment.file, &[]).is_ok() {
+                return Some((machine, moment.pauses, moment.printed));
+            }
+            self.kept.useless.set(true);
+            machine = make()?;
+        }
+        Some((machine, 0, 0))
+    }
+}
+
+/// A snapshot.
+struct Moment {
+    pauses: u64,
+    printed: u64,
+    file: Vec<u8>,
+}
+
+/// Snapshots of a run, in order.
+struct Kept {
+    moments: Vec<Moment>,
+    /// Pauses between two.
+    interval: u64,
+    /// This machine can't be saved or restored.
+    useless: Cell<bool>,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { moments: Vec::new(), interval: Self::SHORTEST, useless: Cell::new(false) }
+    }
+}
+
+impl Kept {
+    /// The fewest pauses between two snapshots.
+    const SHORTEST: u64 = 32;
+    /// The most snapshots.
+    const MOST: usize = 16;
+    /// The most bytes that they take.
+    const LARGEST: usize = 1 << 30;
+
+    fn is_due(&self, pauses: u64) -> bool {
+        let last = self.moments.last().map_or(0, |moment| moment.pauses);
+        !self.useless.get() && pauses >= last + self.interval
+    }
+
+    /// Adds a snapshot. Where there are too many, every second one goes, and they become as much rarer.
+    fn add(&mut self, moment: Moment) {
+        self.moments.push(moment);
+        let bytes = |moments: &[Moment]| moments.iter().map(|moment| moment.file.len()).sum::<usize>();
+        while self.moments.len() > Self::MOST || self.moments.len() > 1 && bytes(&self.moments) > Self::LARGEST {
+            let mut number = 0;
+            self.moments.retain(|_| {
+                number += 1;
+                number % 2 == 0
+            });
+            self.interval = self.interval.saturating_mul(2);
+        }
+    }
+
+    fn before(&self, pauses: u64) -> Option<&Moment> {
+        if self.useless.get() {
+            return None;
+        }
+        self.moments.iter().rfind(|moment| moment.pauses <= pauses)
+    }
+}
+
+/// The host, with what the machine has done before kept from it.
+pub struct Relay<'a, 'm> {
+    history: &'a mut History<'m>,
+    host: &'a mut dyn Host,
+}
+
+impl Host for Relay<'_, '_> {
+    fn output(&mut self, bytes: &[u8]) {
+        let history = &mut *self.history;
+        history.printed += bytes.len() as u64;
+        let new = history.printed.saturating_sub(history.shown).min(bytes.len() as u64);
+        history.shown = history.shown.max(history.printed);
+        if new != 0 {
+            self.host.output(&bytes[bytes.len() - new as usize..]);
+        }
+    }
+
+    fn poll(&mut self, now: Ticks, wanted: bool) -> Poll {
+        let history = &mut *self.history;
+        let repeats = history.pauses < history.furthest;
+        let Poll { input, stop } = self.host.poll(now, wanted && !repeats);
+        history.waiting.extend(input);
+        let input = match repeats {
+            true => history.inputs.get(&history.pauses).cloned().unwrap_or_default(),
+            false => std::mem::take(&mut history.waiting),
+        };
+        if !repeats && !input.is_empty() && history.make.is_some() {
+            history.inputs.insert(history.pauses, input.clone());
+        }
+        Poll { input, stop }
+    }
+
+    fn attended(&self) -> bool {
+        self.host.attended()
+    }
+
+    fn idle(&mut self, limit: Duration) {
+        if self.history.pauses >= self.history.furthest {
+            self.host.idle(limit);
+        }
+    }
+}
+
+/// The host of a machine that repeats what was done before.
+struct Repeated<'a> {
+    inputs: &'a BTreeMap<u64, Vec<u8>>,
+    pauses: u64,
+    printed: u64,
+    attended: bool,
+}
+
+impl Host for Repeated<'_> {
+    fn output(&mut self, bytes: &[u8]) {
+        self.printed += bytes.len() as u64;
+    }
+
+    fn poll(&mut self, _: Ticks, _: bool) -> Poll {
+        Poll { input: self.inputs.get(&self.pauses).cloned().unwrap_or_default(), stop: false }
+    }
+
+    fn attended(&self) -> bool {
+        self.attended
+    }
+
+    fn idle(&mut self, _: Duration) {}
+}
+
+/// A machine that repeats what was done before.
+struct Repetition<'a> {
+    machine: Machine,
+    host: Repeated<'a>,
+    /// Its run has ended.
+    over: bool,
+    /// The debugger no longer wants it.
+    interrupted: &'a mut dyn FnMut() -> bool,
+}
+
+impl Repetition<'_> {
+    /// Goes on to the next pause or stop. `None`: it does not repeat what was done before, or is no longer wanted.
+    fn go(&mut self) -> Option<Pause> {
+        if self.over {
+            return None;
+        }
+        let pause = self.machine.vcpus.run();
+        if !matches!(pause, Pause::Debug(_)) {
+            let outcome = self.machine.outside(pause, &mut self.host);
+            self.host.pauses += 1;
+            self.over = outcome.is_some();
+            if (self.interrupted)() {
+                return None;
+            }
+        }
+        Some(pause)
+    }
+
+    /// Goes on to a number of pauses.
+    fn go_to(&mut self, pauses: u64) -> Option<()> {
+        while self.host.pauses < pauses {
+            self.go()?;
+        }
+        Some(())
+    }
+
+    /// Lets stops stop it.
+    fn attach(&mut self, stops: &Rc<Stops>) {
+        self.machine.vcpus.all.iter_mut().for_each(|vcpu| vcpu.cpu.debug(stops.clone()));
+    }
+}
+
+/// A stop in the past: at this pause, after so many others since then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Past {
+    pauses: u64,
+    number: u64,
+    processor: usize,
+    why: Why,
+}
+
+impl Session<'_> {
+    /// A machine that has repeated what was done up to a number of pauses.
+    fn repetition<'a>(
+        history: &'a History,
+        pauses: u64,
+        attended: bool,
+        interrupted: &'a mut dyn FnMut() -> bool,
+    ) -> Option<Repetition<'a>> {
+        let (machine, at, printed) = history.nearest_before(pauses)?;
+        let host = Repeated { inputs: &history.inputs, pauses: at, printed, attended };
+        let mut repetition = Repetition { machine, host, over: false, interrupted };
+        repetition.go_to(pauses)?;
+        Some(repetition)
+    }
+
+    /// Stops that wait for the same breakpoints and watchpoints, in another machine.
+    fn same_stops(&self, repetition: &mut Repetition) -> Rc<Stops> {
+        let stops = Rc::new(Stops::default());
+        self.stops.watches().into_iter().for_each(|watch| stops.watch(watch));
+        repetition.attach(&stops);
+        let vcpus = &mut repetition.machine.vcpus;
+        for vcpu in &mut vcpus.all {
+            vcpu.cpu.watches_changed();
+        }
+        for address in self.breakpoints() {
+            vcpus.cache.add_breakpoint(address, &vcpus.all[0].cpu.wiring.ram);
+        }
+        stops
+    }
+
+    /// Where the run is.
+    fn position(&self, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> Option<Position> {
+        if let Some(position) = self.known_position() {
+            return Some(position);
+        }
+        let pauses = self.history.pauses;
+        let mut repetition = Self::repetition(&self.history, pauses, attended, interrupted)?;
+        let stops = Rc::new(Stops::default());
+        repetition.attach(&stops);
+        stops.restart(true);
+        let late = self.is_late();
+        let here = &self.machine.vcpus.all[self.current].cpu;
+        stops.stop_in(Some(Place::of(here, late)));
+        loop {
+            let Pause::Debug(index) = repetition.go()? else { return None };
+            let found = &repetition.machine.vcpus.all[index].cpu;
+            let count = Count { begun: stops.begun(), late };
+            if found.arch.gpr == here.arch.gpr && found.rflags() == here.rflags() {
+                return Some(Position { pauses, count });
+            }
+            if !late {
+                // It is still there; the place is left for the next instruction.
+                stops.stop_in(None);
+                stops.stop_at(Some(Count { late: true, ..count }));
+                repetition.go()?;
+                stops.stop_at(None);
+                stops.stop_in(Some(Place::of(here, late)));
+            }
+        }
+    }
+
+    /// Goes to a point of the run that has been before. `false`: the debugger no longer wants to.
+    fn seek(&mut self, position: Position, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> bool {
+        let reached = (|| {
+            let mut repetition = Self::repetition(&self.history, position.pauses, attended, interrupted)?;
+            self.stops.clear();
+            self.stops.restart(true);
+            let mut processor = repetition.machine.vcpus.next();
+            repetition.attach(&self.stops);
+            if position.count != (Count { begun: 0, late: false }) {
+                self.stops.ignore(true);
+                self.stops.stop_at(Some(position.count));
+                let Pause::Debug(index) = repetition.go()? else { return None };
+                processor = index;
+            }
+            Some((repetition.machine, repetition.host.printed, processor))
+        })();
+        let Some((machine, printed, processor)) = reached else {
+            // What was counted is forgotten.
+            self.counted_since = None;
+            self.stops.clear();
+            return false;
+        };
+        let begun = self.stops.begun();
+        self.stops.clear();
+        debug_assert_eq!(begun, position.count.begun);
+        self.replace(machine, position, processor);
+        self.history.set_printed(printed);
+        true
+    }
+
+    /// Goes back to the beginning.
+    fn to_beginning(&mut self, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> Stop {
+        let beginning = Position { pauses: 0, count: Count { begun: 0, late: false } };
+        match self.seek(beginning, attended, interrupted) {
+            true => Stop::Beginning(self.current),
+            false => Stop::Interrupted(self.current),
+        }
+    }
+
+    /// Goes back to where a processor was before its last instruction.
+    pub(super) fn step_back(
+        &mut self,
+        processor: usize,
+        host: &mut dyn Host,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Stop {
+        let attended = host.attended();
+        let Some(here) = self.position(attended, interrupted) else { return Stop::Interrupted(self.current) };
+        let mut end = here;
+        for from in Windows::before(here.pauses) {
+            match self.last_instruction(processor, from, end, attended, interrupted) {
+                Err(Unwanted) => return Stop::Interrupted(self.current),
+                Ok(Some(position)) => {
+                    return match self.seek(position, attended, interrupted) {
+                        true => Stop::Step(processor),
+                        false => Stop::Interrupted(self.current),
+                    };
+                }
+                Ok(None) => end = Position { pauses: from, count: Count { begun: 0, late: false } },
+            }
+        }
+        self.to_beginning(attended, interrupted)
+    }
+
+    /// Before which instruction a processor was last, from a pause on up to a point.
+    fn last_instruction(
+        &self,
+        processor: usize,
+        from: u64,
+        end: Position,
+        attended: bool,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Position>, Unwanted> {
+        let mut repetition = Self::repetition(&self.history, from, attended, interrupted).ok_or(Unwanted)?;
+        let stops = Rc::new(Stops::default());
+        repetition.attach(&stops);
+        let mut last = None;
+        while repetition.host.pauses < end.pauses || end.count.begun != 0 || end.count.late {
+            let pauses = repetition.host.pauses;
+            stops.restart(true);
+            stops.follow(Some(processor));
+            stops.stop_at((pauses == end.pauses).then_some(end.count));
+            let pause = repetition.go().ok_or(Unwanted)?;
+            if let Some(begun) = stops.last_of() {
+                last = Some(Position { pauses, count: Count { begun, late: true } });
+            }
+            if matches!(pause, Pause::Debug(_)) {
+                break;
+            }
+        }
+        Ok(last)
+    }
+
+    /// Goes back to the last breakpoint or watchpoint.
+    pub(super) fn continue_back(&mut self, host: &mut dyn Host, interrupted: &mut dyn FnMut() -> bool) -> Stop {
+        let attended = host.attended();
+        let Some(here) = self.position(attended, interrupted) else { return Stop::Interrupted(self.current) };
+        let mut end = here;
+        for from in Windows::before(here.pauses) {
+            let found = self.last_stop(from, end, attended, interrupted);
+            let Ok(past) = found else { return Stop::Interrupted(self.current) };
+            let Some(past) = past else {
+                end = Position { pauses: from, count: Count { begun: 0, late: false } };
+                continue;
+            };
+            let position = self.place_of(past, attended, interrupted);
+            let Some(position) = position else { return Stop::Interrupted(self.current) };
+            if !self.seek(position, attended, interrupted) {
+                return Stop::Interrupted(self.current);
+            }
+            self.current = past.processor;
+            return match past.why {
+                Why::Watch(address, kind) => Stop::Watch(past.processor, address, kind),
+                Why::Breakpoint | Why::Step | Why::Reached => Stop::Breakpoint(past.processor),
+            };
+        }
+        self.to_beginning(attended, interrupted)
+    }
+
+    /// The last stop from a pause on up to a point.
+    fn last_stop(
+        &self,
+        from: u64,
+        end: Position,
+        attended: bool,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Past>, Unwanted> {
+        let mut repetition = Self::repetition(&self.history, from, attended, interrupted).ok_or(Unwanted)?;
+        let stops = self.same_stops(&mut repetition);
+        let (mut last, mut number) = (None, 0);
+        let mut fresh = true;
+        while repetition.host.pauses < end.pauses || end.count.begun != 0 || end.count.late {
+            let pauses = repetition.host.pauses;
+            if fresh && pauses == end.pauses {
+                stops.restart(true);
+                stops.stop_at(Some(end.count));
+            }
+            fresh = false;
+            let Pause::Debug(processor) = repetition.go().ok_or(Unwanted)? else {
+                (fresh, number) = (true, 0);
+                continue;
+            };
+            match stops.take_why() {
+                Some(Why::Reached) | None => break,
+                Some(why) => {
+                    last = Some(Past { pauses, number, processor, why });
+                    number += 1;
+                }
+            }
+        }
+        Ok(last)
+    }
+
+    /// Where a stop is; of a watchpoint, before the instruction that touches it.
+    fn place_of(&self, past: Past, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> Option<Position> {
+        let mut repetition = Self::repetition(&self.history, past.pauses, attended, interrupted)?;
+        let stops = self.same_stops(&mut repetition);
+        stops.restart(true);
+        for _ in 0..=past.number {
+            let Pause::Debug(_) = repetition.go()? else { return None };
+            stops.take_why();
+        }
+        let begun = stops.begun();
+        let count = match past.why {
+            Why::Watch(..) => {
+                begun.checked_sub(1).map_or(Count { begun, late: false }, |begun| Count { begun, late: true })
+            }
+            _ => Count { begun, late: true },
+        };
+        Some(Position { pauses: past.pauses, count })
+    }
+}
+
+impl History<'_> {
+    fn set_printed(&mut self, printed: u64) {
+        self.printed = printed;
+    }
+}
+
+/// The debugger no longer wants to go back.
+struct Unwanted;
+
+/// Pauses to repeat the run from: ever earlier ones, each time by twice as much.
+struct Windows {
+    next: Option<u64>,
+    step: u64,
+}
+
+impl Windows {
+    fn before(pauses: u64) -> Self {
+        Self { next: Some(pauses), step: 1 }
+    }
+}
+
+impl Iterator for Windows {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let now = self.next?;
+        self.next = (now != 0).then(|| now.saturating_sub(self.step));
+        self.step *= 2;
+        Some(now)
+    }
+}

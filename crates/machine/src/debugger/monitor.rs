@@ -1,0 +1,193 @@
+//! The `monitor` commands.
+
+use super::registers::{self, REGISTERS, What};
+use super::session::Session;
+use ledger::summary::By;
+use ledger::{Family, Ledger, TICKS_PER_CYCLE};
+use std::fmt::Write;
+
+const HELP: &str = "\
+help              this list
+walk ADDRESS      the page-table entries on the way to a linear address
+exits             VM exits so far, by reason
+ledger [N]        the N functions that were charged most so far (10 if not said)
+regs              system registers of the current processor
+time              virtual time and each processor's clock
+vmcs              controls of the virtual-machine control structure, under --platform hvm
+physical on|off   memory commands take physical addresses, as after `maintenance packet Qqemu.PhyMemMode:1`
+";
+
+/// Lines of a ledger if no number is given.
+const LINES: usize = 10;
+
+/// Answers a command.
+pub fn answer(session: &mut Session, command: &str) -> String {
+    let mut words = command.split_ascii_whitespace();
+    let (name, argument) = (words.next().unwrap_or("help"), words.next());
+    match (name, argument) {
+        ("help", None) => HELP.to_owned(),
+        ("walk", Some(address)) => match address_of(address) {
+            Some(address) => walk(session, address),
+            None => format!("walk: {address} is not an address\n"),
+        },
+        ("exits", None) => exits(&so_far(session)),
+        ("ledger", None) => lines(&so_far(session), LINES),
+        ("ledger", Some(most)) => match most.parse() {
+            Ok(most) => lines(&so_far(session), most),
+            Err(_) => format!("ledger: {most} is not a number\n"),
+        },
+        ("regs", None) => system_registers(session),
+        ("time", None) => time(session),
+        ("vmcs", None) => controls(session),
+        ("physical", Some("on")) => physical(session, true),
+        ("physical", Some("off")) => physical(session, false),
+        _ => format!("there is no such command: {command}; the commands are:\n{HELP}"),
+    }
+}
+
+fn address_of(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn physical(session: &mut Session, on: bool) -> String {
+    session.physical = on;
+    format!("memory commands take {} addresses\n", if on { "physical" } else { "linear" })
+}
+
+/// The names of the low flags of an entry, from bit 0 on.
+const FLAGS: [&str; 9] = ["P", "RW", "US", "PWT", "PCD", "A", "D", "PS", "G"];
+
+fn walk(session: &Session, address: u64) -> String {
+    let cpu = &session.machine.vcpus.all[session.current].cpu;
+    let mut text = String::new();
+    let found = cpu.look_up_path(address, &mut |shift, at, value| {
+        let mut flags: Vec<&str> =
+            FLAGS.iter().enumerate().filter(|(bit, _)| value >> bit & 1 != 0).map(|(_, name)| *name).collect();
+        if value >> 63 != 0 {
+            flags.push("NX");
+        }
+        let _ = writeln!(text, "bits {shift:2} and up: entry at {at:#x} is {value:#018x} {}", flags.join(" "));
+    });
+    let _ = match found {
+        Some(physical) => writeln!(text, "{address:#x} is at physical address {physical:#x}"),
+        None => writeln!(text, "{address:#x} is not mapped"),
+    };
+    text
+}
+
+/// The ledger of what has been charged so far.
+fn so_far(session: &mut Session) -> Ledger {
+    let machine = &mut *session.machine;
+    let vcpus = &mut machine.vcpus;
+    vcpus.all.iter().for_each(|vcpu| vcpu.cpu.count_held(&mut vcpus.cache, false));
+    vcpus.cache.spill_all(&mut machine.recorder.borrow_mut());
+    vcpus.all.iter().for_each(|vcpu| vcpu.cpu.count_held(&mut vcpus.cache, true));
+    let symbols = machine.symbols(Vec::new());
+    machine.ledger(&symbols)
+}
+
+fn exits(ledger: &Ledger) -> String {
+    let kinds = ledger.all().kinds();
+    let mut found: Vec<_> = kinds.into_iter().filter(|(kind, _)| kind.family == Family::VmExit).collect();
+    if found.is_empty() {
+        return "no VM exits so far\n".to_owned();
+    }
+    found.sort_by_key(|(kind, amount)| (std::cmp::Reverse(amount.count), *kind));
+    let mut text = String::new();
+    for (kind, amount) in found {
+        let _ = writeln!(text, "{:>12} {}", amount.count, ledger.describe(kind));
+    }
+    text
+}
+
+fn lines(ledger: &Ledger, most: usize) -> String {
+    let mut text = String::from("      cycles  function\n");
+    for (name, row) in ledger.all().top(By::Symbol, most).rows {
+        let _ = writeln!(text, "{:>12}  {name}", row.ticks / TICKS_PER_CYCLE);
+    }
+    text
+}
+
+fn system_registers(session: &Session) -> String {
+    let machine = &*session.machine;
+    let cpu = &machine.vcpus.all[session.current].cpu;
+    let mut text = String::new();
+    let wanted =
+        |what| matches!(what, What::Control(_) | What::Efer | What::Base(_) | What::KernelGsBase | What::Flags);
+    for register in REGISTERS.iter().filter(|register| wanted(register.what)) {
+        let value = registers::read(machine, session.current, register.what);
+        let _ = writeln!(text, "{:<10} {value:#018x}", register.name);
+    }
+    let msr = &cpu.arch.msr;
+    let others = [
+        ("star", msr.star),
+        ("lstar", msr.lstar),
+        ("fmask", msr.fmask),
+        ("pat", msr.pat),
+        ("xcr0", cpu.arch.xcr0),
+        ("dr6", cpu.arch.dr[6]),
+        ("dr7", cpu.arch.dr[7]),
+    ];
+    for (name, value) in others {
+        let _ = writeln!(text, "{name:<10} {value:#018x}");
+    }
+    for (name, table) in [("gdtr", cpu.arch.gdtr), ("idtr", cpu.arch.idtr)] {
+        let _ = writeln!(text, "{name:<10} {:#018x} limit {:#x}", table.base, table.limit);
+    }
+    for (name, segment) in [("ldtr", cpu.arch.ldtr), ("tr", cpu.arch.tr)] {
+        let _ = writeln!(
+            text,
+            "{name:<10} {:#018x} limit {:#x} selector {:#x} rights {:#x}",
+            segment.base, segment.limit, segment.selector, segment.rights
+        );
+    }
+    let _ = writeln!(text, "{:<10} {}", "cpl", cpu.arch.cpl);
+    text
+}
+
+fn time(session: &Session) -> String {
+    let mut text = format!("{:.9} s of virtual time\n", session.machine.seconds());
+    for (number, vcpu) in session.machine.vcpus.all.iter().enumerate() {
+        let _ = writeln!(text, "cpu {number}: {} cycles", vcpu.cpu.micro.clock / TICKS_PER_CYCLE);
+    }
+    text
+}
+
+fn controls(session: &Session) -> String {
+    let vcpu = &session.machine.vcpus.all[session.current];
+    if vcpu.guest.is_none() {
+        return "there is no virtual-machine control structure: the guest does not run under a hypervisor\n".to_owned();
+    }
+    let vmx = &vcpu.cpu.arch.vmx;
+    let c = &vmx.controls;
+    let values = [
+        ("pin-based controls", u64::from(c.pin)),
+        ("primary controls", u64::from(c.primary)),
+        ("secondary controls", u64::from(c.secondary)),
+        ("exit controls", u64::from(c.exit)),
+        ("entry controls", u64::from(c.entry)),
+        ("exception bitmap", u64::from(c.exception_bitmap)),
+        ("page-fault mask", u64::from(c.pf_error_mask)),
+        ("page-fault match", u64::from(c.pf_error_match)),
+        ("CR0 mask", c.cr0_mask),
+        ("CR0 shadow", c.cr0_shadow),
+        ("CR4 mask", c.cr4_mask),
+        ("CR4 shadow", c.cr4_shadow),
+        ("TSC offset", c.tsc_offset),
+        ("EPT pointer", c.eptp),
+        ("VPID", u64::from(c.vpid)),
+        ("entry interruption", u64::from(c.entry_interruption)),
+        ("interruptibility", u64::from(c.interruptibility)),
+        ("activity", u64::from(c.activity)),
+        ("pending debug", c.pending_debug),
+        ("last exit reason", u64::from(vcpu.cpu.arch.vm_exit.reason)),
+    ];
+    let mut text = String::new();
+    for (name, value) in values {
+        let _ = writeln!(text, "{name:<20} {value:#x}");
+    }
+    text
+}

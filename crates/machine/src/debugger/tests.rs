@@ -1,0 +1,381 @@
+//! A small client of the protocol against a small guest.
+
+use super::*;
+use crate::Platform;
+use crate::board::Parts;
+use crate::machine::{ClockSource, Config};
+use cpu::Tier;
+use iced_x86::code_asm::*;
+use ledger::Profile;
+use ledger::symbols::Symbols;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+const LOAD: u32 = 0x10_0000;
+const ENTRY: u32 = LOAD + 0x30;
+const COUNTER: u32 = 0x10_1000;
+const BUFFER: u32 = 0x10_2000;
+const TURNS: u32 = 5;
+const BYTES: u32 = 6;
+
+/// What the guest does, and where its parts begin: counts in memory, fills bytes, spins for some pauses, and leaves with status 1.
+fn program() -> (Vec<u8>, [u64; 4]) {
+    let mut a = CodeAssembler::new(32).unwrap();
+    let mut count = a.create_label();
+    let mut fill = a.create_label();
+    let mut spin = a.create_label();
+    let mut end = a.create_label();
+    a.mov(ebx, TURNS).unwrap();
+    a.set_label(&mut count).unwrap();
+    a.inc(dword_ptr(COUNTER)).unwrap();
+    a.dec(ebx).unwrap();
+    a.jnz(count).unwrap();
+    a.mov(edi, BUFFER).unwrap();
+    a.mov(ecx, BYTES).unwrap();
+    a.mov(eax, 0x41).unwrap();
+    a.set_label(&mut fill).unwrap();
+    a.rep().stosb().unwrap();
+    a.mov(ecx, 3_000_000).unwrap();
+    a.set_label(&mut spin).unwrap();
+    a.dec(ecx).unwrap();
+    a.jnz(spin).unwrap();
+    a.inc(dword_ptr(COUNTER)).unwrap();
+    a.set_label(&mut end).unwrap();
+    a.xor(eax, eax).unwrap();
+    a.out(0xf4, al).unwrap();
+    a.jmp(end).unwrap();
+    let options = iced_x86::BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
+    let result = a.assemble_options(u64::from(ENTRY), options).unwrap();
+    let places = [count, fill, spin, end].map(|label| result.label_ip(&label).unwrap());
+    (result.inner.code_buffer, places)
+}
+
+fn machine(tier: Tier, platform: &Platform) -> Machine {
+    let code = program().0;
+    let (flags, end) = (1u32 << 16, ENTRY + code.len() as u32);
+    let checksum = 0u32.wrapping_sub(0x1bad_b002 + flags);
+    let head = [0x1bad_b002, flags, checksum, LOAD, LOAD, end, end, ENTRY, 0, 0, 0, 0];
+    let kernel = head.iter().flat_map(|word| word.to_le_bytes()).chain(code).collect();
+    let config = Config {
+        memory: 4 << 20,
+        cpus: 1,
+        profile: Profile::named("skx").unwrap(),
+        kernel,
+        kernel_name: "counter".into(),
+        modules: Vec::new(),
+        cmdline: String::new(),
+        parts: Parts::default(),
+        clock: ClockSource::Virtual,
+        platform: platform.clone(),
+        tier,
+    };
+    Machine::new(config).unwrap()
+}
+
+fn hvm() -> Platform {
+    let profile = Profile::named("skx").unwrap();
+    Platform::Hvm(hypervisor::config::Switches::default().resolve(&profile).unwrap())
+}
+
+struct Nobody;
+
+impl Host for Nobody {
+    fn output(&mut self, _: &[u8]) {}
+    fn poll(&mut self, _: ledger::Ticks, _: bool) -> Poll {
+        Poll::default()
+    }
+    fn idle(&mut self, _: Duration) {}
+}
+
+/// What a client sends, one packet after the answer to the one before, and what it got.
+#[derive(Default)]
+struct Client {
+    commands: VecDeque<Vec<u8>>,
+    waiting: bool,
+    answers: Vec<String>,
+}
+
+struct Script(Rc<RefCell<Client>>);
+
+impl Wire for Script {
+    fn receive(&mut self, _: Duration, into: &mut VecDeque<u8>) -> io::Result<bool> {
+        let mut client = self.0.borrow_mut();
+        if client.waiting {
+            return Ok(true);
+        }
+        let Some(command) = client.commands.pop_front() else { return Ok(false) };
+        client.waiting = command.first() == Some(&b'$') && !command.starts_with(b"$k");
+        into.extend(command);
+        Ok(true)
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut client = self.0.borrow_mut();
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        for answer in text.split('$').skip(1) {
+            client.answers.push(expanded(answer.rsplit_once('#').map_or("", |(payload, _)| payload)));
+            client.waiting = false;
+        }
+        Ok(())
+    }
+}
+
+/// A payload without run lengths: after `*` comes a character that stands for how often the one before is repeated.
+fn expanded(payload: &str) -> String {
+    let mut text = String::new();
+    let mut characters = payload.chars();
+    while let Some(character) = characters.next() {
+        match (character, text.chars().last()) {
+            ('*', Some(last)) => {
+                let more = characters.next().map_or(0, |count| (count as usize).saturating_sub(29));
+                text.extend(std::iter::repeat_n(last, more));
+            }
+            _ => text.push(character),
+        }
+    }
+    text
+}
+
+struct Once(Option<Script>);
+
+impl Listener for Once {
+    fn accept(&mut self, _: Duration) -> io::Result<Option<Box<dyn Wire>>> {
+        Ok(self.0.take().map(|script| Box::new(script) as Box<dyn Wire>))
+    }
+}
+
+fn packet(payload: &str) -> Vec<u8> {
+    let sum = payload.bytes().fold(0u8, u8::wrapping_add);
+    format!("${payload}#{sum:02x}").into_bytes()
+}
+
+/// Runs the guest under a client that sends these packets. The answers, how the run ended, and its ledger.
+fn session(tier: Tier, platform: &Platform, commands: Vec<Vec<u8>>) -> (Vec<String>, Outcome, Vec<u8>) {
+    let client = Rc::new(RefCell::new(Client { commands: commands.into(), ..Client::default() }));
+    let mut machine = machine(tier, platform);
+    let again: Make = Box::new(|| Some(self::machine(tier, platform)));
+    let mut listener = Once(Some(Script(client.clone())));
+    let mut history = History::new(Some(again));
+    if tier == Tier::Auto {
+        history.keep_often();
+    }
+    let outcome = machine.run_debugged(&mut Nobody, &mut listener, history).unwrap();
+    let ledger = machine.ledger(&Symbols::default()).to_bytes().unwrap();
+    let answers = client.borrow().answers.clone();
+    (answers, outcome, ledger)
+}
+
+fn debug(tier: Tier, platform: &Platform, commands: &[&str]) -> (Vec<String>, Outcome, Vec<u8>) {
+    session(tier, platform, commands.iter().map(|command| packet(command)).collect())
+}
+
+fn plain(platform: &Platform) -> Vec<u8> {
+    let mut machine = machine(Tier::Interpreter, platform);
+    assert_eq!(machine.run(&mut Nobody), Outcome::DebugExit(1));
+    machine.ledger(&Symbols::default()).to_bytes().unwrap()
+}
+
+/// The value in an answer to `p`.
+fn value(answer: &str) -> u64 {
+    u64::from_str_radix(answer, 16).unwrap().swap_bytes()
+}
+
+const RIP: &str = "p10";
+const RCX: &str = "p2";
+
+#[test]
+fn stops_leave_the_ledger_as_it_is() {
+    let [count, fill, spin, end] = program().1;
+    let counter = format!("m{COUNTER:x},4");
+    let commands = [
+        &format!("Z0,{count:x},1"),
+        "c",
+        RIP,
+        "c",
+        &counter,
+        &format!("z0,{count:x},1"),
+        &format!("Z2,{COUNTER:x},4"),
+        "c",
+        RIP,
+        &counter,
+        &format!("z2,{COUNTER:x},4"),
+        &format!("Z1,{fill:x},1"),
+        "c",
+        "vCont;s:1",
+        RIP,
+        RCX,
+        "vCont;s:1",
+        RCX,
+        &format!("Z1,{spin:x},1"),
+        "c",
+        RIP,
+        "vCont;s:1",
+        &format!("z1,{spin:x},1"),
+        &format!("Z1,{end:x},1"),
+        "c",
+        RIP,
+        "c",
+    ];
+    for platform in [Platform::Bare, hvm()] {
+        let expected = plain(&platform);
+        for tier in [Tier::Interpreter, Tier::Translator, Tier::Auto] {
+            let (answers, outcome, ledger) = debug(tier, &platform, &commands);
+            let at = |index: usize| value(&answers[index]);
+            assert_eq!(outcome, Outcome::DebugExit(1));
+            assert_eq!(at(2), count);
+            assert_eq!(answers[4], "01000000", "before the second turn");
+            assert!(answers[7].starts_with("T05") && answers[7].contains(&format!("watch:{COUNTER:x}")), "{answers:?}");
+            assert!(at(8) > count && answers[9] == "02000000", "right after the write");
+            // One iteration at a time.
+            assert_eq!((at(14), at(15), at(17)), (fill, u64::from(BYTES) - 1, u64::from(BYTES) - 2));
+            assert_eq!((at(20), at(25)), (spin, end));
+            assert_eq!(answers[26], "W01");
+            assert!(ledger == expected, "{tier:?} on {}: another ledger", platform.name());
+        }
+    }
+}
+
+#[test]
+fn the_run_goes_back() {
+    let [count, fill, spin, end] = program().1;
+    let counter = format!("m{COUNTER:x},4");
+    let commands = [
+        &format!("Z0,{end:x},1"),
+        "c",
+        &counter,
+        &format!("Z2,{COUNTER:x},4"),
+        "bc",
+        &counter,
+        RIP,
+        "bc",
+        &counter,
+        &format!("Z1,{fill:x},1"),
+        "c",
+        "bc",
+        "bs",
+        "bs",
+        RIP,
+        &format!("z2,{COUNTER:x},4"),
+        &format!("z1,{fill:x},1"),
+        &format!("Z1,{count:x},1"),
+        "bc",
+        "bc",
+        &counter,
+        RIP,
+        &format!("z1,{count:x},1"),
+        "bc",
+        RIP,
+        "vCont;s:1",
+        "bs",
+        RIP,
+        "c",
+        RIP,
+        &counter,
+        "c",
+    ];
+    for platform in [Platform::Bare, hvm()] {
+        let expected = plain(&platform);
+        for tier in [Tier::Interpreter, Tier::Auto] {
+            let (answers, outcome, ledger) = debug(tier, &platform, &commands);
+            let at = |index: usize| value(&answers[index]);
+            let turns = |turns: u32| format!("{:02x}000000", turns);
+            assert_eq!(outcome, Outcome::DebugExit(1));
+            assert_eq!(answers[2], turns(TURNS + 1));
+            // Over the last write, then over that of the last turn.
+            assert!(answers[4].contains(&format!("watch:{COUNTER:x}")), "{answers:?}");
+            assert_eq!(answers[5], turns(TURNS));
+            assert!(at(6) > spin && at(6) < end);
+            assert_eq!(answers[8], turns(TURNS - 1));
+            // Forward over it, which is seen once more, and back.
+            assert!(answers[10].contains("watch:") && answers[11].contains("watch:"), "{answers:?}");
+            assert!(at(14) > count && at(14) < fill, "{:#x}", at(14));
+            assert_eq!((answers[20].as_str(), at(21)), (turns(TURNS - 3).as_str(), count), "{answers:?}");
+            assert!(answers[23].contains("replaylog:begin"), "{answers:?}");
+            assert_eq!(at(24), u64::from(ENTRY));
+            assert_eq!(at(27), u64::from(ENTRY));
+            assert_eq!((at(29), answers[30].as_str()), (end, turns(TURNS + 1).as_str()));
+            assert!(ledger == expected, "{tier:?} on {}: another ledger", platform.name());
+        }
+    }
+}
+
+#[test]
+fn every_step_can_be_taken_back() {
+    let steps = 40;
+    let mut commands = vec![RIP];
+    for _ in 0..steps {
+        commands.extend(["vCont;s:1", RIP, RCX]);
+    }
+    for _ in 0..steps {
+        commands.extend(["bs", RIP]);
+    }
+    commands.push("D");
+    let expected = plain(&Platform::Bare);
+    let (answers, outcome, ledger) = debug(Tier::Auto, &Platform::Bare, &commands);
+    assert_eq!(outcome, Outcome::DebugExit(1));
+    let forward: Vec<&String> = std::iter::once(&answers[0]).chain((0..steps).map(|i| &answers[2 + 3 * i])).collect();
+    let back: Vec<&String> = (0..steps).map(|i| &answers[1 + 3 * steps + 2 * i + 1]).collect();
+    assert_eq!(back.into_iter().rev().collect::<Vec<_>>(), forward[..steps]);
+    assert!(ledger == expected);
+}
+
+#[test]
+fn the_ledger_so_far_does_not_change_the_ledger() {
+    let [count, fill, ..] = program().1;
+    // In the midst of a block: `monitor ledger`, `monitor exits`.
+    let commands = [&format!("Z0,{:x},1", count + 7), "c", "qRcmd,6c6564676572", "vCont;s:1", "qRcmd,6578697473", "k"];
+    let (answers, outcome, ledger) = debug(Tier::Auto, &hvm(), &commands[..5]);
+    assert_eq!(outcome, Outcome::DebugExit(1));
+    assert!(answers[2].starts_with('O') && answers[4].starts_with('O'), "{answers:?}");
+    assert!(ledger == plain(&hvm()));
+    // Nor does an end in the midst of one make it wrong.
+    let (.., ledger) = debug(Tier::Auto, &Platform::Bare, &[&format!("Z0,{fill:x},1"), "c", "vCont;s:1", "k"]);
+    assert!(ledger::Ledger::read(&ledger).unwrap().verify().is_ok());
+}
+
+#[test]
+fn memory_is_read_and_written_by_both_kinds_of_addresses() {
+    let commands = [
+        &format!("M{COUNTER:x},4:07000000"),
+        "Qqemu.PhyMemMode:1",
+        &format!("m{COUNTER:x},4"),
+        "qqemu.PhyMemMode",
+        "mffffffff000,4",
+        "bs",
+        "qRcmd,68656c70",
+        "k",
+    ];
+    let (answers, outcome, _) = debug(Tier::Auto, &Platform::Bare, &commands);
+    assert_eq!(outcome, Outcome::Stopped);
+    assert_eq!(answers[..4], ["OK", "OK", "07000000", "1"]);
+    assert!(answers[4].starts_with('E'), "{answers:?}");
+    assert_eq!(answers[5], "", "what the debugger has changed can't be repeated");
+    assert!(answers[6].len() > 10, "{answers:?}");
+}
+
+#[test]
+fn nonsense_ends_the_session_and_not_the_run() {
+    let expected = plain(&Platform::Bare);
+    let mut seed = 1u64;
+    let mut random = move || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 33) as u8
+    };
+    let letters = b"gGpPmMXcCsSvqQzZHTkDbB!?;:,0129af-#$}*\x03+xR";
+    for round in 0..60 {
+        let payload: Vec<u8> = (0..1 + random() % 24)
+            .map(|_| if round % 3 == 0 { random() } else { letters[usize::from(random()) % letters.len()] })
+            // What changes the guest, or ends the run, is meant.
+            .filter(|byte| !b"kGPMX".contains(byte))
+            .collect();
+        let sum = payload.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+        let mut bytes = vec![b'$'];
+        bytes.extend(&payload);
+        bytes.extend(format!("#{sum:02x}").bytes());
+        // No answer is waited for.
+        let commands = vec![b"+".to_vec(), [b"+".to_vec(), bytes].concat(), b"$#00$".to_vec()];
+        let (_, outcome, ledger) = session(Tier::Auto, &Platform::Bare, commands);
+        assert_eq!(outcome, Outcome::DebugExit(1), "{payload:?}");
+        assert!(ledger == expected, "{payload:?}");
+    }
+}

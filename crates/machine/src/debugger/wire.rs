@@ -1,0 +1,124 @@
+//! The connection to a debugger: what a socket must do, and the packets of QEMU that the protocol's library does not know.
+
+use gdbstub::conn::Connection;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A connection to a debugger.
+pub trait Wire {
+    /// Waits up to `wait` for bytes and adds them to `into`. `false`: the other end has closed the connection.
+    fn receive(&mut self, wait: Duration, into: &mut VecDeque<u8>) -> io::Result<bool>;
+    /// Sends all of the bytes.
+    fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// Where debuggers connect.
+pub trait Listener {
+    /// The next connection, if one comes within `wait`.
+    fn accept(&mut self, wait: Duration) -> io::Result<Option<Box<dyn Wire>>>;
+}
+
+/// What is to be sent, in memory.
+#[derive(Clone, Default)]
+pub(crate) struct Outbox(Rc<RefCell<Vec<u8>>>);
+
+impl Outbox {
+    pub fn take(&self) -> Vec<u8> {
+        self.0.take()
+    }
+
+    /// Adds a packet, after the acknowledgement of the one that it answers if these are in use.
+    pub fn answer(&self, payload: &str, acknowledged: bool) {
+        let sum = payload.bytes().fold(0u8, u8::wrapping_add);
+        let plus = if acknowledged { "+" } else { "" };
+        self.0.borrow_mut().extend(format!("{plus}${payload}#{sum:02x}").bytes());
+    }
+}
+
+impl Connection for Outbox {
+    type Error = Infallible;
+
+    fn write(&mut self, byte: u8) -> Result<(), Infallible> {
+        self.0.borrow_mut().push(byte);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+/// The longest packet.
+pub(crate) const LONGEST: usize = 1 << 14;
+
+/// What comes in.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Incoming {
+    /// For the protocol's library.
+    Bytes(Vec<u8>),
+    /// `qqemu.PhyMemMode`: whether addresses are physical.
+    AskPhysical,
+    /// `Qqemu.PhyMemMode`: whether they are to be.
+    SetPhysical(bool),
+}
+
+/// Takes packets of QEMU out of what comes in.
+#[derive(Default)]
+pub(crate) struct Framer {
+    packet: Vec<u8>,
+    /// Packets are no longer acknowledged.
+    pub unacknowledged: bool,
+}
+
+impl Framer {
+    /// The next byte. `None`: more are needed.
+    pub fn push(&mut self, byte: u8) -> Option<Incoming> {
+        if self.packet.is_empty() && byte != b'$' {
+            return Some(Incoming::Bytes(vec![byte]));
+        }
+        self.packet.push(byte);
+        let complete = self.packet.len() >= 4 && self.packet[self.packet.len() - 3] == b'#';
+        if !complete && self.packet.len() <= LONGEST {
+            return None;
+        }
+        let packet = std::mem::take(&mut self.packet);
+        match packet.get(1..packet.len() - 3) {
+            Some(b"qqemu.PhyMemMode") => Some(Incoming::AskPhysical),
+            Some(b"Qqemu.PhyMemMode:0") => Some(Incoming::SetPhysical(false)),
+            Some(b"Qqemu.PhyMemMode:1") => Some(Incoming::SetPhysical(true)),
+            payload => {
+                self.unacknowledged |= payload == Some(b"QStartNoAckMode");
+                Some(Incoming::Bytes(packet))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_of_qemu_are_taken_out() {
+        let mut framer = Framer::default();
+        let mut all = Vec::new();
+        all.extend(b"+$g#67$Qqemu.PhyMemMode:1#c8\x03$QStartNoAckMode#b0".iter().filter_map(|byte| framer.push(*byte)));
+        let bytes = |bytes: &[u8]| Incoming::Bytes(bytes.to_vec());
+        let expected =
+            [bytes(b"+"), bytes(b"$g#67"), Incoming::SetPhysical(true), bytes(b"\x03"), bytes(b"$QStartNoAckMode#b0")];
+        assert_eq!(all, expected);
+        assert!(framer.unacknowledged);
+    }
+
+    #[test]
+    fn a_packet_without_end_is_passed_on_in_pieces() {
+        let mut framer = Framer::default();
+        let passed: usize =
+            (0..10 * LONGEST).filter(|at| framer.push(if *at == 0 { b'$' } else { b'x' }).is_some()).count();
+        assert!(passed > 0 && framer.packet.len() <= LONGEST);
+    }
+}

@@ -1,0 +1,234 @@
+//! Snapshots: a whole machine as one file, from which it goes on as if nothing had happened.
+//!
+//! A snapshot is taken between two slices, where no instruction is under way. It has what a machine *is*: processors, memory, devices, the
+//! hypervisor, and what was charged so far. What only makes execution fast (translations and other shortcuts), and what follows from the options that the machine was made
+//! with, is made anew: the machine that is restored is made with the same options, and a snapshot of another one is refused.
+//!
+//! The layout of the file is in `file.rs`, that of memory in `pages.rs`.
+
+pub(crate) mod file;
+#[allow(unsafe_code, reason = "pages are copied by host pointers")]
+mod pages;
+#[cfg(test)]
+mod tests;
+
+use crate::console::PanicWatch;
+use crate::machine::{ClockSource, Machine};
+use crate::state::{DeviceState, RestoreError, StateError, decode, encode};
+use crate::tasks::TasksState;
+use crate::vcpus::Activity;
+use cpu::arch::Arch;
+use cpu::decoded::SavedBlocks;
+use cpu::micro::Micro;
+use cpu::state::ImpossibleState;
+use file::Kind;
+use ledger::recorder::{Saved as Charges, SavedError};
+use ledger::{Recorder, Ticks};
+use pages::Chunk;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Why a snapshot can't be taken or restored.
+#[derive(Debug, Error)]
+pub enum SnapshotError {
+    /// By the host's clock no two runs are the same.
+    #[error("by the host's clock nothing can be repeated: a snapshot needs --clock virtual")]
+    HostClock,
+    /// The file is something else.
+    #[error("it is no file of that kind")]
+    OtherFile,
+    /// The file was written by another version of the program.
+    #[error("it has version {found}, and this program knows version {known}")]
+    Version {
+        /// What the file says.
+        found: u32,
+        /// What was expected.
+        known: u32,
+    },
+    /// The file is not what was written.
+    #[error("it is damaged: its checksum is wrong, or it is cut off")]
+    Damaged,
+    /// The machine was made with other options.
+    #[error("it is of another machine: its {what} is {saved:?}, and here it is {here:?}")]
+    OtherMachine {
+        /// What differs.
+        what: String,
+        /// What the snapshot has.
+        saved: String,
+        /// What this machine has.
+        here: String,
+    },
+    /// Memory is described wrongly.
+    #[error("its memory is described wrongly at {0:#x}")]
+    Memory(u64),
+    /// A processor's state is impossible.
+    #[error("processor {0}: {1}")]
+    Processor(usize, ImpossibleState),
+    /// There are more or fewer processors.
+    #[error("it has {0} processors, and this machine has {1}")]
+    Processors(usize, usize),
+    /// What was charged is impossible.
+    #[error(transparent)]
+    Charges(#[from] SavedError),
+    /// A device's state.
+    #[error(transparent)]
+    Device(#[from] RestoreError),
+    /// Another part of the state.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// No input has been noted.
+    #[error("no input has been recorded")]
+    NothingRecorded,
+    /// The hypervisor's state.
+    #[error("hypervisor: {0}")]
+    Hypervisor(#[from] hypervisor::RestoreError),
+    /// The snapshot is of a machine with a hypervisor, and this one has none, or the other way round.
+    #[error("it is of another platform")]
+    Platform,
+}
+
+/// A processor.
+#[derive(Serialize, Deserialize)]
+struct Processor {
+    arch: Arch,
+    micro: Micro,
+    activity: Activity,
+    nmis: u8,
+    guest: Option<hypervisor::Vcpu>,
+}
+
+/// Everything but memory.
+#[derive(Serialize, Deserialize)]
+struct State {
+    processors: Vec<Processor>,
+    hypervisor: Option<hypervisor::Saved>,
+    devices: Vec<DeviceState>,
+    charges: Charges,
+    blocks: SavedBlocks,
+    tasks: TasksState,
+    watch: PanicWatch,
+    look: (Ticks, Ticks),
+    turns: u64,
+    monitors: Vec<Option<u64>>,
+    triggered: bool,
+}
+
+/// What a snapshot file holds.
+#[derive(Serialize, Deserialize)]
+struct Contents {
+    /// What the machine was made from, by name and value.
+    machine: Vec<(String, String)>,
+    #[serde(with = "serde_bytes")]
+    state: Vec<u8>,
+    memory: Vec<Chunk>,
+}
+
+impl Machine {
+    /// What must be the same for a snapshot to be of this machine. `images` identifies what it was booted from.
+    pub(crate) fn made_from(&self, images: &[(String, String)]) -> Vec<(String, String)> {
+        let mut facts: Vec<(String, String)> = images.to_vec();
+        facts.push(("number of processors".to_owned(), self.vcpus.all.len().to_string()));
+        facts.push(("processor".to_owned(), file::hash(format!("{:?}", self.profile).as_bytes())));
+        facts.extend(self.description.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        facts
+    }
+
+    /// The machine as a file. `images` identifies what it was booted from, for [`Machine::restore`] to compare. The run goes on as if
+    /// it had not been asked for.
+    pub fn snapshot(&mut self, images: &[(String, String)]) -> Result<Vec<u8>, SnapshotError> {
+        if self.clock == ClockSource::Host {
+            return Err(SnapshotError::HostClock);
+        }
+        self.vcpus.cache.spill_all(&mut self.recorder.borrow_mut());
+        let ram = &self.vcpus.all[0].cpu.wiring.ram;
+        let (monitors, triggered) = ram.monitors();
+        let processor = |vcpu: &crate::vcpus::Vcpu| Processor {
+            arch: vcpu.cpu.arch.clone(),
+            micro: vcpu.cpu.micro.clone(),
+            activity: vcpu.activity,
+            nmis: vcpu.nmis,
+            guest: vcpu.guest.clone(),
+        };
+        let state = State {
+            processors: self.vcpus.all.iter().map(processor).collect(),
+            hypervisor: self.vcpus.hypervisor.as_ref().map(hypervisor::Hypervisor::save),
+            devices: self.board.borrow().save()?,
+            charges: self.recorder.borrow().save(),
+            blocks: self.vcpus.cache.save(ram),
+            tasks: self.vcpus.tasks.save(),
+            watch: self.watch.clone(),
+            look: self.look,
+            turns: self.replay.turns,
+            monitors,
+            triggered,
+        };
+        let contents = Contents {
+            machine: self.made_from(images),
+            state: lz4_flex::block::compress_prepend_size(&encode(&state)?),
+            memory: pages::save(ram),
+        };
+        Ok(file::seal(Kind::Snapshot, &encode(&contents)?))
+    }
+
+    /// Takes on the state of a snapshot: of a machine that has been made with the same options, and has not run. After an error the
+    /// machine is good for nothing.
+    pub fn restore(&mut self, file: &[u8], images: &[(String, String)]) -> Result<(), SnapshotError> {
+        if self.clock == ClockSource::Host {
+            return Err(SnapshotError::HostClock);
+        }
+        let contents: Contents = decode(file::open(Kind::Snapshot, file)?)?;
+        same_machine(&contents.machine, &self.made_from(images))?;
+        let state = file::decompress(&contents.state, file::LARGEST_STATE).ok_or(SnapshotError::Damaged)?;
+        let state: State = decode(&state)?;
+        let count = self.vcpus.all.len();
+        if state.processors.len() != count {
+            return Err(SnapshotError::Processors(state.processors.len(), count));
+        }
+        let ram = self.vcpus.all[0].cpu.wiring.ram.clone();
+        pages::restore(&ram, &contents.memory)?;
+        drop(contents.memory);
+        *self.recorder.borrow_mut() = Recorder::restore(state.charges)?;
+        match (&mut self.vcpus.hypervisor, state.hypervisor) {
+            (Some(vm), Some(saved)) => vm.restore(saved, state.processors.iter().filter_map(|p| p.guest.as_ref()))?,
+            (None, None) => {}
+            _ => return Err(SnapshotError::Platform),
+        }
+        for (number, (vcpu, saved)) in self.vcpus.all.iter_mut().zip(state.processors).enumerate() {
+            vcpu.cpu.restore(saved.arch, saved.micro).map_err(|error| SnapshotError::Processor(number, error))?;
+            if vcpu.guest.is_some() != saved.guest.is_some() {
+                return Err(SnapshotError::Platform);
+            }
+            (vcpu.activity, vcpu.nmis, vcpu.guest) = (saved.activity, saved.nmis, saved.guest);
+        }
+        self.board.borrow_mut().restore(&state.devices)?;
+        self.vcpus.tasks.restore(state.tasks, &self.recorder.borrow(), &mut self.vcpus.cache, &ram)?;
+        let first = &self.vcpus.all[0].cpu;
+        first
+            .restore_blocks(&state.blocks, &mut self.vcpus.cache)
+            .map_err(|error| SnapshotError::Processor(0, error))?;
+        ram.restore_monitors(&state.monitors[..state.monitors.len().min(count)], state.triggered);
+        (self.watch, self.look, self.replay.turns) = (state.watch, state.look, state.turns);
+        drop(self.ram.take_written());
+        Ok(())
+    }
+}
+
+/// Whether a snapshot is of a machine that was made from the same.
+pub(crate) fn same_machine(saved: &[(String, String)], here: &[(String, String)]) -> Result<(), SnapshotError> {
+    let other = |what: &str, saved: &str, here: &str| SnapshotError::OtherMachine {
+        what: what.to_owned(),
+        saved: saved.to_owned(),
+        here: here.to_owned(),
+    };
+    let value = |of: &[(String, String)], key: &str| of.iter().find(|(k, _)| k == key).map(|(_, value)| value.clone());
+    for (key, saved) in saved {
+        let here = value(here, key).unwrap_or_else(|| "nothing".to_owned());
+        if *saved != here {
+            return Err(other(key, saved, &here));
+        }
+    }
+    match here.iter().find(|(key, _)| value(saved, key).is_none()) {
+        Some((key, here)) => Err(other(key, "nothing", here)),
+        None => Ok(()),
+    }
+}

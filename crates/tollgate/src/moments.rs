@@ -1,0 +1,147 @@
+//! Snapshots and logs of input of a run: what `--save-at`, `--restore`, `--record` and `--replay` name.
+
+use crate::output::{OutputFile, say};
+use anyhow::{Context, Result};
+use clap::Args;
+use ledger::Ticks;
+use machine::{Host, Machine, Outcome};
+use std::path::{Path, PathBuf};
+
+/// The largest snapshot that is read, in bytes.
+const LARGEST: u64 = 1 << 40;
+
+/// Options that save and repeat runs.
+#[derive(Args)]
+#[command(next_help_heading = "Options that save and repeat a run")]
+pub struct MomentArgs {
+    /// Saves the machine at a moment, and goes on: WHEN is a virtual time in seconds, or the name of a region of interest, at whose
+    /// first beginning it is. The end of the slice of 2 million cycles that it falls in is meant. May be repeated. What the
+    /// guest writes to disks stays in memory, and in the snapshot
+    #[arg(long, num_args = 2, value_names = ["WHEN", "FILE"], action = clap::ArgAction::Append)]
+    save_at: Vec<String>,
+    /// Begins where a snapshot was taken, in place of the kernel's start. All other options must be as they were then, but for those of
+    /// files that are written, and --tier
+    #[arg(long, value_name = "FILE")]
+    restore: Option<PathBuf>,
+    /// Writes what the user types, with its virtual time, to a file for --replay
+    #[arg(long, value_name = "FILE", conflicts_with = "replay")]
+    record: Option<PathBuf>,
+    /// Gives the guest the input of a file that --record has written, at the same virtual times, and no other
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+}
+
+/// When a snapshot is taken.
+enum When {
+    Time(Ticks),
+    Region(String),
+}
+
+impl When {
+    /// `ticks_per_second`: of virtual time.
+    fn parse(text: &str, ticks_per_second: u128) -> Self {
+        let number = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
+        match number.filter(|seconds| (0.0..1e9).contains(seconds)) {
+            Some(seconds) => {
+                let nanoseconds = std::time::Duration::from_secs_f64(seconds).as_nanos();
+                Self::Time((nanoseconds * ticks_per_second / 1_000_000_000) as Ticks)
+            }
+            None => Self::Region(text.to_owned()),
+        }
+    }
+
+    fn has_come(&self, machine: &Machine) -> bool {
+        match self {
+            Self::Time(time) => machine.vcpus.now() >= *time,
+            Self::Region(name) => {
+                let recorder = machine.recorder.borrow();
+                let region = recorder.known_region(name);
+                region.is_some_and(|region| recorder.regions()[usize::from(region.0)].begun != 0)
+            }
+        }
+    }
+}
+
+/// A snapshot to be taken.
+struct Moment {
+    name: String,
+    when: When,
+    file: OutputFile,
+}
+
+/// What is done besides running.
+pub struct Moments {
+    due: Vec<Moment>,
+    record: Option<OutputFile>,
+    images: Vec<(String, String)>,
+}
+
+fn read(path: &Path, what: &str) -> Result<Vec<u8>> {
+    crate::input::read(path, LARGEST).with_context(|| format!("can't read the {what}"))
+}
+
+impl MomentArgs {
+    /// Whether files identify the run, by hashes of its images.
+    pub fn identifies(&self) -> bool {
+        self.saves() || self.record.is_some() || self.replay.is_some()
+    }
+
+    /// Whether the machine is saved or restored: then its disks stay as they are.
+    pub fn saves(&self) -> bool {
+        !self.save_at.is_empty() || self.restore.is_some()
+    }
+
+    /// Prepares a machine that has not run.
+    pub fn prepare(&self, machine: &mut Machine, images: Vec<(String, String)>, tsc_hz: u64) -> Result<Moments> {
+        if let Some(path) = &self.restore {
+            let failed = || format!("can't restore the snapshot {}", path.display());
+            machine.restore(&read(path, "snapshot")?, &images).with_context(failed)?;
+        }
+        if let Some(path) = &self.replay {
+            let failed = || format!("can't replay {}", path.display());
+            machine.replay(&read(path, "recorded input")?, &images).with_context(failed)?;
+        }
+        let record = match &self.record {
+            Some(path) => {
+                machine.record();
+                Some(OutputFile::create(path, "recorded input")?)
+            }
+            None => None,
+        };
+        let ticks_per_second = u128::from(tsc_hz) * u128::from(ledger::TICKS_PER_CYCLE);
+        let (pairs, _) = self.save_at.as_chunks::<2>();
+        let moment = |[when, file]: &[String; 2]| {
+            let file = OutputFile::create(Path::new(file), "snapshot")?;
+            anyhow::Ok(Moment { name: when.clone(), when: When::parse(when, ticks_per_second), file })
+        };
+        Ok(Moments { due: pairs.iter().map(moment).collect::<Result<_>>()?, record, images })
+    }
+}
+
+impl Moments {
+    /// Runs the machine to its end, and takes the snapshots on the way.
+    pub fn run(&mut self, machine: &mut Machine, host: &mut dyn Host) -> Result<Outcome> {
+        loop {
+            let due = &self.due;
+            if let Some(outcome) = machine.run_until(host, &mut |m| due.iter().any(|moment| moment.when.has_come(m))) {
+                return Ok(outcome);
+            }
+            while let Some(at) = self.due.iter().position(|moment| moment.when.has_come(machine)) {
+                let moment = self.due.remove(at);
+                let snapshot = machine.snapshot(&self.images).context("can't take a snapshot")?;
+                moment.file.write(&snapshot)?;
+            }
+        }
+    }
+
+    /// Writes what is known only after the run, and says which moments never came. Whether all have come.
+    pub fn finish(self, machine: &Machine) -> Result<bool> {
+        if let Some(file) = self.record {
+            file.write(&machine.recording(&self.images).context("can't record the input")?)?;
+        }
+        for moment in &self.due {
+            say(&format!("tollgate: --save-at {}: the run ended before", moment.name));
+        }
+        Ok(self.due.is_empty())
+    }
+}
