@@ -340,6 +340,7 @@ fn execute(input: &mut Unstructured) -> Result<()> {
             // It never enters non-root mode.
             Exit::Vm => unreachable!("a VM exit without a hypervisor"),
             Exit::Probe => unreachable!("there are no probes"),
+            Exit::Debug => unreachable!("there is no debugger"),
             Exit::Halt | Exit::Mwait { .. } => machine.cpu.attend(attention::NMI),
             Exit::Bus => {
                 if machine.cpu.micro.clock.is_multiple_of(3) {

@@ -240,12 +240,12 @@ impl Ram {
 
     /// The pages with marked lines, in order, and these lines.
     pub fn marks(&self) -> Vec<(u64, u64)> {
-        let of = |(region, lines): (&Region, &Box<[Cell<u64>]>)| {
-            let start = region.start;
-            let marked = lines.iter().enumerate().filter(|(_, lines)| lines.get() != 0);
-            marked.map(|(page, lines)| (start + page as u64 * PAGE, lines.get())).collect::<Vec<_>>()
-        };
-        self.regions.iter().zip(&self.marks.lines).flat_map(of).collect()
+        let mut marks = Vec::new();
+        for (region, lines) in self.regions.iter().zip(&self.marks.lines) {
+            let pages = (region.start..).step_by(PAGE as usize).zip(lines.iter().map(Cell::get));
+            marks.extend(pages.filter(|(_, lines)| *lines != 0));
+        }
+        marks
     }
 
     /// Makes these lines, and no others, the decoded ones of a page.

@@ -1,1 +1,151 @@
+use super::*;
+use crate::Platform;
+use crate::board::Parts;
+use crate::machine::{Config, Host, Outcome, Poll};
+use cpu::Tier;
+use ledger::Profile;
+use ledger::symbols::Symbols;
+use std::time::Duration;
 
+const ENTRY: u32 = 0x10_0030;
+/// Slices that the guest takes, about.
+const SLICES: u64 = 20;
+
+/// Nobody.
+struct Nobody;
+
+impl Host for Nobody {
+    fn output(&mut self, _: &[u8]) {}
+    fn poll(&mut self, _: Ticks, _: bool) -> Poll {
+        Poll::default()
+    }
+    fn idle(&mut self, _: Duration) {}
+}
+
+/// Counts, calls and writes to memory for some slices, and leaves with status 1.
+fn config(platform: Platform, tier: Tier, memory: u64) -> Config {
+    let code = [
+        &[0xbc, 0x00, 0x00, 0x20, 0][..],   // mov esp, 0x200000
+        &[0xb9, 0x00, 0x00, 0x40, 0],       // mov ecx, 0x400000
+        &[0xe8, 0x09, 0, 0, 0],             // call: the function
+        &[0x49, 0x75, 0xf8],                // dec ecx; jnz: the call
+        &[0x31, 0xc0, 0xe6, 0xf4],          // xor eax, eax; out 0xf4, al
+        &[0xeb, 0xfe],                      // jmp
+        &[0x89, 0x0d, 0x00, 0x00, 0x30, 0], // the function: mov [0x300000], ecx
+        &[0xc3],                            // ret
+    ]
+    .concat();
+    let (flags, end) = (1u32 << 16, ENTRY + code.len() as u32);
+    let checksum = 0u32.wrapping_sub(0x1bad_b002 + flags);
+    let head = [0x1bad_b002, flags, checksum, 0x10_0000, 0x10_0000, end, end, ENTRY, 0, 0, 0, 0];
+    Config {
+        memory,
+        cpus: 1,
+        profile: Profile::named("skx").unwrap(),
+        kernel: head.iter().flat_map(|word| word.to_le_bytes()).chain(code).collect(),
+        kernel_name: "counter".into(),
+        modules: Vec::new(),
+        cmdline: String::new(),
+        parts: Parts { overlay: true, ..Parts::default() },
+        clock: ClockSource::Virtual,
+        platform,
+        tier,
+    }
+}
+
+fn machine(platform: &Platform, tier: Tier) -> Machine {
+    Machine::new(config(platform.clone(), tier, 8 << 20)).unwrap()
+}
+
+fn images() -> Vec<(String, String)> {
+    vec![("kernel".to_owned(), "the counter".to_owned())]
+}
+
+/// Runs a machine to its end; its ledger.
+fn finish(machine: &mut Machine) -> Vec<u8> {
+    assert_eq!(machine.run(&mut Nobody), Outcome::DebugExit(1));
+    machine.ledger(&Symbols::default()).to_bytes()
+}
+
+/// Runs a machine for so many slices; a snapshot.
+fn save_after(machine: &mut Machine, slices: u64) -> Vec<u8> {
+    let mut left = slices + 1;
+    let mut over = |_: &Machine| {
+        left -= 1;
+        left == 0
+    };
+    assert_eq!(machine.run_until(&mut Nobody, &mut over), None, "it runs longer");
+    machine.snapshot(&images()).unwrap()
+}
+
+fn platforms() -> Vec<Platform> {
+    let profile = Profile::named("skx").unwrap();
+    let hvm = hypervisor::config::Switches::default().resolve(&profile).unwrap();
+    vec![Platform::Bare, Platform::Hvm(hvm)]
+}
+
+#[test]
+fn a_restored_machine_goes_on_as_the_whole_run() {
+    for platform in platforms() {
+        let whole = finish(&mut machine(&platform, Tier::default()));
+        for slices in [0, 1, 7, SLICES] {
+            let mut saved = machine(&platform, Tier::Translator);
+            let snapshot = save_after(&mut saved, slices);
+            assert_eq!(finish(&mut saved), whole, "saving leaves no trace");
+            for tier in [Tier::Interpreter, Tier::Translator] {
+                let mut restored = machine(&platform, tier);
+                restored.restore(&snapshot, &images()).unwrap();
+                assert_eq!(restored.snapshot(&images()).unwrap(), snapshot, "{slices} slices");
+                assert!(finish(&mut restored) == whole, "{slices} slices, {tier:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn snapshots_of_other_machines_are_refused() {
+    let [bare, hvm] = platforms().try_into().ok().unwrap();
+    let snapshot = save_after(&mut machine(&bare, Tier::default()), 1);
+    let mut larger = Machine::new(config(bare.clone(), Tier::default(), 16 << 20)).unwrap();
+    let refused = larger.restore(&snapshot, &images()).unwrap_err().to_string();
+    assert_eq!(refused, "it is of another machine: its memory is \"8 MiB\", and here it is \"16 MiB\"");
+    assert!(matches!(
+        machine(&hvm, Tier::default()).restore(&snapshot, &images()),
+        Err(SnapshotError::OtherMachine { .. })
+    ));
+    let other = [("kernel".to_owned(), "another".to_owned())];
+    assert!(matches!(
+        machine(&bare, Tier::default()).restore(&snapshot, &other),
+        Err(SnapshotError::OtherMachine { .. })
+    ));
+}
+
+#[test]
+fn a_damaged_snapshot_is_refused() {
+    let bare = Platform::Bare;
+    let snapshot = save_after(&mut machine(&bare, Tier::default()), 2);
+    let restore = |bytes: &[u8]| machine(&bare, Tier::default()).restore(bytes, &images());
+    assert!(matches!(restore(b"no snapshot"), Err(SnapshotError::OtherFile)));
+    for at in [12, 50, snapshot.len() / 2, snapshot.len() - 1] {
+        let mut damaged = snapshot.clone();
+        damaged[at] ^= 1;
+        assert!(matches!(restore(&damaged), Err(SnapshotError::Damaged)), "byte {at}");
+        assert!(matches!(restore(&snapshot[..at]), Err(SnapshotError::Damaged)), "cut at {at}");
+    }
+    // A checksum that fits does not make it right: each byte of the content in turn is wrong.
+    let content = file::open(Kind::Snapshot, &snapshot).unwrap();
+    for at in (0..content.len()).step_by(content.len() / 150) {
+        let mut forged = content.to_vec();
+        forged[at] ^= 0x41;
+        let mut machine = machine(&bare, Tier::default());
+        if machine.restore(&file::seal(Kind::Snapshot, &forged), &images()).is_ok() {
+            // It may be the state of some machine: that one can run.
+            let mut left = 3;
+            let mut over = |_: &Machine| {
+                left -= 1;
+                left == 0
+            };
+            let _ = machine.run_until(&mut Nobody, &mut over);
+        }
+    }
+}
