@@ -1,7 +1,7 @@
 //! Writes the seeds of each target to `corpus/<target>`: what the fuzzer starts from.
 
 use std::{fs, io};
-use tollgate_fuzz::{decode, devices, hypervisor, ledger, loader, profile, translate, virtio};
+use tollgate_fuzz::{decode, devices, hypervisor, ledger, loader, profile, restore, translate, virtio};
 
 fn main() -> io::Result<()> {
     let targets = [
@@ -11,6 +11,7 @@ fn main() -> io::Result<()> {
         ("ledger", ledger::seeds()),
         ("loader", loader::seeds()),
         ("profile", profile::seeds()),
+        ("restore", restore::seeds()),
         ("translate", translate::seeds()),
         ("virtio", virtio::seeds()),
     ];

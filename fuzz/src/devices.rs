@@ -27,30 +27,40 @@ thread_local! {
     static PROFILE: OnceCell<Profile> = const { OnceCell::new() };
 }
 
-/// Does to a board what the bytes say.
-pub fn run(data: &[u8]) {
+/// A board and its memory.
+pub(crate) fn board() -> (Board, GuestRam) {
     let ram = GuestRam::new(1 << 20).expect("the host has memory");
-    let mut board = PROFILE.with(|cell| {
+    let board = PROFILE.with(|cell| {
         let profile = cell.get_or_init(|| Profile::named("max").expect("it is built in"));
         Board::new(&ram, CPUS, profile, Parts::default()).expect("it has room for its devices")
     });
+    (board, ram)
+}
+
+/// Takes what has come out of a board, as the loop of the machine does after each access.
+pub(crate) fn calm(board: &mut Board) {
+    board.take_written();
+    board.console_output();
+    for index in 0..CPUS {
+        let lapic = board.lapic(index);
+        if lapic.take_init() {
+            lapic.reset();
+        }
+        lapic.take_nmis();
+        lapic.take_startup();
+    }
+}
+
+/// Does to a board what the bytes say.
+pub fn run(data: &[u8]) {
+    let (mut board, ram) = board();
     let mut input = Unstructured::new(data);
     let mut now = 0;
     for _ in 0..STEPS {
         if input.is_empty() || step(&mut board, &ram, &mut input, &mut now).is_err() {
             break;
         }
-        // As the loop of the machine does after each access.
-        board.take_written();
-        board.console_output();
-        for index in 0..CPUS {
-            let lapic = board.lapic(index);
-            if lapic.take_init() {
-                lapic.reset();
-            }
-            lapic.take_nmis();
-            lapic.take_startup();
-        }
+        calm(&mut board);
     }
 }
 
@@ -81,7 +91,8 @@ fn span(input: &mut Unstructured) -> Result<Ticks> {
     Ok(u64::from(input.arbitrary::<u8>()?) << digits >> 8)
 }
 
-fn step(board: &mut Board, ram: &GuestRam, input: &mut Unstructured, now: &mut Ticks) -> Result<()> {
+/// Does the next thing that the bytes say.
+pub(crate) fn step(board: &mut Board, ram: &GuestRam, input: &mut Unstructured, now: &mut Ticks) -> Result<()> {
     let choice = input.arbitrary::<u8>()?;
     let cpu = usize::from(choice >> 7);
     let who = Ident { cpu, now: *now };

@@ -7,5 +7,6 @@ pub mod hypervisor;
 pub mod ledger;
 pub mod loader;
 pub mod profile;
+pub mod restore;
 pub mod translate;
 pub mod virtio;

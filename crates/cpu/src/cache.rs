@@ -5,7 +5,8 @@
 //! such a block also holds the second page's address, which is checked on each entry.
 
 use crate::counters::{Counters, MOST_BLOCKS, MOST_NUMBERS};
-use crate::decode::MAX_LENGTH;
+use crate::decode::{MAX_LENGTH, mode, operation};
+use crate::decoded::{SavedBlock, SavedBlocks};
 use crate::op::Op;
 use crate::probe::Probes;
 use crate::ram::{Ram, lines};
@@ -13,6 +14,7 @@ use crate::stops::Breakpoints;
 use crate::tier::Tier;
 use crate::translate::Translations;
 use crate::translate::trace::DRAIN;
+use iced_x86::Instruction;
 use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -78,8 +80,6 @@ pub struct NewBlock {
     pub mode: u8,
     /// See [`Block::probe`].
     pub probe: bool,
-    /// See [`Block::breakpoint`].
-    pub breakpoint: bool,
     /// See [`Block::len`].
     pub len: u16,
 }
@@ -220,7 +220,8 @@ impl BlockCache {
             recorder.forget_shapes();
             new.shape = recorder.shape(&shape);
         }
-        let NewBlock { physical, rip, second, cost, shape, mode, probe, breakpoint, len } = new;
+        let NewBlock { physical, rip, second, cost, shape, mode, probe, len } = new;
+        let breakpoint = self.breakpoints.may_be_in(physical, ops);
         let block = Block {
             physical,
             rip,
@@ -449,6 +450,49 @@ impl BlockCache {
         ram.set_code(page, kept);
     }
 
+    /// Which blocks there are.
+    pub fn save(&self, ram: &Ram) -> SavedBlocks {
+        let alive = self.blocks.iter().filter(|block| block.physical != DEAD);
+        let saved = |block: &Block| SavedBlock {
+            physical: block.physical,
+            rip: block.rip,
+            second: block.second,
+            mode: block.mode,
+            probe: block.probe,
+            count: block.count,
+        };
+        let blocks: Vec<SavedBlock> = alive.map(saved).collect();
+        let operations: u32 = blocks.iter().map(|block| block.count).sum();
+        let dead = (self.blocks.len() - blocks.len(), self.ops.len() as u32 - operations);
+        SavedBlocks { dead: (dead.0 as u32, dead.1), blocks, marks: ram.marks() }
+    }
+
+    /// Whether so many blocks and operations fit in.
+    pub(crate) fn has_room(blocks: u64, operations: u64) -> bool {
+        blocks <= MOST_BLOCKS as u64 && operations <= MAX_OPS as u64
+    }
+
+    /// Takes the room of blocks that are no longer valid, so many with so many operations, in a cache that is empty.
+    pub(crate) fn bury(&mut self, (blocks, operations): (u32, u32)) {
+        self.ops = vec![operation(&Instruction::default(), mode::BITS64).0; operations as usize];
+        let dead = |number| Block {
+            physical: DEAD,
+            rip: 0,
+            second: 0,
+            cost: 0,
+            // All operations are the first one's.
+            first: if number == 0 { 0 } else { operations },
+            count: if number == 0 { operations } else { 0 },
+            shape: ShapeId(0),
+            links: [NONE; 2],
+            mode: 0,
+            probe: false,
+            breakpoint: false,
+            len: 1,
+        };
+        self.blocks = (0..blocks).map(dead).collect();
+    }
+
     /// Puts a probe at an address: see [`crate::probe`].
     pub fn add_probe(&mut self, rip: u64, ram: &Ram) {
         if self.probes.insert(rip) {
@@ -464,25 +508,36 @@ impl BlockCache {
     }
 
     /// Puts a breakpoint at a linear address: see [`crate::stops`].
-    pub fn add_breakpoint(&mut self, linear: u64, ram: &Ram) {
+    pub fn add_breakpoint(&mut self, linear: u64) {
         if self.breakpoints.insert(linear) {
-            self.invalidate_code_around(linear, ram);
+            self.breakpoints_changed();
         }
     }
 
     /// Removes a breakpoint. Whether there was one.
-    pub fn remove_breakpoint(&mut self, linear: u64, ram: &Ram) -> bool {
+    pub fn remove_breakpoint(&mut self, linear: u64) -> bool {
         let was = self.breakpoints.remove(linear);
         if was {
-            self.invalidate_code_around(linear, ram);
+            self.breakpoints_changed();
         }
         was
     }
 
     /// Removes all breakpoints.
-    pub fn remove_breakpoints(&mut self, ram: &Ram) {
-        for linear in self.breakpoints.addresses() {
-            self.remove_breakpoint(linear, ram);
+    pub fn remove_breakpoints(&mut self) {
+        self.breakpoints = Breakpoints::default();
+        self.breakpoints_changed();
+    }
+
+    /// Notes which blocks have breakpoints. The blocks stay: which there are decides when a write to code is noticed. Their translations go.
+    fn breakpoints_changed(&mut self) {
+        for (index, block) in (0..).zip(&mut self.blocks) {
+            let ops = &self.ops[block.first as usize..][..block.count as usize];
+            let breakpoint = block.physical != DEAD && self.breakpoints.may_be_in(block.physical, ops);
+            if breakpoint != block.breakpoint {
+                block.breakpoint = breakpoint;
+                self.translations.remove(index);
+            }
         }
     }
 
@@ -491,23 +546,13 @@ impl BlockCache {
         &self.breakpoints
     }
 
-    /// Drops the blocks that an instruction at `linear` may be in: a block is found by where it is in its page, as it does not know the base of
-    /// its segment.
-    fn invalidate_code_around(&mut self, linear: u64, ram: &Ram) {
-        self.invalidate_blocks(ram, |block| linear.wrapping_sub(block.physical) & (PAGE - 1) < u64::from(block.len));
-    }
-
     /// Drops the blocks that an instruction at `rip` is in, wherever that is in memory.
     fn invalidate_code_at(&mut self, rip: u64, ram: &Ram) {
-        self.invalidate_blocks(ram, |block| rip.wrapping_sub(block.rip) < u64::from(block.len));
-    }
-
-    /// Drops the blocks for which `holds`.
-    fn invalidate_blocks(&mut self, ram: &Ram, holds: impl Fn(&Block) -> bool) {
+        let holds = |block: &&Block| block.physical != DEAD && rip.wrapping_sub(block.rip) < u64::from(block.len);
         let places: BTreeSet<(u64, u64)> = self
             .blocks
             .iter()
-            .filter(|block| block.physical != DEAD && holds(block))
+            .filter(holds)
             .map(|block| {
                 let first = block.physical & (PAGE - 1);
                 let here = u64::from(block.len).min(PAGE - first);

@@ -201,6 +201,7 @@ impl Default for Counters {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code, reason = "the table is written as translated code does")]
 mod tests {
     use super::*;
 

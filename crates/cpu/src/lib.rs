@@ -2,7 +2,9 @@
 //!
 //! Whoever drives it (a board, a hypervisor) sees what VMX hardware would show: [`Cpu::run`] executes until an [`Exit`].
 //! Reading order: [`state`] (what there is), [`op`] (a decoded instruction), [`decode`] and [`table`] (how it comes to be),
-//! [`cache`] (blocks), [`run`] (the loop), [`exec`] (what instructions do), [`mem`], [`tlb`] and [`walk`] (memory), [`vmx`] (under a hypervisor).
+//! [`cache`] (blocks), [`run`] (the loop), [`exec`] (what instructions do), [`mem`], [`tlb`], [`walk`] and [`paging`] (memory), [`vmx`] (under a hypervisor).
+
+#![deny(unsafe_code)]
 
 pub mod arch;
 pub mod bus;
@@ -11,20 +13,29 @@ pub mod capability;
 pub mod charged;
 pub mod counters;
 pub mod decode;
+pub mod decoded;
 pub mod engine;
 pub mod exec;
 pub mod f80;
 pub mod fault;
 pub mod features;
 pub mod flags;
+#[allow(unsafe_code, reason = "its tables are found by translated code")]
 pub mod front;
+#[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
 pub mod mem;
 pub mod micro;
 pub mod model;
 pub mod native;
 pub mod op;
+pub mod paging;
+#[cfg(test)]
+mod paging_tests;
+pub mod permission;
+#[allow(unsafe_code, reason = "its return stack is a ring that translated code follows")]
 pub mod predict;
 pub mod probe;
+#[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
 pub mod ram;
 pub mod run;
 pub mod state;

@@ -238,6 +238,16 @@ impl Ram {
         self.replace(address, marked | lines);
     }
 
+    /// The pages with marked lines, in order, and these lines.
+    pub fn marks(&self) -> Vec<(u64, u64)> {
+        let of = |(region, lines): (&Region, &Box<[Cell<u64>]>)| {
+            let start = region.start;
+            let marked = lines.iter().enumerate().filter(|(_, lines)| lines.get() != 0);
+            marked.map(|(page, lines)| (start + page as u64 * PAGE, lines.get())).collect::<Vec<_>>()
+        };
+        self.regions.iter().zip(&self.marks.lines).flat_map(of).collect()
+    }
+
     /// Makes these lines, and no others, the decoded ones of a page.
     pub fn set_code(&self, address: u64, lines: u64) {
         let page = address & !(PAGE - 1);

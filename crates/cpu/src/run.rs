@@ -2,15 +2,16 @@
 
 use crate::arch::{NOT_LOADED, attention};
 use crate::bus::Ident;
-use crate::cache::{BlockCache, MAX_BLOCK, NONE, NewBlock};
+use crate::cache::{BlockCache, MAX_BLOCK, NONE};
 use crate::decode::{MAX_LENGTH, execute, mode, operation};
+use crate::decoded::SavedBlock;
 use crate::fault::{Cause, Exec, Flow};
 use crate::op::Op;
 use crate::state::Cpu;
 use crate::translate::Before;
 use crate::walk::Access;
 use iced_x86::Instruction;
-use ledger::{Class, Family, Kind, OriginId, Shape, Ticks};
+use ledger::{Class, Family, Kind, OriginId, Ticks};
 use x86::debug::DR6_BS;
 use x86::page::PAGE;
 use x86::{flags, seg};
@@ -423,8 +424,6 @@ impl Cpu {
         let mut ops: Vec<Op> = Vec::with_capacity(MAX_BLOCK);
         let mut at = linear;
         let mut second = 0;
-        let mut breakpoint = false;
-        let mut len = 0u64;
         loop {
             let fetched = self.fetch_instruction(at, mode);
             let (instruction, crosses) = match fetched {
@@ -444,8 +443,6 @@ impl Cpu {
                 break;
             }
             let (op, ends) = self.operation_of(&instruction, mode);
-            breakpoint |= cache.breakpoints.contains(at);
-            len += u64::from(op.len);
             ops.push(op);
             self.arch.rip = op.next;
             at = self.code_linear();
@@ -462,28 +459,11 @@ impl Cpu {
             self.deliver_fault();
             return None;
         }
-        let mut shape: Shape = Vec::new();
-        for op in &ops {
-            match shape.iter_mut().find(|(class, _)| *class == op.class) {
-                Some((_, n)) => *n += 1,
-                None => shape.push((op.class, 1)),
-            }
-        }
-        shape.sort_unstable();
-        let cost = ops.iter().map(|op| u64::from(self.wiring.model.costs.class[op.class as usize])).sum();
         let recorder = self.wiring.recorder.clone();
         let mut recorder = recorder.borrow_mut();
-        let block = NewBlock {
-            physical,
-            rip: start,
-            second,
-            cost,
-            shape: recorder.shape(&shape),
-            mode,
-            probe: cache.probes.contains(start),
-            breakpoint,
-            len: len.min(PAGE) as u16,
-        };
+        let probe = cache.probes.contains(start);
+        let block = SavedBlock { physical, rip: start, second, mode, probe, count: ops.len() as u32 };
+        let block = self.describe_block(block, &ops, &mut recorder);
         if self.wiring.ram.visible_page(physical).is_none() {
             // Code outside RAM is not cached: nothing would tell when it changes.
             drop(recorder);

@@ -250,7 +250,7 @@ impl Cpu {
 /// What a processor cannot have been when it was saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no processor of this model can be in this state: {0}")]
-pub struct ImpossibleState(&'static str);
+pub struct ImpossibleState(pub(crate) &'static str);
 
 /// Time is below this, so that nothing that is due later overflows.
 const LATEST: Ticks = 1 << 62;

@@ -1,9 +1,12 @@
 //! Page walks: 32-bit, PAE, 4-level and 5-level paging (SDM vol. 3, chapter 4), with EPT under each of them in non-root mode.
 
-use crate::fault::Exec;
+use crate::fault::{Exec, Fault};
+use crate::paging::{self, Layout, PagingRegisters, Path, ReadEntry, Root, Stop, Tables, UpdateEntry};
+use crate::permission::{PageRights, Rules};
 use crate::state::Cpu;
 use crate::tlb::{Entry, perm};
 use crate::vmx::{GuestView, Placed, Purpose};
+use std::convert::Infallible;
 use x86::control::*;
 use x86::flags;
 use x86::page::*;
@@ -30,6 +33,19 @@ pub enum Privilege {
     Implicit,
 }
 
+impl Access {
+    /// The access as the error code of a page fault has it.
+    #[inline(always)]
+    fn code(self, privilege: Privilege) -> u32 {
+        let user = if privilege == Privilege::User { code::USER } else { 0 };
+        user | match self {
+            Self::Read => 0,
+            Self::Write => code::WRITE,
+            Self::Fetch => code::FETCH,
+        }
+    }
+}
+
 /// What a successful walk found.
 #[derive(Clone, Copy, Debug)]
 pub struct Walked {
@@ -43,7 +59,7 @@ impl Cpu {
     /// The PCID translations are tagged with.
     #[inline]
     pub fn pcid(&self) -> u16 {
-        if self.arch.cr4 & CR4_PCIDE != 0 { (self.arch.cr3 & 0xfff) as u16 } else { 0 }
+        if self.arch.cr4 & CR4_PCIDE != 0 { (self.arch.cr3 & CR3_PCID) as u16 } else { 0 }
     }
 
     /// The privilege of the current code's explicit accesses.
@@ -52,20 +68,12 @@ impl Cpu {
         if self.arch.cpl == 3 { Privilege::User } else { Privilege::Supervisor }
     }
 
-    fn fault_code(&self, access: Access, privilege: Privilege, bits: u32) -> u32 {
-        let mut code = bits;
-        if access == Access::Write {
-            code |= code::WRITE;
-        }
-        if privilege == Privilege::User {
-            code |= code::USER;
-        }
-        let fetch_shown =
-            self.arch.cr4 & CR4_SMEP != 0 || (self.arch.cr4 & CR4_PAE != 0 && self.arch.msr.efer & EFER_NXE != 0);
-        if access == Access::Fetch && fetch_shown {
-            code |= code::FETCH;
-        }
-        code
+    /// The rules for an access on somebody's behalf.
+    #[inline(always)]
+    fn rules(&self, privilege: Privilege) -> Rules {
+        let arch = &self.arch;
+        let lifted = privilege == Privilege::Supervisor && arch.flags & flags::AC != 0;
+        Rules::new(arch.cr0, arch.cr4, arch.msr.efer, arch.pkru, arch.msr.pkrs as u32, lifted)
     }
 
     /// Whether a translation allows an access at first sight: by its flags alone, as most do. If not, [`Self::permitted`] knows.
@@ -102,45 +110,13 @@ impl Cpu {
         if entry.perms & ept != 0 {
             return Err(code::PRESENT);
         }
-        let user_page = entry.perms & perm::USER != 0;
-        let writable = entry.perms & perm::WRITE != 0;
-        let write_protect = self.arch.cr0 & CR0_WP != 0;
-        let key_denied = access != Access::Fetch && self.key_denies(entry, access, privilege);
-        // A protection key that denies shows in the code even where something else denies too.
-        let denied = Err(code::PRESENT | if key_denied { code::KEY } else { 0 });
-        match (access, privilege) {
-            (_, Privilege::User) if !user_page => return denied,
-            (Access::Fetch, _) if entry.perms & perm::NO_EXECUTE != 0 => return denied,
-            (Access::Fetch, Privilege::User) => return Ok(()),
-            (Access::Fetch, _) => {
-                return if user_page && self.arch.cr4 & CR4_SMEP != 0 { denied } else { Ok(()) };
-            }
-            (_, Privilege::Supervisor)
-                if user_page && self.arch.cr4 & CR4_SMAP != 0 && self.arch.flags & flags::AC == 0 =>
-            {
-                return denied;
-            }
-            (_, Privilege::Implicit) if user_page && self.arch.cr4 & CR4_SMAP != 0 => return denied,
-            (Access::Write, Privilege::User) if !writable => return denied,
-            (Access::Write, _) if !writable && write_protect => return denied,
-            _ => {}
-        }
-        if key_denied { denied } else { Ok(()) }
-    }
-
-    /// Whether the protection key of a page forbids a data access.
-    fn key_denies(&self, entry: &Entry, access: Access, privilege: Privilege) -> bool {
-        let user_page = entry.perms & perm::USER != 0;
-        let keys = match user_page {
-            true if self.arch.cr4 & CR4_PKE != 0 => self.arch.pkru,
-            false if self.arch.cr4 & CR4_PKS != 0 && privilege != Privilege::User => self.arch.msr.pkrs as u32,
-            _ => return false,
+        let page = PageRights {
+            writable: entry.perms & perm::WRITE != 0,
+            user: entry.perms & perm::USER != 0,
+            executable: entry.perms & perm::NO_EXECUTE == 0,
+            key: entry.key,
         };
-        let rights = keys >> (u32::from(entry.key) * 2);
-        let write_protect = self.arch.cr0 & CR0_WP != 0;
-        let write_denied =
-            rights & 2 != 0 && access == Access::Write && (privilege == Privilege::User || write_protect);
-        self.long_mode() && (rights & 1 != 0 || write_denied)
+        self.rules(privilege).denial(page, access.code(privilege)).map_or(Ok(()), Err)
     }
 
     /// Where an entry of the tables is that are being walked: through EPT in non-root mode, by the map of its memory where a
@@ -206,120 +182,80 @@ impl Cpu {
             let perms = perm::WRITE | perm::USER | perm::DIRTY;
             if self.arch.vmx.ept {
                 let linear = linear & 0xffff_ffff;
-                let giga = linear & !((1 << 30) - 1);
-                let entry = Entry::new(giga, giga, 30, perms, 0, self.pcid());
+                let giga = linear & !((1 << SHIFT_1G) - 1);
+                let entry = Entry::new(giga, giga, SHIFT_1G as u8, perms, 0, self.pcid());
                 let mut references = 0;
                 let entry = self.under_ept(entry, linear, access, &mut references)?;
                 return Ok(Walked { entry, references });
             }
-            let page = linear & 0xffff_ffff & !0xfff;
-            let entry = Entry::new(linear & !0xfff, page, 12, perms, 0, self.pcid());
+            let page = linear & 0xffff_ffff & !OFFSET;
+            let entry = Entry::new(linear & !OFFSET, page, SHIFT as u8, perms, 0, self.pcid());
             return Ok(Walked { entry, references: 0 });
         }
-        let long = self.long_mode();
-        let wide = self.arch.cr4 & CR4_PAE != 0;
-        let nxe = self.arch.msr.efer & EFER_NXE != 0;
-        let physical_bits = u32::from(self.wiring.model.physical_bits);
-        let mut reserved = if wide { ADDRESS & !((1u64 << physical_bits) - 1) } else { 0 };
-        if wide && !nxe {
-            reserved |= NX;
-        }
-        if wide && !long {
-            reserved |= 0x7ff0_0000_0000_0000;
-        }
-        let mut references = 0;
-        let mut perms = perm::WRITE | perm::USER;
-        // (address of the entry, its value) of each level, for the accessed flags.
-        let mut path = [(0u64, 0u64); 5];
-        let mut depth = 0;
-        let (mut table, mut shift) = if !wide {
-            (self.arch.cr3 & 0xffff_f000, 22u8)
-        } else if !long {
-            let pdpte = self.arch.pdpte[(linear >> 30) as usize & 3];
-            if pdpte & P == 0 {
-                let code = self.fault_code(access, privilege, 0);
-                return Err(self.page_fault(linear, code));
-            }
-            (pdpte & ADDRESS, 21)
-        } else if self.arch.cr4 & CR4_LA57 != 0 {
-            (self.arch.cr3 & ADDRESS, 48)
-        } else {
-            (self.arch.cr3 & ADDRESS, 39)
+        let registers = PagingRegisters {
+            cr3: self.arch.cr3,
+            cr4: self.arch.cr4,
+            efer: self.arch.msr.efer,
+            pdpte: &self.arch.pdpte,
+            physical_bits: u32::from(self.wiring.model.physical_bits),
         };
-        let (leaf, shift) = loop {
-            let index = (linear >> shift) & if wide { 0x1ff } else { 0x3ff };
-            let address = table + index * if wide { 8 } else { 4 };
-            let place = self.entry_place(address, linear, Purpose::Table, &mut references)?;
-            let value = self.read_table(place, wide);
-            references += 1;
-            if value & P == 0 {
-                let code = self.fault_code(access, privilege, 0);
-                return Err(self.page_fault(linear, code));
+        match registers.tables(linear) {
+            Some(Tables::Bits64(layout, root)) => self.walk_in(&layout, root, linear, access, privilege),
+            Some(Tables::Bits32(layout, root)) => self.walk_in(&layout, root, linear, access, privilege),
+            None => Err(self.walk_fault(linear, access, privilege, 0)),
+        }
+    }
+
+    /// #PF of a walk, with the error-code bits beyond W, U and I.
+    #[cold]
+    fn walk_fault(&mut self, linear: u64, access: Access, privilege: Privilege, bits: u32) -> Fault {
+        let code = self.rules(privilege).error_code(access.code(privilege), bits);
+        self.page_fault(linear, code)
+    }
+
+    /// [`Self::walk`] in one layout.
+    fn walk_in<L: Layout>(
+        &mut self,
+        layout: &L,
+        root: Root,
+        linear: u64,
+        access: Access,
+        privilege: Privilege,
+    ) -> Exec<Walked> {
+        let mut path = Path::default();
+        let mut tables = OwnTables { cpu: self, linear, references: 0 };
+        let outcome = paging::walk(layout, root, linear, &mut tables, &mut path);
+        let mut references = tables.references;
+        let leaf = match outcome {
+            Ok(leaf) => leaf,
+            Err(Stop::Absent) => return Err(self.walk_fault(linear, access, privilege, 0)),
+            Err(Stop::Reserved) => {
+                return Err(self.walk_fault(linear, access, privilege, code::PRESENT | code::RESERVED));
             }
-            let large_allowed = match shift {
-                21 | 30 => true,
-                22 => self.arch.cr4 & CR4_PSE != 0,
-                _ => false,
-            };
-            let large = value & PS != 0 && large_allowed;
-            let mut bad = value & reserved;
-            if large {
-                bad |= value
-                    & match shift {
-                        21 => 0x001f_e000,
-                        30 => 0x3fff_e000,
-                        // PSE-36: bits 20:13 are address bits 39:32; bit 21 is reserved.
-                        _ => {
-                            let high = 0x1f_e000u64;
-                            let usable = physical_bits.saturating_sub(32).min(8);
-                            0x0020_0000 | (high & !(((1u64 << usable) - 1) << 13))
-                        }
-                    };
-            } else if value & PS != 0 && shift >= 39 {
-                bad |= PS;
-            }
-            if bad != 0 {
-                let code = self.fault_code(access, privilege, code::PRESENT | code::RESERVED);
-                return Err(self.page_fault(linear, code));
-            }
-            if value & RW == 0 {
-                perms &= !perm::WRITE;
-            }
-            if value & US == 0 {
-                perms &= !perm::USER;
-            }
-            if wide && nxe && value & NX != 0 {
-                perms |= perm::NO_EXECUTE;
-            }
-            path[depth] = (address, value);
-            depth += 1;
-            if large || shift == 12 {
-                break (value, shift);
-            }
-            table = value & if wide { ADDRESS } else { 0xffff_f000 };
-            shift -= if wide { 9 } else { 10 };
+            Err(Stop::Unreachable(fault)) => return Err(fault),
         };
-        let page_mask = (1u64 << shift) - 1;
-        let physical = page_address(leaf, wide, shift);
-        if leaf & G != 0 && self.arch.cr4 & CR4_PGE != 0 {
+        // Both permissions lie as the entries have them.
+        const { assert!(RW >> 1 == perm::WRITE as u64 && US >> 1 == perm::USER as u64) };
+        let mut perms = (path.common() >> 1) as u8 & (perm::WRITE | perm::USER);
+        if L::FORBIDS & !path.common() != 0 {
+            perms |= perm::NO_EXECUTE;
+        }
+        if leaf.entry & G != 0 && self.arch.cr4 & CR4_PGE != 0 {
             perms |= perm::GLOBAL;
         }
-        let key = if long { (leaf >> 59) as u8 & 15 } else { 0 };
-        if access == Access::Write || leaf & D != 0 {
+        let write = access == Access::Write;
+        if write || leaf.entry & D != 0 {
             perms |= perm::DIRTY;
         }
-        let entry = Entry::new(linear & !page_mask, physical, shift, perms, key, self.pcid());
+        // Outside long mode these bits are reserved, or the entry does not have them.
+        let key = (leaf.entry >> KEY_SHIFT & KEY_MASK) as u8;
+        let page = linear & !((1 << leaf.shift) - 1);
+        let physical = layout.page(leaf.entry, leaf.shift);
+        let entry = Entry::new(page, physical, leaf.shift as u8, perms, key, self.pcid());
         if let Err(bits) = self.permitted(&entry, access, privilege) {
-            let code = self.fault_code(access, privilege, bits);
-            return Err(self.page_fault(linear, code));
+            return Err(self.walk_fault(linear, access, privilege, bits));
         }
-        for (i, &(address, value)) in path[..depth].iter().enumerate() {
-            let dirty = if i + 1 == depth && access == Access::Write { D } else { 0 };
-            let wanted = value | A | dirty;
-            if wanted != value {
-                self.write_table(address, linear, wide, wanted)?;
-            }
-        }
+        path.mark::<L, _>(&mut OwnTables { cpu: self, linear, references: 0 }, write)?;
         let entry = match self.arch.vmx.ept {
             true => self.under_ept(entry, linear, access, &mut references)?,
             false => entry,
@@ -353,62 +289,102 @@ impl Cpu {
         self.arch.vmx.visible.unwrap_or_else(|| GuestView::of(self))
     }
 
-    /// Like [`Self::look_up_on_board`], with the processor's own CR3; `seen` is told of each entry on the way: how many bits of an address it
-    /// leaves open, where it is, and its value.
-    pub fn look_up_path(&self, linear: u64, seen: &mut dyn FnMut(u8, u64, u64)) -> Option<u64> {
-        self.look_up_seeing(&self.visible(), linear, false, seen)
-    }
-
-    fn look_up_tables(&self, view: &GuestView, linear: u64, ept: bool) -> Option<u64> {
-        self.look_up_seeing(view, linear, ept, |_, _, _| {})
-    }
-
-    fn look_up_seeing(
-        &self,
-        view: &GuestView,
-        linear: u64,
-        ept: bool,
-        mut seen: impl FnMut(u8, u64, u64),
-    ) -> Option<u64> {
+    /// Like [`Self::look_up_on_board`], with the processor's own CR3; `seen` is told of each entry on the way: where it is, and its value.
+    pub fn look_up_path(&self, linear: u64, seen: &mut dyn FnMut(u64, u64)) -> Option<u64> {
+        let view = self.visible();
         if view.cr0 & CR0_PG == 0 {
             return Some(linear & 0xffff_ffff);
         }
-        let long = view.efer & EFER_LMA != 0;
-        let wide = view.cr4 & CR4_PAE != 0;
-        let (mut table, mut shift) = match (wide, long) {
-            (false, _) => (view.cr3 & 0xffff_f000, 22u8),
-            (true, false) => {
-                let pdpte = view.pdpte[(linear >> 30) as usize & 3];
-                (pdpte & P != 0).then_some((pdpte & ADDRESS, 21))?
-            }
-            (true, true) => (view.cr3 & ADDRESS, if view.cr4 & CR4_LA57 != 0 { 48 } else { 39 }),
-        };
-        loop {
-            let index = (linear >> shift) & if wide { 0x1ff } else { 0x3ff };
-            let address = table + index * if wide { 8 } else { 4 };
-            let place = if ept { self.look_up_physical(address)? } else { address };
-            let value = self.read_table(Some(place), wide);
-            seen(shift, address, value);
-            if value & P == 0 {
-                return None;
-            }
-            let large = value & PS != 0 && (matches!(shift, 21 | 30) || (shift == 22 && view.cr4 & CR4_PSE != 0));
-            if large || shift == 12 {
-                let mask = (1u64 << shift) - 1;
-                let page = page_address(value, wide, shift);
-                return Some(page | (linear & mask));
-            }
-            table = value & if wide { ADDRESS } else { 0xffff_f000 };
-            shift -= if wide { 9 } else { 10 };
+        match self.paging_registers(&view).tables(linear)? {
+            Tables::Bits64(layout, root) => look_up_by(&layout, root, linear, &mut SeenTables(self, seen)),
+            Tables::Bits32(layout, root) => look_up_by(&layout, root, linear, &mut SeenTables(self, seen)),
+        }
+    }
+
+    fn paging_registers<'a>(&self, view: &'a GuestView) -> PagingRegisters<'a> {
+        let physical_bits = u32::from(self.wiring.model.physical_bits);
+        PagingRegisters { cr3: view.cr3, cr4: view.cr4, efer: view.efer, pdpte: &view.pdpte, physical_bits }
+    }
+
+    fn look_up_tables(&self, view: &GuestView, linear: u64, ept: bool) -> Option<u64> {
+        if view.cr0 & CR0_PG == 0 {
+            return Some(linear & 0xffff_ffff);
+        }
+        match (self.paging_registers(view).tables(linear)?, ept) {
+            (Tables::Bits64(layout, root), false) => look_up_by(&layout, root, linear, &mut BoardTables(self)),
+            (Tables::Bits32(layout, root), false) => look_up_by(&layout, root, linear, &mut BoardTables(self)),
+            (Tables::Bits64(layout, root), true) => look_up_by(&layout, root, linear, &mut NestedTables(self)),
+            (Tables::Bits32(layout, root), true) => look_up_by(&layout, root, linear, &mut NestedTables(self)),
         }
     }
 }
 
-/// Address of the page that a leaf entry maps. A 4 MiB one has address bits 39:32 in bits 20:13 (PSE-36).
-fn page_address(leaf: u64, wide: bool, shift: u8) -> u64 {
-    match (wide, shift) {
-        (false, 22) => (leaf & 0xffc0_0000) | ((leaf >> 13) & 0xff) << 32,
-        (false, _) => leaf & 0xffff_f000,
-        _ => leaf & ADDRESS & !((1u64 << shift) - 1),
+/// [`Cpu::look_up`] in one layout.
+fn look_up_by<L: Layout>(layout: &L, root: Root, linear: u64, tables: &mut impl ReadEntry) -> Option<u64> {
+    let leaf = paging::walk(layout, root, linear, tables, &mut ()).ok()?;
+    Some(layout.page(leaf.entry, leaf.shift) | linear & ((1 << leaf.shift) - 1))
+}
+
+/// The tables that the processor itself walks, and sets flags in.
+struct OwnTables<'a> {
+    cpu: &'a mut Cpu,
+    linear: u64,
+    references: u32,
+}
+
+impl ReadEntry for OwnTables<'_> {
+    type Stop = Fault;
+
+    #[inline(always)]
+    fn read(&mut self, address: u64, wide: bool) -> Exec<u64> {
+        let place = self.cpu.entry_place(address, self.linear, Purpose::Table, &mut self.references)?;
+        self.references += 1;
+        Ok(self.cpu.read_table(place, wide))
+    }
+}
+
+impl UpdateEntry for OwnTables<'_> {
+    fn update(&mut self, address: u64, wide: bool, value: u64) -> Exec {
+        self.cpu.write_table(address, self.linear, wide, value)
+    }
+}
+
+/// The tables as a look from outside sees them, where their addresses are those of the board's memory.
+struct BoardTables<'a>(&'a Cpu);
+
+impl ReadEntry for BoardTables<'_> {
+    type Stop = Infallible;
+
+    #[inline(always)]
+    fn read(&mut self, address: u64, wide: bool) -> Result<u64, Infallible> {
+        Ok(self.0.read_table(Some(address), wide))
+    }
+}
+
+/// Likewise, for somebody who is told of each entry.
+struct SeenTables<'a, 'b>(&'a Cpu, &'b mut dyn FnMut(u64, u64));
+
+impl ReadEntry for SeenTables<'_, '_> {
+    type Stop = Infallible;
+
+    fn read(&mut self, address: u64, wide: bool) -> Result<u64, Infallible> {
+        let value = self.0.read_table(Some(address), wide);
+        (self.1)(address, value);
+        Ok(value)
+    }
+}
+
+/// The tables as a look from outside sees them, where EPT translates their addresses.
+struct NestedTables<'a>(&'a Cpu);
+
+/// An entry lies where EPT maps nothing.
+struct Unmapped;
+
+impl ReadEntry for NestedTables<'_> {
+    type Stop = Unmapped;
+
+    fn read(&mut self, address: u64, wide: bool) -> Result<u64, Unmapped> {
+        let place = self.0.look_up_physical(address).ok_or(Unmapped)?;
+        Ok(self.0.read_table(Some(place), wide))
     }
 }

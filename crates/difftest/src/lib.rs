@@ -4,15 +4,20 @@
 //! Reading order: [`forms`] (what is tested), [`operands`] and [`case`] (how a case comes to be), [`native`] and [`emulated`]
 //! (the two sides), [`compare`], [`runner`]. [`sweep`] goes through all encodings in place of known instructions.
 
+#![deny(unsafe_code)]
+
 pub mod case;
 pub mod compare;
+#[allow(unsafe_code, reason = "the guest's memory is behind a raw pointer")]
 pub mod emulated;
 pub mod forms;
 pub mod layout;
+#[allow(unsafe_code, reason = "instructions are executed natively")]
 pub mod native;
 pub mod operands;
 pub mod rng;
 pub mod runner;
+#[allow(unsafe_code, reason = "a state of zeroes is one")]
 pub mod state;
 pub mod sweep;
 pub mod values;

@@ -1,12 +1,13 @@
 //! Events on their way into the guest: what waits to be injected, and what two of them make of each other.
 
+use serde::{Deserialize, Serialize};
 use x86::vmx::interruption;
 
 /// Vectors that the hypervisor raises or looks for.
 pub use x86::vector;
 
 /// An event in the format of the VM-entry fields (SDM vol. 3, 24.8.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestEvent {
     /// Vector, type, and whether there is an error code; the valid bit is set.
     pub information: u32,
@@ -85,7 +86,7 @@ fn class(vector: u8) -> Class {
 }
 
 /// What is to be injected at the next entry.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
     /// It goes first: an exception, or an event whose delivery was interrupted.
     pub next: Option<GuestEvent>,

@@ -2,6 +2,8 @@
 //! paravirtual interfaces. Everything its software would do on a real host is charged at the profile's price, operation by
 //! operation; nothing here knows a cost.
 
+#![forbid(unsafe_code)]
+
 pub mod config;
 mod controls;
 pub mod cpuid;
@@ -22,5 +24,6 @@ pub mod vm;
 
 pub use config::VmConfig;
 pub use failure::Failure;
+pub use mmu::RestoreError;
 pub use vcpu::Vcpu;
-pub use vm::{Hypervisor, SetupError};
+pub use vm::{Hypervisor, Saved, SetupError};

@@ -2,11 +2,12 @@
 
 use crate::config::{Cr0Wp, VmConfig};
 use cpu::Cpu;
+use serde::{Deserialize, Serialize};
 use x86::control::*;
 use x86::page::ADDRESS;
 
 /// The guest's view of the registers that decide on paging.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Visible {
     /// CR0.
     pub cr0: u64,

@@ -7,17 +7,19 @@ use crate::failure::{Failure, GuestPosition};
 use crate::mmu::Flushes;
 use crate::paravirt::Paravirt;
 use crate::registers::Visible;
-use crate::vm::Hypervisor;
+use crate::vm::{Announcements, Hypervisor};
 use cpu::arch::attention;
 use cpu::vmx::VmExit;
 use cpu::{BlockCache, Cpu, Exit};
 use ledger::{Family, Kind, Operation, Ticks};
+use serde::{Deserialize, Serialize};
 use x86::flags;
 use x86::msr::SPEC_CTRL;
+use x86::page::OFFSET;
 use x86::vmx::interruptibility;
 
 /// A virtual CPU: what the hypervisor keeps for one besides the processor's own state.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Vcpu {
     /// The guest's control registers as it sees them.
     pub(crate) visible: Visible,
@@ -72,6 +74,16 @@ impl Vcpu {
     /// A virtual CPU that takes over whatever state the processor has when it is first run.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// What is wrong with one that was saved with these announcements, its MMU left aside.
+    pub(crate) fn wrong(&self, announced: &Announcements) -> Option<&'static str> {
+        let unaligned = self.paravirt.state.is_some_and(|page| page.address() & OFFSET != 0);
+        let table = [
+            (self.followed > announced.count, "it has followed announcements that nobody made"),
+            (unaligned, "its state page is no page"),
+        ];
+        table.into_iter().find_map(|(wrong, what)| wrong.then_some(what))
     }
 
     /// The board has reset the processor or set its registers: what it holds is the guest's state now.

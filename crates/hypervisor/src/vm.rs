@@ -2,11 +2,13 @@
 
 use crate::config::{ConfigError, MmuMode, VmConfig};
 use crate::controls::Shared;
-use crate::mmu::{HostFeatures, Mmu, MmuError, SlotConfig, Slots};
+use crate::mmu::{COUNTER_END, HostFeatures, Mmu, MmuError, RestoreError, SavedMmu, SlotConfig, Slots};
 use crate::registers::Ownership;
+use crate::vcpu::Vcpu;
 use cpu::Ram;
 use cpu::vmx::GuestPhysical;
 use ledger::Profile;
+use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 
 /// Bit of CPUID.80000001H:EDX: 1 GiB pages.
@@ -24,6 +26,13 @@ pub enum SetupError {
     /// There is no place for the hypervisor's tables.
     #[error("there is no hidden memory for the hypervisor's tables")]
     NoPool,
+}
+
+/// What is saved of a virtual machine besides its virtual CPUs and its memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    mmu: SavedMmu,
+    announced: Announcements,
 }
 
 /// A virtual machine.
@@ -88,6 +97,31 @@ impl Hypervisor {
         removed
     }
 
+    /// What is to be saved of it. Its switches and what follows from them are not, nor is memory, of which the hidden part that
+    /// holds the tables belongs to the state as well.
+    pub fn save(&self) -> Saved {
+        Saved { mmu: self.mmu.save(), announced: self.announced }
+    }
+
+    /// Takes over a saved state. The machine was made with the same switches for the same memory, `vcpus` are all virtual CPUs
+    /// that the state was saved with, and memory, the hidden part included, holds what it held then. After an error, the
+    /// machine is what it was.
+    pub fn restore<'a>(&mut self, saved: Saved, vcpus: impl Iterator<Item = &'a Vcpu>) -> Result<(), RestoreError> {
+        let Saved { mmu, announced } = saved;
+        if announced.count >= COUNTER_END {
+            return Err(RestoreError::Counter("announced page directories"));
+        }
+        let mut mmus = Vec::new();
+        for (number, vcpu) in vcpus.enumerate() {
+            vcpu.wrong(&announced).map_or(Ok(()), |what| Err(RestoreError::Vcpu { vcpu: number, what }))?;
+            mmus.extend(vcpu.mmu.as_ref().map(|mmu| (number, mmu)));
+        }
+        self.mmu.restore(mmu, &mmus)?;
+        self.memory = Rc::new(Memory(self.mmu.slots().clone()));
+        self.announced = announced;
+        Ok(())
+    }
+
     /// Whether guests get a CR3 cache.
     pub(crate) fn caches_cr3(&self) -> bool {
         self.config.paravirt && self.config.mmu == MmuMode::Shadow && self.shared.cr3_targets != 0
@@ -105,7 +139,7 @@ impl GuestPhysical for Memory {
 }
 
 /// The latest page directories that guests have announced to be freed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Announcements {
     /// How many there have been.
     pub count: u64,
@@ -119,5 +153,68 @@ impl Announcements {
         let at = (self.count % self.latest.len() as u64) as usize;
         self.latest[at] = address;
         self.count += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mmu::Guest;
+
+    const RAM: u64 = 4 << 20;
+    const POOL: u64 = 0xd000_0000;
+
+    fn machine(config: &VmConfig) -> Hypervisor {
+        let pages = Mmu::pool_pages(config, RAM >> 12, 2);
+        let ram = Ram::with_hidden(RAM, POOL, u64::from(pages) << 12);
+        Hypervisor::new(config.clone(), &ram, &Profile::named("icx").unwrap()).unwrap()
+    }
+
+    fn through_text<T: Serialize + for<'a> Deserialize<'a>>(value: &T) -> T {
+        serde_json::from_str(&serde_json::to_string(value).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_machine_is_saved_with_its_virtual_cpus() {
+        for mmu in MmuMode::ALL {
+            let config = VmConfig { mmu: *mmu, unrestricted_guest: mmu.is_tdp(), ..VmConfig::default() };
+            let mut vm = machine(&config);
+            vm.announced.announce(0x5000);
+            // The second one has not run yet.
+            let mut vcpus = [Vcpu::new(), Vcpu::new()];
+            let mut mmu = vm.mmu.add_vcpu().unwrap();
+            vm.mmu.flush_guest(&mut mmu);
+            vm.mmu.reset_context(&mut mmu, &Guest::default());
+            (vcpus[0].mmu, vcpus[0].followed) = (Some(mmu), 1);
+            let (saved, copies) = (vm.save(), through_text(&vcpus));
+            assert_eq!(copies, vcpus);
+            let mut other = machine(&config);
+            other.remove_slot(0);
+            assert!(other.memory.host(0x1000).is_none());
+            other.restore(through_text(&saved), copies.iter()).unwrap();
+            assert_eq!(other.save(), saved);
+            assert_eq!(other.check(copies.iter()), Ok(()));
+            // Emulation finds the memory that was saved.
+            assert_eq!(other.memory.host(0x1000), Some(0x1000));
+        }
+    }
+
+    #[test]
+    fn a_virtual_cpu_of_another_machine_is_refused() {
+        let mut vm = machine(&VmConfig::default());
+        let saved = vm.save();
+        let refused = |vm: &mut Hypervisor, vcpu: &Vcpu| {
+            vm.restore(saved.clone(), [&Vcpu::new(), vcpu].into_iter()).unwrap_err().to_string()
+        };
+        let mut followed = Vcpu::new();
+        followed.followed = 1;
+        assert_eq!(refused(&mut vm, &followed), "virtual CPU 1: it has followed announcements that nobody made");
+        let mut other = Vcpu::new();
+        other.mmu = Some(vm.mmu.add_vcpu().unwrap());
+        assert_eq!(refused(&mut vm, &other), "virtual CPU 1: it has no page of PDPTEs of its own");
+        let announced = Announcements { count: u64::MAX, ..Announcements::default() };
+        let overflowing = Saved { announced, ..saved.clone() };
+        let error = vm.restore(overflowing, std::iter::empty()).unwrap_err();
+        assert_eq!(error.to_string(), "the saved counter of announced page directories is out of range");
     }
 }

@@ -4,6 +4,8 @@
 //! An [`Experiment`] is read from a TOML file. Its [`Cell`]s are run as child processes by [`runner`], each leaving a ledger;
 //! [`results`] are made from those, and reported as text, as HTML, as JSON, or held against an earlier run ([`check`]).
 
+#![deny(unsafe_code)]
+
 pub mod check;
 pub mod difference;
 pub mod experiment;
@@ -22,6 +24,7 @@ pub mod text;
 
 #[cfg(test)]
 mod testing;
+#[allow(unsafe_code, reason = "a child is prepared between fork and exec")]
 mod tether;
 
 pub use experiment::{Cell, Experiment, ExperimentError};

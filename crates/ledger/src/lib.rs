@@ -3,6 +3,8 @@
 //! Time is kept in *ticks*: thousandths of a core cycle of the profiled processor, so that decimal costs in a profile are
 //! exact and totals add up without rounding. See [`TICKS_PER_CYCLE`].
 
+#![forbid(unsafe_code)]
+
 pub mod costs;
 pub mod event;
 mod file;

@@ -1,5 +1,7 @@
 //! The board: guest memory, devices, interrupt controllers, firmware tables, loaders and the loop that drives processors.
 
+#![deny(unsafe_code)]
+
 pub mod account;
 pub mod acpi;
 pub mod board;
@@ -15,6 +17,7 @@ mod lacking;
 pub mod loader;
 pub mod lockstep;
 pub mod machine;
+#[allow(unsafe_code, reason = "what is mapped is shown as bytes")]
 pub mod memory;
 pub mod pci;
 pub mod platform;
@@ -25,6 +28,8 @@ pub mod state;
 pub mod tasks;
 pub mod vcpus;
 pub mod verdict;
+#[allow(unsafe_code, reason = "the processor reaches guest memory through host pointers")]
+mod view;
 pub mod virtio;
 
 pub use lacking::Lacking;

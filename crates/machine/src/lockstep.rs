@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write;
 use std::time::Duration;
+use x86::page::PAGE;
 use x86::reg;
 
 /// A stretch, in cycles.
@@ -157,16 +158,15 @@ impl Lockstep {
     }
 
     fn memory(&self, before: &[Place]) -> Result<(), Difference> {
-        let ranges = self.reference.ram.host_ranges().into_iter().zip(self.translated.ram.host_ranges());
-        for (a, b) in ranges {
-            for page in (0..a.len).step_by(4096) {
-                // SAFETY: both ranges are mapped and of the same length; no processor runs.
-                let same = unsafe {
-                    let of = |host: *mut u8| std::slice::from_raw_parts(host.add(page as usize), 4096);
-                    of(a.host) == of(b.host)
-                };
+        for range in self.reference.ram.host_ranges() {
+            for page in (0..range.len).step_by(PAGE as usize) {
+                let at = range.start + page;
+                let same = self
+                    .reference
+                    .ram
+                    .with_ram(at, PAGE, |ours| self.translated.ram.with_ram(at, PAGE, |theirs| ours == theirs));
                 if !same {
-                    let text = format!("memory at {:#x} differs", a.start + page);
+                    let text = format!("memory at {at:#x} differs");
                     return Err(self.difference(before, &text));
                 }
             }

@@ -11,8 +11,8 @@ use crate::memory::GuestRam;
 use crate::platform::Platform;
 use crate::replay::Replay;
 use crate::vcpus::{Pause, Vcpus};
-use cpu::ram::Region;
-use cpu::{Cpu, Model, Ram, Tier};
+use crate::view::processor_ram;
+use cpu::{Cpu, Model, Tier};
 use hypervisor::Hypervisor;
 use hypervisor::mmu::Mmu;
 use ledger::profile::Profile;
@@ -181,21 +181,6 @@ fn model(profile: &Profile, clock: ClockSource, platform: &Platform) -> Model {
             Model { recorded: false, ..Model::of(profile, ledger::Costs::free(), geometry, &cpuid) }
         }
     }
-}
-
-/// The processor's view of guest memory.
-pub(crate) fn processor_ram(ram: &GuestRam, tables: Option<&HypervisorMemory>) -> Ram {
-    let region = |r: crate::memory::HostRange| Region {
-        start: r.start,
-        len: r.len,
-        host: r.host,
-        read_only: false,
-        hidden: false,
-    };
-    let regions = ram.host_ranges().into_iter().map(region).chain(tables.map(HypervisorMemory::region)).collect();
-    // SAFETY: the ranges are mapped as long as what is handed over with them lives, and vm-memory makes no references to
-    // guest memory.
-    unsafe { Ram::new(regions, Rc::new((ram.clone(), tables.cloned()))) }
 }
 
 impl Machine {

@@ -44,7 +44,7 @@ fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
         physical_bits: 46,
         recorded: true,
     });
-    let view = crate::machine::processor_ram(&ram, None);
+    let view = crate::view::processor_ram(&ram, None);
     let recorder = Rc::new(RefCell::new(Recorder::default()));
     let cpus = programs.iter().enumerate().map(|(index, program)| {
         let start = 0x1000 * (index as u64 + 1);

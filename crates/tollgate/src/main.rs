@@ -1,5 +1,7 @@
 //! The `tollgate` command line: parses, calls the libraries, prints.
 
+#![forbid(unsafe_code)]
+
 mod compare;
 mod cpu_cmd;
 mod ending;

@@ -23,6 +23,12 @@ pub const EXECUTE: u64 = 4;
 pub const RIGHTS: u64 = READ | WRITE | EXECUTE;
 /// Where a leaf entry has its memory type.
 pub const TYPE_SHIFT: u32 = 3;
+/// Bits of a memory type.
+pub const TYPE_MASK: u64 = 7;
+/// Memory types that do not exist, as a set: 2, 3 and 7.
+pub const RESERVED_TYPES: u64 = 1 << 2 | 1 << 3 | 1 << 7;
+/// Bits that are reserved in an entry that points to a table; in a PML4 table that is [`LARGE`] too, and elsewhere it would map a page.
+pub const RESERVED_TABLE: u64 = 0xf8;
 /// The entry maps a page although it is not in a last-level table.
 pub const LARGE: u64 = 1 << 7;
 /// It was used.

@@ -12,6 +12,10 @@ pub const SHIFT_2M: u32 = 21;
 pub const SHIFT_4M: u32 = 22;
 /// Log2 of the pages that a page-directory-pointer table maps.
 pub const SHIFT_1G: u32 = 30;
+/// Log2 of what an entry of a PML4 table maps.
+pub const SHIFT_PML4: u32 = 39;
+/// Log2 of what an entry of a PML5 table maps.
+pub const SHIFT_PML5: u32 = 48;
 
 /// Present.
 pub const P: u64 = 1 << 0;
@@ -41,12 +45,12 @@ pub const ADDRESS_32: u64 = 0xffff_f000;
 pub const ADDRESS_4M: u64 = 0xffc0_0000;
 /// Bits 20:13 of an entry that maps a 4 MiB page: bits 39:32 of its address.
 pub const HIGH_4M: u64 = 0x001f_e000;
+/// Where [`HIGH_4M`] begins.
+pub const HIGH_4M_SHIFT: u32 = 13;
 /// Bit 21 of an entry that maps a 4 MiB page is reserved.
 pub const RESERVED_4M: u64 = 1 << 21;
-/// Bits 20:13 of an entry that maps a 2 MiB page are reserved.
-pub const RESERVED_2M: u64 = 0x001f_e000;
-/// Bits 29:13 of an entry that maps a 1 GiB page are reserved.
-pub const RESERVED_1G: u64 = 0x3fff_e000;
+/// PAT, in an entry that maps a page larger than 4 KiB; the address bits above it and below the size of the page are reserved.
+pub const PAT_LARGE: u64 = 1 << 12;
 /// Bits 62:52 are reserved under PAE paging.
 pub const RESERVED_PAE: u64 = 0x7ff0_0000_0000_0000;
 /// Bits of an entry of a page-directory-pointer table of PAE paging that are reserved below the address: 2:1 and 8:5.

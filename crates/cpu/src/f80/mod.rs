@@ -4,6 +4,7 @@
 //! here. [`host`] rounds: addition to scaling are specified to the bit, so the host's x87 unit does them.
 //! [`transcendental`] functions, in which processors differ, are computed in software on [`wide`] numbers.
 
+#[allow(unsafe_code, reason = "the host's own x87 unit does the work")]
 pub mod host;
 pub mod remainder;
 pub mod transcendental;

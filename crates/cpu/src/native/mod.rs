@@ -1,7 +1,9 @@
 //! The host's own vector units: what is required of them, and stubs of machine code that run one guest instruction each.
 
+#[allow(unsafe_code, reason = "executable memory is mapped")]
 mod executable;
 mod pool;
+#[allow(unsafe_code, reason = "stubs are machine code")]
 mod stub;
 
 pub(crate) use executable::Executable;

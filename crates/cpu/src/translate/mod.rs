@@ -16,17 +16,20 @@ mod asm;
 mod branch;
 mod divide;
 mod emit;
+#[allow(unsafe_code, reason = "translated code is machine code")]
 mod entry;
 mod fix;
 mod group;
 mod layout;
 mod listing;
 mod plan;
+#[allow(unsafe_code, reason = "translated code is machine code")]
 mod run;
 mod string;
 mod system;
 pub(crate) mod trace;
 mod vector;
+#[allow(unsafe_code, reason = "translated code is machine code")]
 mod x87;
 
 pub use emit::{KEYS, Key};

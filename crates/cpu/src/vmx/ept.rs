@@ -1,9 +1,12 @@
 //! Extended page tables: from guest-physical to host-physical addresses (SDM vol. 3, 28.3).
 
 use crate::fault::{Exec, Fault};
+use crate::paging::{self, Layout, LayoutEpt, Path, ReadEntry, Root, Stop, UpdateEntry};
 use crate::state::Cpu;
 use crate::walk::Access;
+use std::convert::Infallible;
 use x86::ept::*;
+use x86::page::SHIFT_PML4;
 use x86::vmx::qualification::ept as qualification;
 use x86::vmx::reason;
 
@@ -41,17 +44,42 @@ pub(super) fn valid_pointer(eptp: u64, physical_bits: u8) -> bool {
         && eptp >> u32::from(physical_bits).min(52) == 0
 }
 
-/// Whether an entry that is present is misconfigured (SDM vol. 3, 28.3.3.1). Execute-only translations are supported.
-fn misconfigured(entry: u64, shift: u8, leaf: bool, beyond: u64) -> bool {
-    let reserved = match (shift, leaf) {
-        (39, _) => 0xf8,
-        (_, false) => 0x78,
-        _ => ((1u64 << shift) - 1) & ADDRESS,
-    };
-    let kind = entry >> TYPE_SHIFT & 7;
-    entry & (READ | WRITE) == WRITE
-        || entry & (reserved | (beyond & ADDRESS)) != 0
-        || (leaf && matches!(kind, 2 | 3 | 7))
+/// The tables of EPT, as the processor walks them and sets flags in them.
+struct EptTables<'a> {
+    cpu: &'a mut Cpu,
+    references: &'a mut u32,
+}
+
+impl ReadEntry for EptTables<'_> {
+    type Stop = Infallible;
+
+    #[inline(always)]
+    fn read(&mut self, address: u64, _: bool) -> Result<u64, Infallible> {
+        *self.references += 1;
+        Ok(self.cpu.wiring.ram.read::<u64>(address).unwrap_or(u64::MAX))
+    }
+}
+
+impl UpdateEntry for EptTables<'_> {
+    fn update(&mut self, address: u64, _: bool, value: u64) -> Result<(), Infallible> {
+        self.cpu.code_written(address, 8);
+        self.cpu.wiring.ram.write(address, value);
+        Ok(())
+    }
+}
+
+/// The tables of EPT, as a look from outside sees them.
+struct SeenTables<'a>(&'a Cpu);
+
+/// An entry lies where there is no RAM.
+struct NoRam;
+
+impl ReadEntry for SeenTables<'_> {
+    type Stop = NoRam;
+
+    fn read(&mut self, address: u64, _: bool) -> Result<u64, NoRam> {
+        self.0.wiring.ram.read::<u64>(address).ok_or(NoRam)
+    }
 }
 
 impl Cpu {
@@ -75,70 +103,43 @@ impl Cpu {
         if address >> ADDRESS_BITS != 0 {
             return Err(self.ept_violation(address, linear, purpose, wanted, 0));
         }
-        let beyond = self.beyond_physical();
-        let mut rights = RIGHTS;
-        let mut path = [(0u64, 0u64); 4];
-        let mut depth = 0;
-        let mut table = self.arch.vmx.controls.eptp & ADDRESS;
-        let mut shift = 39u8;
-        let leaf = loop {
-            let at = table + 8 * (address >> shift & 0x1ff);
-            let entry = self.wiring.ram.read::<u64>(at).unwrap_or(u64::MAX);
-            *references += 1;
-            rights &= entry;
-            if entry & RIGHTS == 0 {
-                return Err(self.ept_violation(address, linear, purpose, wanted, rights));
-            }
-            let leaf = shift == 12 || (entry & LARGE != 0 && shift <= 30);
-            if misconfigured(entry, shift, leaf, beyond) {
-                return Err(self.ept_misconfiguration(address));
-            }
-            path[depth] = (at, entry);
-            depth += 1;
-            if leaf {
-                break entry;
-            }
-            table = entry & ADDRESS;
-            shift -= 9;
+        let layout = LayoutEpt::new(self.beyond_physical());
+        let root = self.ept_root();
+        let mut path = Path::default();
+        let mut tables = EptTables { cpu: self, references };
+        let leaf = match paging::walk(&layout, root, address, &mut tables, &mut path) {
+            Ok(leaf) => leaf,
+            Err(Stop::Absent) => return Err(self.ept_violation(address, linear, purpose, wanted, 0)),
+            Err(Stop::Reserved) => return Err(self.ept_misconfiguration(address)),
+            Err(Stop::Unreachable(never)) => match never {},
         };
+        let rights = path.common() & RIGHTS;
         if rights & wanted != wanted {
             return Err(self.ept_violation(address, linear, purpose, wanted, rights));
         }
         let write = wanted & WRITE != 0;
         if flags {
-            for (i, &(at, entry)) in path[..depth].iter().enumerate() {
-                let dirty = if write && i + 1 == depth { DIRTY } else { 0 };
-                if entry & (ACCESSED | dirty) != ACCESSED | dirty {
-                    self.code_written(at, 8);
-                    self.wiring.ram.write(at, entry | ACCESSED | dirty);
-                }
-            }
+            let Ok(()) = path.mark::<LayoutEpt, _>(&mut EptTables { cpu: self, references }, write);
         }
-        let offset = address & ((1u64 << shift) - 1);
-        let page = leaf & ADDRESS & !((1u64 << shift) - 1);
-        Ok(Placed { address: page | offset, shift, rights, dirty: !flags || write || leaf & DIRTY != 0 })
+        let offset = address & ((1 << leaf.shift) - 1);
+        let page = layout.page(leaf.entry, leaf.shift);
+        let dirty = !flags || write || leaf.entry & DIRTY != 0;
+        Ok(Placed { address: page | offset, shift: leaf.shift as u8, rights, dirty })
+    }
+
+    /// The topmost table of the EPT pointer.
+    fn ept_root(&self) -> Root {
+        Root { table: self.arch.vmx.controls.eptp & ADDRESS, shift: SHIFT_PML4 }
     }
 
     /// Likewise for a look from outside: whatever the rights, and without a trace. `None`: not mapped.
     pub(crate) fn look_up_physical(&self, address: u64) -> Option<u64> {
-        let mut table = self.arch.vmx.controls.eptp & ADDRESS;
-        let mut shift = 39u8;
         if address >> ADDRESS_BITS != 0 {
             return None;
         }
-        loop {
-            let entry = self.wiring.ram.read::<u64>(table + 8 * (address >> shift & 0x1ff))?;
-            let leaf = shift == 12 || (entry & LARGE != 0 && shift <= 30);
-            if entry & RIGHTS == 0 || misconfigured(entry, shift, leaf, self.beyond_physical()) {
-                return None;
-            }
-            if leaf {
-                let mask = (1u64 << shift) - 1;
-                return Some(entry & ADDRESS & !mask | address & mask);
-            }
-            table = entry & ADDRESS;
-            shift -= 9;
-        }
+        let layout = LayoutEpt::new(self.beyond_physical());
+        let leaf = paging::walk(&layout, self.ept_root(), address, &mut SeenTables(self), &mut ()).ok()?;
+        Some(layout.page(leaf.entry, leaf.shift) | address & ((1 << leaf.shift) - 1))
     }
 
     #[cold]

@@ -2,16 +2,51 @@
 
 use super::Mmu;
 use super::pool::{EntryRef, Keeping, PageId};
+use super::rmap::MAX_LEVEL;
 use super::roots::VcpuMmu;
 use super::spte;
 use rustc_hash::FxHashMap;
+
+/// A bit for each entry of the pool.
+struct Marks(Vec<[u64; 8]>);
+
+impl Marks {
+    /// Marks an entry. Whether it was not marked.
+    fn insert(&mut self, at: EntryRef) -> bool {
+        let fresh = !self.contains(at);
+        self.0[at.page as usize][usize::from(at.index / 64)] |= 1 << (at.index % 64);
+        fresh
+    }
+
+    fn contains(&self, at: EntryRef) -> bool {
+        self.0[at.page as usize][usize::from(at.index / 64)] & 1 << (at.index % 64) != 0
+    }
+}
+
+/// What points back from pages and frames to entries.
+struct Backwards {
+    /// Entries that some page knows as its parents.
+    parents: Marks,
+    /// Entries that are in the reverse map of what they map.
+    mapped: Marks,
+    /// Where in host memory slots begin, in order, and the farthest end of those up to there.
+    backed: Vec<(u64, u64)>,
+}
+
+impl Backwards {
+    /// Whether one slot backs all of a range of host memory.
+    fn is_backed(&self, hpa: u64, pages: u64) -> bool {
+        let up_to = self.backed.partition_point(|(start, _)| *start <= hpa);
+        self.backed[..up_to].last().is_some_and(|(_, end)| hpa + (pages << 12) <= *end)
+    }
+}
 
 impl Mmu {
     /// Checks the tables: every page of the pool is free or in use for a reason, reverse maps and entries agree, nothing is
     /// mapped that no slot backs, and watched tables cannot be written to. `vcpus` are all virtual processors. What is wrong.
     pub fn check(&self, vcpus: &[&VcpuMmu]) -> Result<(), String> {
         let mut roots: FxHashMap<PageId, u32> = FxHashMap::default();
-        for set in vcpus.iter().flat_map(|vcpu| self.sets(vcpu)) {
+        for set in vcpus.iter().flat_map(|vcpu| vcpu.sets()) {
             for id in set.pages.iter().flatten() {
                 if !self.may_be_root(*id) {
                     return Err(format!("root {id} is not in use"));
@@ -23,6 +58,7 @@ impl Mmu {
         for id in self.pool.free_pages() {
             free[*id as usize] = true;
         }
+        let backwards = self.backwards()?;
         let mut used = 0;
         let mut mapped = 0;
         for (id, page) in self.pool.iter() {
@@ -41,7 +77,7 @@ impl Mmu {
                 return Err(format!("page {id} counts {} roots of {count}", page.roots));
             }
             used += 1;
-            mapped += self.check_page(id)?;
+            mapped += self.check_page(id, &backwards)?;
         }
         if used != self.pool.used() {
             return Err(format!("{used} pages are in use, {} are counted", self.pool.used()));
@@ -52,8 +88,37 @@ impl Mmu {
         self.check_trees()
     }
 
+    /// Collects what points to entries, each of them once.
+    fn backwards(&self) -> Result<Backwards, String> {
+        let unmarked = || Marks(vec![[0; 8]; self.pool.iter().len()]);
+        let (mut parents, mut mapped) = (unmarked(), unmarked());
+        for (id, page) in self.pool.iter() {
+            for parent in &page.parents {
+                if self.child(*parent) != Some(id) || !parents.insert(*parent) {
+                    return Err(format!("page {id} has a parent {parent:?} that does not point to it, or twice"));
+                }
+            }
+        }
+        for (at, block) in self.rmaps.iter() {
+            let page = self.pool.page(at.page);
+            let maps = page.keeping == Keeping::Hashed && self.format.is_leaf(self.pool.entry(at), page.role.level);
+            if !maps || (page.frame(usize::from(at.index)), page.role.level) != block || !mapped.insert(at) {
+                return Err(format!("frame {:#x} has a reverse map {at:?} that does not map it, or twice", block.0));
+            }
+        }
+        let range = |slot: &super::Slot| (slot.config.hpa, slot.config.hpa + (slot.config.pages << 12));
+        let mut backed: Vec<(u64, u64)> = self.slots.iter().map(range).collect();
+        backed.sort_unstable();
+        let mut farthest = 0;
+        for (_, end) in &mut backed {
+            farthest = farthest.max(*end);
+            *end = farthest;
+        }
+        Ok(Backwards { parents, mapped, backed })
+    }
+
     /// Checks a page and its entries. How many of them must be in reverse maps.
-    fn check_page(&self, id: PageId) -> Result<usize, String> {
+    fn check_page(&self, id: PageId, backwards: &Backwards) -> Result<usize, String> {
         let page = self.pool.page(id);
         let level = page.role.level;
         let hashed = page.keeping == Keeping::Hashed;
@@ -61,24 +126,19 @@ impl Mmu {
         if found != (hashed && !page.invalid) {
             return Err(format!("page {id} ({:?}) and the hash disagree", page.keeping));
         }
-        for parent in &page.parents {
-            if self.child(*parent) != Some(id) {
-                return Err(format!("page {id} has a parent {parent:?} that does not point to it"));
-            }
-        }
         let mut mapped = 0;
         for index in 0..512 {
             let at = EntryRef { page: id, index };
             let entry = self.pool.entry(at);
             if self.format.is_leaf(entry, level) {
-                self.check_leaf(at, entry)?;
+                self.check_leaf(at, entry, backwards)?;
                 mapped += usize::from(hashed);
             } else if let Some(child) = self.child(at) {
                 let below = self.pool.page(child);
                 if below.role.level + 1 != level || below.keeping != page.keeping {
                     return Err(format!("{at:?} points to page {child} of level {}", below.role.level));
                 }
-                if hashed && below.parents.iter().filter(|parent| **parent == at).count() != 1 {
+                if hashed && !backwards.parents.contains(at) {
                     return Err(format!("{at:?} points to page {child}, which does not know"));
                 }
                 let noted = page.unsync_below[usize::from(index / 64)] & 1 << (index % 64) != 0;
@@ -92,16 +152,15 @@ impl Mmu {
         Ok(mapped)
     }
 
-    fn check_leaf(&self, at: EntryRef, entry: u64) -> Result<(), String> {
+    fn check_leaf(&self, at: EntryRef, entry: u64, backwards: &Backwards) -> Result<(), String> {
         let page = self.pool.page(at.page);
         let level = page.role.level;
+        if level > MAX_LEVEL {
+            return Err(format!("{at:?} maps a page at level {level}"));
+        }
         let hpa = spte::address(entry);
         if page.keeping != Keeping::Hashed {
-            let backed = |slot: &super::Slot| {
-                let offset = hpa.wrapping_sub(slot.config.hpa) >> 12;
-                offset < slot.config.pages && spte::frames(level) <= slot.config.pages - offset
-            };
-            return match self.slots.iter().any(backed) {
+            return match backwards.is_backed(hpa, spte::frames(level)) {
                 true => Ok(()),
                 false => Err(format!("{at:?} maps {hpa:#x}, which is in no slot")),
             };
@@ -110,13 +169,14 @@ impl Mmu {
         if self.slots.find(gfn).is_none_or(|slot| slot.hpa(gfn) != hpa || gfn + spte::frames(level) > slot.end()) {
             return Err(format!("{at:?} maps {hpa:#x} for frame {gfn:#x}, which is elsewhere"));
         }
-        if !self.rmaps.get(gfn, level).contains(&at) {
+        if !backwards.mapped.contains(at) {
             return Err(format!("{at:?} maps frame {gfn:#x} without a reverse map"));
         }
         if self.format.is_writable(entry) {
-            for frame in gfn..gfn + spte::frames(level) {
-                self.check_writable(at, frame)?;
+            if !self.tracks.large_allowed(gfn, level) {
+                return Err(format!("{at:?} allows writes to all of a block with watched frames in it"));
             }
+            self.check_writable(at, gfn)?;
         }
         Ok(())
     }

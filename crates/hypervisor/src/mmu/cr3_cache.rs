@@ -7,18 +7,19 @@
 use super::pool::Keeping;
 use super::roots::{RootSet, VcpuMmu};
 use super::{Guest, Mmu, MmuError};
+use serde::{Deserialize, Serialize};
 use x86::control::*;
 use x86::page::ADDRESS;
 
 /// A page directory pointer table whose PDPTEs are behind cached roots.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pdpt {
-    users: u32,
-    version: u64,
+    pub users: u32,
+    pub version: u64,
 }
 
 /// The pinned roots of a virtual processor.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Cr3Cache {
     sets: Vec<Option<RootSet>>,
     /// Which one is in use.
@@ -31,6 +32,13 @@ impl Cr3Cache {
     /// How many roots can be pinned; 0: the cache is off.
     pub fn entries(&self) -> usize {
         self.sets.len()
+    }
+
+    /// What no cache can be like.
+    pub fn wrong(&self) -> Option<&'static str> {
+        let in_use = |at: usize| self.sets.get(at).is_some_and(Option::is_some);
+        let fits = self.sets.len() <= Mmu::CR3_CACHE && self.last <= self.sets.len() && self.active.is_none_or(in_use);
+        (!fits).then_some("its CR3 cache has no such entries")
     }
 
     /// The one in use.
@@ -52,6 +60,11 @@ impl VcpuMmu {
     /// Whether the entries have changed since the last call: the CR3-target values and the guest's view of them must follow.
     pub fn take_cr3_cache_changed(&mut self) -> bool {
         std::mem::take(&mut self.cache.changed)
+    }
+
+    /// All its sets of roots.
+    pub(super) fn sets(&self) -> impl Iterator<Item = &RootSet> {
+        self.own.iter().chain(&self.kept).chain(self.cache.sets.iter().flatten())
     }
 }
 
@@ -231,11 +244,6 @@ impl Mmu {
         for at in (0..vcpu.cache.sets.len()).filter(|at| vcpu.cache.active != Some(*at)).collect::<Vec<_>>() {
             self.drop_entry_of_cache(vcpu, at);
         }
-    }
-
-    /// The sets of roots that pages of a virtual processor are used by.
-    pub(super) fn sets<'a>(&self, vcpu: &'a VcpuMmu) -> impl Iterator<Item = &'a RootSet> {
-        vcpu.own.iter().chain(&vcpu.kept).chain(vcpu.cache.sets.iter().flatten())
     }
 
     /// Whether a page of the pool is what a root may be.

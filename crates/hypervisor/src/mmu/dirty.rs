@@ -36,7 +36,7 @@ impl Mmu {
         let slot = self.slots.find_mut(gfn).filter(|slot| slot.config.gfn == gfn && slot.config.log_dirty)?;
         let clear = vec![0; slot.dirty.len()];
         let log = std::mem::replace(&mut slot.dirty, clear);
-        let dirty = |number: u64| log[(number / 64) as usize] & 1 << (number % 64) != 0;
+        let dirty = |number: u64| log.get((number / 64) as usize).is_some_and(|word| word & 1 << (number % 64) != 0);
         let frames = (0..slot.config.pages).filter(|number| dirty(*number)).map(|number| gfn + number);
         let frames: Vec<u64> = frames.collect();
         self.tolls.add(Operation::DirtyLog, frames.len() as u64);
@@ -53,7 +53,8 @@ impl Mmu {
             }
         } else if let (Some(first), Some(last)) = (frames.first(), frames.last()) {
             for at in self.entries_of(*first..*last + 1) {
-                if dirty(self.mapped_frame(at) - gfn) {
+                // Of two slots with the same memory, the entry may belong to the other one.
+                if self.mapped_frame(at).checked_sub(gfn).is_some_and(dirty) {
                     flush |= self.write_protect_entry(at, true);
                 }
             }

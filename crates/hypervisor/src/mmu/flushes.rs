@@ -1,5 +1,7 @@
 //! Which flushes of the processor's translations are due before the guest is entered, told apart as KVM does.
 
+use serde::{Deserialize, Serialize};
+
 /// Flushes that a virtual processor must make. Each kind has its instruction (KVM's vmx_flush_tlb_all, vmx_flush_tlb_current and
 /// vmx_flush_tlb_guest in arch/x86/kvm/vmx/vmx.c):
 ///
@@ -10,7 +12,7 @@
 /// | the guest's TLB | INVVPID of its VPID | INVVPID of its VPID |
 ///
 /// Without VPIDs there is no INVVPID: each entry flushes then.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flushes {
     /// Tables of the hypervisor have changed that any context may have used (KVM_REQ_TLB_FLUSH).
     pub all: bool,

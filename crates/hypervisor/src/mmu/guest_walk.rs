@@ -3,8 +3,12 @@
 use super::role::Paging;
 use super::spte::{ALL, EXEC, USER, WRITE};
 use super::{Guest, Mmu};
+use cpu::paging::{
+    self, Entry, Layout, Layout32, Layout64, PagingRegisters, Path, ReadEntry, Root, Stop, Tables, UpdateEntry,
+};
+use cpu::permission::{PageRights, Rules};
 use ledger::Operation;
-use x86::control::*;
+use std::convert::Infallible;
 use x86::flags;
 use x86::page::*;
 
@@ -22,10 +26,6 @@ pub struct PageFault {
 pub struct Step {
     /// Frame of the table.
     pub gfn: u64,
-    /// Guest-physical address of the entry.
-    pub address: u64,
-    /// The entry.
-    pub value: u64,
     /// What the entries above allow.
     pub access: u8,
 }
@@ -52,95 +52,18 @@ pub fn wanted(code: u32) -> u32 {
     code & (code::WRITE | code::USER | code::FETCH)
 }
 
-impl Paging {
-    /// The bits of an entry at `level` that must be clear; `large`: it maps a page.
-    fn reserved(&self, value: u64, level: u8, large: bool, physical_bits: u32) -> u64 {
-        if !self.pae {
-            if !large || level != 2 {
-                return 0;
-            }
-            // PSE-36: bits 20:13 are address bits 39:32, as many as the processor has; bit 21 is reserved.
-            let usable = physical_bits.saturating_sub(32).min(8);
-            return value & (0x0020_0000 | 0x001f_e000 & !(((1u64 << usable) - 1) << 13));
-        }
-        let mut bits = ADDRESS & !((1u64 << physical_bits) - 1);
-        if !self.nxe {
-            bits |= NX;
-        }
-        if !self.long {
-            bits |= 0x7ff0_0000_0000_0000;
-        }
-        bits |= match (large, level) {
-            (true, 2) => 0x001f_e000,
-            (true, 3) => 0x3fff_e000,
-            (false, 4..) => PS,
-            _ => 0,
-        };
-        value & bits
-    }
-
-    /// What an entry allows.
-    fn entry_access(&self, value: u64) -> u8 {
-        let execute = !(self.pae && self.nxe && value & NX != 0);
-        let bit = |yes, bit| if yes { bit } else { 0 };
-        bit(execute, EXEC) | bit(value & RW != 0, WRITE) | bit(value & US != 0, USER)
-    }
-
-    /// Whether an entry at `level` that is present maps a page.
-    fn is_page(&self, value: u64, level: u8) -> bool {
-        match level {
-            1 => true,
-            2 => value & PS != 0 && (self.pae || self.pse),
-            3 => value & PS != 0,
-            _ => false,
-        }
-    }
-}
-
-/// The frame of the page that an entry at `level` maps, or of the table it points to.
-fn entry_frame(paging: &Paging, value: u64, level: u8, page: bool) -> u64 {
-    match (paging.pae, page && level > 1) {
-        (true, false) => (value & ADDRESS) >> 12,
-        (true, true) => ((value & ADDRESS) >> 12) & !(super::spte::frames(level) - 1),
-        (false, false) => (value & 0xffff_f000) >> 12,
-        (false, true) => ((value & 0xffc0_0000) | (value >> 13 & 0xff) << 32) >> 12,
-    }
-}
-
-/// Whether `access` of a page's entries forbids what is wanted; if so, the error-code bits beyond W, U and I.
-fn denied(guest: &Guest, paging: &Paging, access: u8, leaf: u64, want: u32) -> Option<u32> {
-    let user_page = access & USER != 0;
-    let user = want & code::USER != 0;
-    let write = want & code::WRITE != 0;
-    let fetch = want & code::FETCH != 0;
-    let key_denied = !fetch && key_denies(guest, paging, user_page, leaf, write, user);
-    let no = match (user, fetch) {
-        (true, _) if !user_page => true,
-        (_, true) if access & EXEC == 0 => true,
-        (true, true) => false,
-        (false, true) => user_page && paging.smep,
-        (false, false) if user_page && paging.smap && guest.smap_applies() => true,
-        _ => write && access & WRITE == 0 && (user || paging.wp),
-    };
-    (no || key_denied).then_some(code::PRESENT | if key_denied { code::KEY } else { 0 })
-}
-
-/// Whether the protection key of a page forbids a data access.
-fn key_denies(guest: &Guest, paging: &Paging, user_page: bool, leaf: u64, write: bool, user: bool) -> bool {
-    let keys = match user_page {
-        true if paging.pke => guest.pkru,
-        false if guest.cr4 & CR4_PKS != 0 && !user => guest.pkrs,
-        _ => return false,
-    };
-    let rights = keys >> (((leaf >> 59) & 15) * 2);
-    paging.long && (rights & 1 != 0 || (rights & 2 != 0 && write && (user || paging.wp)))
+/// What an entry allows: a value, or what several have in common, with the bits that forbid something turned round.
+fn access_of<L: Layout>(common: u64) -> u8 {
+    let bit = |mask: u64, bit| if common & mask == mask { bit } else { 0 };
+    bit(L::FORBIDS, EXEC) | bit(RW, WRITE) | bit(US, USER)
 }
 
 impl Guest {
-    /// Whether supervisor accesses to user pages fault under SMAP. Implicit accesses are told from explicit ones by the
-    /// privilege level only; see [`Mmu::fault`] for the rest.
-    fn smap_applies(&self) -> bool {
-        self.cpl == 3 || self.rflags & flags::AC == 0
+    /// The rules for an access of the guest. Implicit accesses are told from explicit ones by the privilege level only; see
+    /// [`Mmu::fault`] for the rest.
+    pub(super) fn rules(&self) -> Rules {
+        let lifted = self.cpl != 3 && self.rflags & flags::AC != 0;
+        Rules::new(self.cr0, self.cr4, self.efer, self.pkru, self.pkrs, lifted)
     }
 }
 
@@ -157,12 +80,12 @@ impl Mmu {
 
     /// Sets flags in an entry of a guest table, as the processor does: no matter what shadows the table.
     fn set_guest_flags(&mut self, gpa: u64, wide: bool, value: u64) {
-        let Some(slot) = self.slots.find_mut(gpa >> 12) else { return };
+        let Some(slot) = self.slots.find_mut(gpa >> SHIFT) else { return };
         if slot.config.read_only {
             return;
         }
-        let hpa = slot.hpa(gpa >> 12) | gpa & 0xfff;
-        if slot.mark_dirty(gpa >> 12) {
+        let hpa = slot.hpa(gpa >> SHIFT) | gpa & OFFSET;
+        if slot.mark_dirty(gpa >> SHIFT) {
             self.tolls.add(Operation::DirtyLog, 1);
         }
         if wide {
@@ -177,77 +100,105 @@ impl Mmu {
     ///
     /// Only with paging on.
     pub(super) fn walk_guest(&mut self, guest: &Guest, linear: u64, want: u32) -> Result<Walk, PageFault> {
-        let paging = Paging::of(guest);
-        let fetch_shown = paging.smep || (paging.pae && paging.nxe);
-        let shown = if fetch_shown { want } else { want & !code::FETCH };
-        let fault = |bits| PageFault { linear, code: shown | bits };
-        let wide = paging.pae;
-        let physical_bits = u32::from(self.host.physical_bits);
-        let mut walk =
-            Walk { steps: [Step::default(); 5], level: 0, gfn: 0, access: ALL, dirty: false, unbacked: false };
-        let mut level = paging.levels();
-        let mut table = match (wide, paging.long) {
-            (false, _) => guest.cr3 & 0xffff_f000,
-            (true, true) => guest.cr3 & ADDRESS,
-            (true, false) => {
-                let pdpte = guest.pdpte[(linear >> 30) as usize & 3];
-                if pdpte & P == 0 {
-                    return Err(fault(0));
-                }
-                pdpte & ADDRESS
-            }
+        let registers = PagingRegisters {
+            cr3: guest.cr3,
+            cr4: guest.cr4,
+            efer: guest.efer,
+            pdpte: &guest.pdpte,
+            physical_bits: u32::from(self.host.physical_bits),
         };
-        let top = level;
-        loop {
-            let (shift, size) =
-                if wide { (12 + 9 * (u32::from(level) - 1), 8) } else { (12 + 10 * (u32::from(level) - 1), 4) };
-            let address = table + (linear >> shift & if wide { 0x1ff } else { 0x3ff }) * size;
-            self.tolls.add(Operation::GuestWalk, 1);
-            let (value, backed) = self.read_guest(address, wide);
-            walk.unbacked |= !backed;
-            if value & P == 0 {
-                return Err(fault(0));
-            }
-            let page = paging.is_page(value, level);
-            if paging.reserved(value, level, page, physical_bits) != 0 {
-                return Err(fault(code::PRESENT | code::RESERVED));
-            }
-            walk.steps[usize::from(level) - 1] = Step { gfn: table >> 12, address, value, access: walk.access };
-            walk.access &= paging.entry_access(value);
-            let frame = entry_frame(&paging, value, level, page);
-            if page {
-                walk.level = level;
-                walk.gfn = frame | (linear & ((1 << shift) - 1)) >> 12;
-                break;
-            }
-            table = frame << 12;
-            level -= 1;
+        let outcome = match registers.tables(linear) {
+            Some(Tables::Bits64(layout, root)) => self.walk_by(&layout, root, guest, linear, want),
+            Some(Tables::Bits32(layout, root)) => self.walk_by(&layout, root, guest, linear, want),
+            None => Err(0),
+        };
+        outcome.map_err(|bits| PageFault { linear, code: guest.rules().error_code(want, bits) })
+    }
+
+    /// [`Self::walk_guest`] in one layout. The error is the bits of the error code beyond W, U and I.
+    fn walk_by<L: Layout>(
+        &mut self,
+        layout: &L,
+        root: Root,
+        guest: &Guest,
+        linear: u64,
+        want: u32,
+    ) -> Result<Walk, u32> {
+        let mut path = Path::default();
+        let mut tables = GuestTables { mmu: self, unbacked: false };
+        let leaf = match paging::walk(layout, root, linear, &mut tables, &mut path) {
+            Ok(leaf) => leaf,
+            Err(Stop::Absent) => return Err(0),
+            Err(Stop::Reserved) => return Err(code::PRESENT | code::RESERVED),
+            Err(Stop::Unreachable(never)) => match never {},
+        };
+        let access = access_of::<L>(path.common());
+        let page = PageRights {
+            writable: access & WRITE != 0,
+            user: access & USER != 0,
+            executable: access & EXEC != 0,
+            key: (leaf.entry >> KEY_SHIFT & KEY_MASK) as u8,
+        };
+        if let Some(bits) = guest.rules().denial(page, want) {
+            return Err(bits);
         }
-        let leaf = walk.steps[usize::from(walk.level) - 1];
-        if let Some(bits) = denied(guest, &paging, walk.access, leaf.value, want) {
-            return Err(fault(bits));
+        let Ok(()) = path.mark::<L, _>(&mut tables, want & code::WRITE != 0);
+        let unbacked = tables.unbacked;
+        let offset = linear & ((1 << leaf.shift) - 1);
+        let gfn = (layout.page(leaf.entry, leaf.shift) | offset) >> SHIFT;
+        let level = paging::level::<L>(leaf.shift);
+        let mut walk = Walk { steps: [Step::default(); 5], level, gfn, access, dirty: false, unbacked };
+        let mut above = ALL;
+        for (entry, level) in path.entries().iter().zip((1..=paging::level::<L>(root.shift)).rev()) {
+            let Entry { address, value } = *entry;
+            walk.steps[usize::from(level) - 1] = Step { gfn: address >> SHIFT, access: above };
+            above &= access_of::<L>(value ^ L::FORBIDS);
+            walk.dirty = value & D != 0;
         }
-        let write = want & code::WRITE != 0;
-        for level in (walk.level..=top).rev() {
-            let step = &mut walk.steps[usize::from(level) - 1];
-            let flags = A | if write && level == walk.level { D } else { 0 };
-            if step.value & flags != flags {
-                step.value |= flags;
-                let step = *step;
-                self.set_guest_flags(step.address, wide, step.value);
-            }
-        }
-        walk.dirty = walk.steps[usize::from(walk.level) - 1].value & D != 0;
         Ok(walk)
     }
 
     /// What an entry of a last-level guest table says, for shadow entries made ahead of the first access: the frame and what
     /// may be done with it. `None`: it maps nothing, or has not been used by the guest yet.
     pub(super) fn used_entry(&self, guest: &Paging, value: u64, above: u8) -> Option<(u64, u8)> {
-        let fine = value & (P | A) == P | A && guest.reserved(value, 1, true, u32::from(self.host.physical_bits)) == 0;
-        fine.then(|| {
-            let access = above & guest.entry_access(value) & if value & D == 0 { !WRITE } else { ALL };
-            (entry_frame(guest, value, 1, true), access)
-        })
+        let physical_bits = u32::from(self.host.physical_bits);
+        match guest.pae {
+            true => used_in(&Layout64::new(guest.long, guest.nxe, physical_bits), value, above),
+            false => used_in(&Layout32::new(guest.pse, physical_bits), value, above),
+        }
+    }
+}
+
+/// [`Mmu::used_entry`] in one layout.
+fn used_in<L: Layout>(layout: &L, value: u64, above: u8) -> Option<(u64, u8)> {
+    let fine = value & (P | A) == P | A && !layout.is_reserved(value, SHIFT, true);
+    fine.then(|| {
+        let access = above & access_of::<L>(value ^ L::FORBIDS) & if value & D == 0 { !WRITE } else { ALL };
+        (layout.page(value, SHIFT) >> SHIFT, access)
+    })
+}
+
+/// The guest's tables as the hypervisor walks them, and sets flags in them.
+struct GuestTables<'a> {
+    mmu: &'a mut Mmu,
+    /// Some table lies where there is no memory.
+    unbacked: bool,
+}
+
+impl ReadEntry for GuestTables<'_> {
+    type Stop = Infallible;
+
+    fn read(&mut self, address: u64, wide: bool) -> Result<u64, Infallible> {
+        self.mmu.tolls.add(Operation::GuestWalk, 1);
+        let (value, backed) = self.mmu.read_guest(address, wide);
+        self.unbacked |= !backed;
+        Ok(value)
+    }
+}
+
+impl UpdateEntry for GuestTables<'_> {
+    fn update(&mut self, address: u64, wide: bool, value: u64) -> Result<(), Infallible> {
+        self.mmu.set_guest_flags(address, wide, value);
+        Ok(())
     }
 }

@@ -139,6 +139,6 @@ impl Mmu {
     pub(super) fn child(&self, at: EntryRef) -> Option<PageId> {
         let entry = self.pool.entry(at);
         let level = self.pool.page(at.page).role.level;
-        self.format.is_table(entry, level).then(|| self.pool.id(spte::address(entry)))
+        self.format.is_table(entry, level).then(|| self.pool.id(spte::address(entry))).flatten()
     }
 }

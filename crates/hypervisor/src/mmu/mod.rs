@@ -28,6 +28,7 @@ mod roots;
 mod shadow;
 mod slots;
 mod spte;
+mod state;
 mod tdp;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,8 @@ pub use flushes::Flushes;
 pub use guest_walk::PageFault;
 pub use roots::VcpuMmu;
 pub use slots::{Slot, SlotConfig, Slots};
+pub(crate) use state::COUNTER_END;
+pub use state::{RestoreError, SavedMmu};
 pub use tolls::Tolls;
 
 use crate::config::{Cr0Wp, MmuMode, VmConfig};
@@ -48,6 +51,7 @@ use pool::{Keeping, PageId, Pool};
 use rmap::{Rmaps, Tracks};
 use role::Role;
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use spte::Format;
 
 /// What goes wrong on the side of the host.
@@ -170,7 +174,7 @@ pub struct Root {
 }
 
 /// How often things happened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// Faults in all.
     pub faults: u64,

@@ -58,10 +58,7 @@ impl Mmu {
 
     /// A guest frame gets a shadow page, or loses one.
     fn account_shadowed(&mut self, gfn: u64, level: u8, more: bool) {
-        self.tracks.keep_small(gfn, more);
-        if level > 1 {
-            self.tracks.see_writes(gfn, more);
-        }
+        self.tracks.shadowed(gfn, level, more);
         if more && self.write_protect_frame(gfn) {
             self.flush_all();
         }
@@ -127,7 +124,7 @@ impl Mmu {
             }
             return true;
         }
-        let child = self.pool.id(spte::address(old));
+        let Some(child) = self.pool.id(spte::address(old)) else { return true };
         match self.pool.page(child).keeping {
             Keeping::Hashed => self.pool.page_mut(child).parents.retain(|parent| *parent != at),
             Keeping::Tree => self.free_tree(child),

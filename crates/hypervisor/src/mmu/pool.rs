@@ -1,7 +1,9 @@
 //! The pages that the hypervisor's tables are made of: a hidden part of host memory, and what is known about each page of it.
 
 use super::role::Role;
+use super::state::RestoreError;
 use cpu::Ram;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use x86::page::PAGE;
 
@@ -18,7 +20,7 @@ pub struct EntryRef {
 }
 
 /// How a page of the pool is looked after.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Keeping {
     /// Not in use.
     #[default]
@@ -32,7 +34,7 @@ pub enum Keeping {
 }
 
 /// What is known about a page of the pool.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// How it is looked after.
     pub keeping: Keeping,
@@ -42,9 +44,11 @@ pub struct Page {
     pub role: Role,
     /// The frame that each entry maps, where the role does not say.
     pub gfns: Vec<u64>,
-    /// The entries that point to it.
+    /// The entries that point to it, in no particular order.
+    #[serde(skip)]
     pub parents: Vec<EntryRef>,
     /// Roots in use, current or kept.
+    #[serde(skip)]
     pub roots: u32,
     /// It is no longer found, and goes when no root uses it any more.
     pub invalid: bool,
@@ -66,6 +70,19 @@ impl Page {
             None => self.gfn + ((index as u64) << super::spte::frames_shift(self.role.level)),
         }
     }
+}
+
+/// What of a pool cannot be worked out from anything else, the contents of its pages left aside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedPool {
+    /// Number of its pages.
+    size: u32,
+    /// Those in use.
+    pages: Vec<(PageId, Page)>,
+    /// The others, the next one to be taken last.
+    free: Vec<PageId>,
+    /// Order of the next page to be made.
+    pub next_order: u64,
 }
 
 /// The pool.
@@ -97,14 +114,76 @@ impl Pool {
         }
     }
 
+    /// What is to be saved of it.
+    pub fn save(&self) -> SavedPool {
+        let in_use = self.iter().filter(|(_, page)| page.keeping != Keeping::Free);
+        let saved = |(id, page): (PageId, &Page)| (id, Page { parents: Vec::new(), roots: 0, ..page.clone() });
+        SavedPool {
+            size: self.pages.len() as u32,
+            pages: in_use.map(saved).collect(),
+            free: self.free.clone(),
+            next_order: self.next_order,
+        }
+    }
+
+    /// The pool with what was saved of one like it. Of the pages it is certain only that each of them is either in use or free,
+    /// and that their orders differ.
+    pub fn restored(&self, saved: SavedPool) -> Result<Self, RestoreError> {
+        let here = self.pages.len() as u32;
+        if saved.size != here {
+            return Err(RestoreError::PoolSize { saved: saved.size, here });
+        }
+        let mut pages = vec![None; self.pages.len()];
+        let free = saved.free.iter().map(|id| (*id, Page::default()));
+        for (id, page) in free.chain(saved.pages) {
+            match pages.get_mut(id as usize) {
+                Some(place @ None) => *place = Some(page),
+                _ => return Err(RestoreError::Page { page: id, what: "is there twice, or not at all" }),
+            }
+        }
+        let pages: Vec<Page> = pages.into_iter().flatten().collect();
+        let mut restored = Self {
+            ram: self.ram.clone(),
+            base: self.base,
+            pages,
+            free: saved.free,
+            active: BTreeMap::new(),
+            next_order: saved.next_order,
+            used: 0,
+            limit: self.limit,
+        };
+        let in_use = restored.pages.iter().filter(|page| page.keeping != Keeping::Free).count();
+        if restored.pages.len() != self.pages.len() || in_use + restored.free.len() != restored.pages.len() {
+            return Err(RestoreError::Counter("free table pages"));
+        }
+        let mut orders = BTreeMap::new();
+        for (id, page) in restored.pages.iter().enumerate().filter(|(_, page)| page.keeping != Keeping::Free) {
+            let id = id as PageId;
+            if page.order >= restored.next_order || orders.insert(page.order, id).is_some() {
+                return Err(RestoreError::Page { page: id, what: "was made at no time of its own" });
+            }
+            restored.used += u32::from(page.keeping != Keeping::Special);
+        }
+        orders.retain(|_, id| {
+            let page = &restored.pages[*id as usize];
+            page.keeping == Keeping::Hashed && !page.invalid
+        });
+        restored.active = orders;
+        if restored.used > restored.limit {
+            return Err(RestoreError::Counter("table pages in use"));
+        }
+        Ok(restored)
+    }
+
     /// Host-physical address of a page.
     pub fn hpa(&self, page: PageId) -> u64 {
         self.base + u64::from(page) * PAGE
     }
 
-    /// The page at a host-physical address that an entry points to.
-    pub fn id(&self, hpa: u64) -> PageId {
-        (hpa.wrapping_sub(self.base) / PAGE) as PageId
+    /// The page at a host-physical address that an entry points to. `None`: it is no page of the pool.
+    pub fn id(&self, hpa: u64) -> Option<PageId> {
+        let number = hpa.wrapping_sub(self.base) / PAGE;
+        (number < self.pages.len() as u64).then_some(number as PageId)
     }
 
     /// What is known about a page.
@@ -118,7 +197,7 @@ impl Pool {
     }
 
     /// All pages.
-    pub fn iter(&self) -> impl Iterator<Item = (PageId, &Page)> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (PageId, &Page)> {
         self.pages.iter().enumerate().map(|(id, page)| (id as PageId, page))
     }
 

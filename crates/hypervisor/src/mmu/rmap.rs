@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 /// Level of the largest pages.
 pub const MAX_LEVEL: u8 = 3;
 
-/// Entries that map each frame, by level of the mapping, in the order in which they were made.
+/// Entries that map each frame, by level of the mapping, in no particular order.
 #[derive(Default)]
 pub struct Rmaps {
     heads: FxHashMap<(u64, u8), Vec<EntryRef>>,
@@ -39,10 +39,15 @@ impl Rmaps {
     pub fn len(&self) -> usize {
         self.heads.values().map(Vec::len).sum()
     }
+
+    /// All entries, with the block that each of them maps and its level.
+    pub fn iter(&self) -> impl Iterator<Item = (EntryRef, (u64, u8))> {
+        self.heads.iter().flat_map(|(block, entries)| entries.iter().map(|entry| (*entry, *block)))
+    }
 }
 
 /// Frames whose writes must be seen, and blocks that must not be mapped as one.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tracks {
     /// How many users want to see all writes to a frame.
     written: FxHashMap<u64, u32>,
@@ -81,6 +86,22 @@ impl Tracks {
             if self.small.get(&key) == Some(&0) {
                 self.small.remove(&key);
             }
+        }
+    }
+
+    /// A frame gets a shadow page of that level, or loses one.
+    pub fn shadowed(&mut self, gfn: u64, level: u8, more: bool) {
+        self.keep_small(gfn, more);
+        if level > 1 {
+            self.see_writes(gfn, more);
+        }
+    }
+
+    /// So many users more want to see all writes to a frame, and have it mapped on its own.
+    pub fn add_users(&mut self, gfn: u64, users: u32) {
+        *self.written.entry(gfn).or_default() += users;
+        for level in 2..=MAX_LEVEL {
+            *self.small.entry((gfn >> frames_shift(level), level)).or_default() += users;
         }
     }
 

@@ -2,10 +2,11 @@
 
 use super::Guest;
 use super::spte::ALL;
+use serde::{Deserialize, Serialize};
 use x86::control::*;
 
 /// What a shadow page is good for. Two pages for the same frame with the same role are the same page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Role {
     /// Level of the table: 1 maps 4 KiB pages.
     pub level: u8,
@@ -32,7 +33,7 @@ pub struct Role {
 }
 
 /// How the guest pages, as far as its translations depend on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paging {
     /// CR0.PG.
     pub enabled: bool,

@@ -7,14 +7,15 @@ use super::spte::Format;
 use super::{Flushes, Guest, Mmu, MmuError, Root};
 use crate::config::{Cr0Wp, MmuMode};
 use ledger::Operation;
+use serde::{Deserialize, Serialize};
 use x86::control::*;
 use x86::page::ADDRESS;
 
 /// Roots of other address spaces that a virtual processor keeps beside the current one (64-bit guests).
-const KEPT: usize = 3;
+pub(super) const KEPT: usize = 3;
 
 /// The tables at the top of one address space of the guest.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RootSet {
     /// The guest's CR3; 0 where it does not matter.
     pub cr3: u64,
@@ -33,8 +34,9 @@ pub(super) struct RootSet {
 }
 
 /// The MMU of a virtual processor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VcpuMmu {
-    paging: Paging,
+    pub(super) paging: Paging,
     /// The roots in use, unless they are in the CR3 cache.
     pub(super) own: Option<RootSet>,
     /// Roots used before.

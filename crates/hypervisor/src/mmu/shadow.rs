@@ -72,8 +72,8 @@ impl Mmu {
         }
         let mapped = self.map_page(at, target);
         if mapped == Mapped::Unchanged && self.is_implicit(vcpu, guest, &paging, walk.access, linear, error) {
-            let shown = if paging.smep || (paging.pae && paging.nxe) { want } else { want & !code::FETCH };
-            return Resolution::Inject(super::PageFault { linear, code: shown | code::PRESENT });
+            let code = guest.rules().error_code(want, code::PRESENT);
+            return Resolution::Inject(super::PageFault { linear, code });
         }
         if self.unsync {
             self.prefetch(at);

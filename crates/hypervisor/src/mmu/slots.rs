@@ -1,11 +1,12 @@
 //! Memory slots: which guest frames are backed by which host frames, and which of them were written.
 
-use super::MmuError;
+use super::{MmuError, RestoreError};
 use cpu::Ram;
+use serde::{Deserialize, Serialize};
 use x86::page::OFFSET;
 
 /// What a slot is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotConfig {
     /// First guest frame.
     pub gfn: u64,
@@ -20,7 +21,7 @@ pub struct SlotConfig {
 }
 
 /// A slot in use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
     /// What it is made of.
     pub config: SlotConfig,
@@ -72,7 +73,7 @@ impl Slot {
 }
 
 /// Frame numbers from here on do not exist, whatever the processor.
-const GFN_END: u64 = 1 << 40;
+pub(super) const GFN_END: u64 = 1 << 40;
 
 /// All slots of a machine, by first frame.
 #[derive(Clone, Debug, Default)]
@@ -113,7 +114,10 @@ impl Slots {
         let Some(end) = end.filter(|_| config.pages != 0 && config.hpa & OFFSET == 0) else {
             return Err(MmuError::SlotRange { gfn: config.gfn });
         };
-        if self.all.iter().any(|slot| config.gfn < slot.end() && slot.config.gfn < end) {
+        // They are in order and disjoint.
+        let at = self.all.partition_point(|other| other.config.gfn < config.gfn);
+        let before = self.all[..at].last().is_some_and(|slot| config.gfn < slot.end());
+        if before || self.all.get(at).is_some_and(|slot| slot.config.gfn < end) {
             return Err(MmuError::SlotOverlap { gfn: config.gfn });
         }
         let bytes = config.pages << 12;
@@ -126,9 +130,21 @@ impl Slots {
         }
         let mut slot = Slot { config, dirty: Vec::new() };
         slot.set_logging(config.log_dirty);
-        let at = self.all.partition_point(|other| other.config.gfn < config.gfn);
         self.all.insert(at, slot);
         Ok(())
+    }
+
+    /// The slots that were saved, if this memory can have them.
+    pub(super) fn restored(saved: Vec<Slot>, ram: &Ram) -> Result<Self, RestoreError> {
+        let mut slots = Self::default();
+        for Slot { config, dirty } in saved {
+            slots.insert(config, ram)?;
+            match slots.find_mut(config.gfn).filter(|slot| slot.dirty.len() == dirty.len()) {
+                Some(slot) => slot.dirty = dirty,
+                None => return Err(RestoreError::DirtyLog { gfn: config.gfn }),
+            }
+        }
+        Ok(slots)
     }
 
     /// Takes the slot that begins at `gfn` out.

@@ -1,9 +1,11 @@
 //! What the hypervisor's software did since the processor was last charged for it.
 
 use ledger::Operation;
+use serde::{Deserialize, Serialize};
 
 /// How often each operation was done.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u64>", into = "Vec<u64>")]
 pub struct Tolls {
     counts: [u64; Operation::COUNT],
 }
@@ -11,6 +13,24 @@ pub struct Tolls {
 impl Default for Tolls {
     fn default() -> Self {
         Self { counts: [0; Operation::COUNT] }
+    }
+}
+
+impl From<Tolls> for Vec<u64> {
+    fn from(tolls: Tolls) -> Self {
+        tolls.counts.to_vec()
+    }
+}
+
+impl TryFrom<Vec<u64>> for Tolls {
+    type Error = &'static str;
+
+    fn try_from(counts: Vec<u64>) -> Result<Self, Self::Error> {
+        let counts = counts.try_into().map_err(|_| "not one count for each operation")?;
+        let tolls = Self { counts };
+        // Prices multiply them.
+        let fits = tolls.counts.iter().all(|count| *count <= u64::from(u32::MAX));
+        fits.then_some(tolls).ok_or("an operation that was done too often")
     }
 }
 

@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(at(false, 1, 0, 0x10, 8), [2]);
         assert_eq!(at(false, 1, 0, 0x14, 4), [2]);
         assert_eq!(at(true, 1, 0, 0x14, 4), [5]);
-        assert_eq!(at(true, 1, 1, 0x14, 4), []);
+        assert_eq!(at(true, 1, 1, 0x14, 4), [0u16; 0]);
         assert_eq!(at(true, 1, 1, 0xffc, 4), [511]);
         assert_eq!(at(true, 2, 3, 0xffc, 4), [510, 511]);
         assert_eq!(at(true, 2, 0, 0, 8), [0, 1, 2, 3]);

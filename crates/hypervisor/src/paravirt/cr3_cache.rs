@@ -4,12 +4,13 @@
 //! so that a root it looked up just before it went away is still understood.
 
 use super::page::ENTRIES;
+use serde::{Deserialize, Serialize};
 
 /// How many pairs that are no longer cached are remembered.
 const RETIRED: usize = 8;
 
 /// A guest's CR3 and the root that stands for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
     /// The whole value that the guest would load.
     pub guest: u64,
@@ -18,7 +19,7 @@ pub struct Pair {
 }
 
 /// What one virtual CPU's guest knows.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cr3Cache {
     entries: [Option<Pair>; ENTRIES],
     /// Pairs that are gone, the latest first.

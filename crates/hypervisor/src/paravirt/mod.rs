@@ -12,6 +12,7 @@ pub use rom::{hypercall_code, option_rom};
 
 use cr3_cache::Cr3Cache;
 use page::StatePage;
+use serde::{Deserialize, Serialize};
 
 /// First CPUID leaf of the interface.
 pub const CPUID_SIGNATURE: u32 = 0x4000_0000;
@@ -41,7 +42,7 @@ pub mod feature {
 }
 
 /// A virtual CPU's part of the interface.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Paravirt {
     /// What the hypercall-page MSR reads as.
     pub hypercall_page: u64,

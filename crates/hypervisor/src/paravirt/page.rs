@@ -1,5 +1,7 @@
 //! The state page that a virtual CPU shares with its guest: who may register it, and how it is kept up to date.
 
+use serde::{Deserialize, Serialize};
+
 /// Version of the interface that this hypervisor speaks. It knows all earlier ones too.
 pub const API_VERSION: u32 = 1;
 /// Size of the structure in the page.
@@ -37,7 +39,7 @@ pub enum Registration {
 }
 
 /// A registered page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatePage {
     address: u64,
 }

@@ -37,7 +37,7 @@ impl TaskLayout {
 }
 
 /// Finds the layout from the first tasks: the idle task (0, `swapper`) and those that the kernel makes first, with the numbers 1, 2 and 3.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Learner {
     idle: Option<Vec<u8>>,
     made: Vec<Vec<u8>>,
@@ -46,6 +46,12 @@ pub struct Learner {
 impl Learner {
     /// Tasks that are made before the layout is clear.
     const WANTED: usize = 3;
+
+    /// Whether no more has been kept than is looked at.
+    pub fn is_bounded(&self) -> bool {
+        let all = || self.idle.iter().chain(&self.made);
+        self.made.len() <= Self::WANTED && all().all(|task| task.len() <= LARGEST)
+    }
 
     /// Shows the first processor's idle task, from its first byte on. The first one that is shown counts.
     pub fn idle(&mut self, task: Vec<u8>) {

@@ -67,12 +67,7 @@ pub struct Map {
 impl Map {
     /// A map without devices. `bus` is what accesses are charged under, and called, that no range claims but a PCI function decodes.
     pub fn new(bus: (u32, &'static str)) -> Self {
-        Self {
-            ports: vec![0; 1 << 16].try_into().unwrap_or_else(|_| Box::new([0; 1 << 16])),
-            ranges: Vec::new(),
-            memory: Vec::new(),
-            others: [(0, UNASSIGNED), bus],
-        }
+        Self { ports: Box::new([0; 1 << 16]), ranges: Vec::new(), memory: Vec::new(), others: [(0, UNASSIGNED), bus] }
     }
 
     /// Enters the claims of a device.

@@ -323,7 +323,7 @@ impl Session<'_> {
             vcpu.cpu.watches_changed();
         }
         for address in self.breakpoints() {
-            vcpus.cache.add_breakpoint(address, &vcpus.all[0].cpu.wiring.ram);
+            vcpus.cache.add_breakpoint(address);
         }
         stops
     }

@@ -1,12 +1,13 @@
 //! Snapshots: a whole machine as one file, from which it goes on as if nothing had happened.
 //!
 //! A snapshot is taken between two slices, where no instruction is under way. It has what a machine *is*: processors, memory, devices, the
-//! hypervisor, and what was charged so far. What only makes execution fast, and what follows from the options that the machine was made
+//! hypervisor, and what was charged so far. What only makes execution fast (translations and other shortcuts), and what follows from the options that the machine was made
 //! with, is made anew: the machine that is restored is made with the same options, and a snapshot of another one is refused.
 //!
 //! The layout of the file is in `file.rs`, that of memory in `pages.rs`.
 
 pub(crate) mod file;
+#[allow(unsafe_code, reason = "pages are copied by host pointers")]
 mod pages;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use crate::state::{DeviceState, RestoreError, StateError, decode, encode};
 use crate::tasks::TasksState;
 use crate::vcpus::Activity;
 use cpu::arch::Arch;
+use cpu::decoded::SavedBlocks;
 use cpu::micro::Micro;
 use cpu::state::ImpossibleState;
 use file::Kind;
@@ -99,6 +101,7 @@ struct State {
     hypervisor: Option<()>,
     devices: Vec<DeviceState>,
     charges: Charges,
+    blocks: SavedBlocks,
     tasks: TasksState,
     watch: PanicWatch,
     look: (Ticks, Ticks),
@@ -148,6 +151,7 @@ impl Machine {
             hypervisor: None,
             devices: self.board.borrow().save()?,
             charges: self.recorder.borrow().save(),
+            blocks: self.vcpus.cache.save(ram),
             tasks: self.vcpus.tasks.save(),
             watch: self.watch.clone(),
             look: self.look,
@@ -195,6 +199,10 @@ impl Machine {
         }
         self.board.borrow_mut().restore(&state.devices)?;
         self.vcpus.tasks.restore(state.tasks, &self.recorder.borrow(), &mut self.vcpus.cache, &ram)?;
+        let first = &self.vcpus.all[0].cpu;
+        first
+            .restore_blocks(&state.blocks, &mut self.vcpus.cache)
+            .map_err(|error| SnapshotError::Processor(0, error))?;
         ram.restore_monitors(&state.monitors[..state.monitors.len().min(count)], state.triggered);
         (self.watch, self.look, self.replay.turns) = (state.watch, state.look, state.turns);
         drop(self.ram.take_written());

@@ -11,6 +11,7 @@
 
 use crate::kernel_symbols::{self, View};
 use crate::memory::GuestRam;
+use crate::state::{StateError, require};
 use cpu::Cpu;
 use ledger::symbols::Kallsyms;
 use ledger::symbols::task_struct::{COMM, KERNEL_THREAD, LARGEST, Learner, TaskLayout};
@@ -35,7 +36,7 @@ const PROBES: [(&str, Says); 5] = [
 ];
 
 /// A kernel whose tasks can be followed.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kernel {
     /// What its tables say, for a report's symbols.
     pub tables: Option<Kallsyms>,
@@ -45,7 +46,7 @@ pub struct Kernel {
 }
 
 /// Where a task is in memory, and what was last read there.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Identity {
     /// Guest-physical address of the `task_struct`, which is in one piece.
     physical: u64,
@@ -96,6 +97,13 @@ impl Kernel {
             learner.idle(whole(cpu, idle));
         }
         Some(Self { tables, probes, layout, learner })
+    }
+
+    /// Whether a state that was saved can be.
+    pub fn check(&self) -> Result<(), StateError> {
+        require(self.probes.len() <= PROBES.len() && self.learner.is_bounded(), "a kernel's probes")?;
+        let functions = self.tables.iter().flat_map(|tables| tables.functions.iter());
+        require(functions.map(|f| f.start.checked_add(f.size)).all(|end| end.is_some()), "a kernel's functions")
     }
 
     /// Addresses of the functions that are probed.

@@ -33,7 +33,7 @@ const MOST_CALLERS: usize = 64;
 const KTHREADD: u32 = 2;
 
 /// A task that the kernel has made.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Thread {
     /// Its number, in the order in which threads were first seen; 0 is none.
     number: u32,
@@ -54,7 +54,7 @@ struct SoftInterrupt {
 }
 
 /// A processor.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Processor {
     /// What was last seen in IA32_LSTAR.
     system_calls: u64,

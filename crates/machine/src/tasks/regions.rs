@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 const MOST_OPEN: usize = 64;
 
 /// A region that is open.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Open {
     region: RegionId,
     /// The thread that it began with, `None` for everything.
@@ -19,7 +19,7 @@ struct Open {
 }
 
 /// The open regions, the one that began last at the end.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Regions {
     open: Vec<Open>,
     /// Since when no region has been open.

@@ -3,15 +3,14 @@
 use super::kernel::Kernel;
 use super::regions::Regions;
 use super::{MOST_CALLERS, MOST_DESCENTS, MOST_THREADS, Processor, Tasks, Thread};
-use crate::state::{StateError, require};
+use crate::state::{StateError, require, same};
 use cpu::{BlockCache, Ram};
-use ledger::Recorder;
-use rustc_hash::FxHashMap;
+use ledger::{Recorder, RegionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What is known of the guest's tasks. Threads are sorted, so that equal states are equal bytes.
-#[derive(Serialize, Deserialize)]
+/// What is known of the guest's tasks, without the symbols that the user gives. Threads are sorted, so that equal states are equal bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TasksState {
     kernel: Option<Kernel>,
     entry: u64,
@@ -25,17 +24,21 @@ pub struct TasksState {
 impl TasksState {
     /// Whether it can be the state of a machine with so many processors, whose charges are these.
     fn check(&self, processors: usize, recorder: &Recorder) -> Result<(), StateError> {
-        let known = |processor: &Processor| recorder.knows(processor.task, ledger::RegionId(0));
-        require(self.processors.len() == processors, "tasks of another number of processors")?;
-        require(self.processors.iter().all(known), "a processor's task")?;
+        same(&self.processors.len(), &processors, "number of processors")?;
+        let descents = self.parents.len();
+        require((1..=MOST_DESCENTS).contains(&descents) && self.parents[0] == 0, "too many threads")?;
+        // A thread is made by one that was there before: whoever follows descents comes to an end.
+        let earlier = self.parents.iter().zip(0u32..).skip(1).all(|(parent, thread)| *parent < thread);
+        require(earlier, "a thread that descends from itself")?;
+        let numbers = || self.processors.iter().map(|p| p.number).chain(self.threads.values().map(|t| t.number));
+        require(numbers().all(|number| (number as usize) < descents), "a thread without descent")?;
         require(self.threads.len() <= MOST_THREADS && self.callers.len() <= MOST_CALLERS, "too many tasks")?;
-        require((1..=MOST_DESCENTS).contains(&self.parents.len()), "too many threads")?;
-        // Who makes a thread is older: that ends the search for an ancestor.
-        let older = |(number, parent): (usize, &u32)| *parent == 0 || (*parent as usize) < number;
-        require(self.parents.iter().enumerate().all(older), "a thread that descends from itself")?;
+        let known = |processor: &Processor| recorder.knows(processor.task, RegionId(0));
+        require(self.processors.iter().all(known), "a processor's task")?;
         let seen = |thread: &Thread| thread.identity.as_ref().is_none_or(|identity| identity.is_known(recorder));
         require(self.threads.values().all(seen), "a thread's task")?;
-        require(self.regions.are_known(recorder), "a region")
+        require(self.regions.are_known(recorder), "a region")?;
+        self.kernel.as_ref().map_or(Ok(()), Kernel::check)
     }
 }
 
@@ -66,9 +69,73 @@ impl Tasks {
         for address in kernel.iter().flat_map(Kernel::addresses).chain(callers.iter().copied()) {
             cache.add_probe(address, ram);
         }
-        let threads: FxHashMap<u64, Thread> = threads.into_iter().collect();
-        (self.kernel, self.entry, self.processors, self.threads) = (kernel, entry, processors, threads);
+        (self.kernel, self.entry, self.processors) = (kernel, entry, processors);
+        self.threads = threads.into_iter().collect();
         (self.parents, self.callers, self.regions) = (parents, callers, regions);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::GuestRam;
+    use crate::state::decode;
+    use ledger::{Task, TaskId, TaskKind};
+    use proptest::prelude::*;
+
+    fn tasks() -> Tasks {
+        Tasks::new(GuestRam::new(1 << 20).unwrap(), 2)
+    }
+
+    fn thread(number: u32) -> Thread {
+        Thread { number, identity: None, kernel_thread: false, soft_interrupt: None }
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_is_refused() {
+        let mut recorder = Recorder::default();
+        let known = recorder.task(Task::new(TaskKind::Process, 1, 1, "init"));
+        let region = recorder.region("mine");
+        let mut good = tasks().save();
+        good.processors[1] = Processor { number: 2, task: known, ..Processor::default() };
+        good.parents = vec![0, 0, 1];
+        good.threads = BTreeMap::from([(0x1000, thread(2))]);
+        good.regions.begin(&mut recorder, "mine", Some(1), 5);
+        assert_eq!(region.0, 1);
+        let restored = |change: &dyn Fn(&mut TasksState)| {
+            let mut state = good.clone();
+            change(&mut state);
+            state.check(2, &recorder)
+        };
+        assert_eq!(restored(&|_| ()), Ok(()));
+        let changes: [&dyn Fn(&mut TasksState); 9] = [
+            &|state| state.processors.truncate(1),
+            &|state| state.parents[2] = 2,
+            &|state| state.parents[0] = 1,
+            &|state| state.parents.clear(),
+            &|state| state.processors[0].number = 3,
+            &|state| state.processors[0].task = TaskId(7),
+            &|state| state.threads = BTreeMap::from([(1, thread(9))]),
+            &|state| state.callers = vec![0; MOST_CALLERS + 1],
+            &|state| {
+                let mut other = Recorder::default();
+                ["a", "b"].iter().for_each(|name| state.regions.begin(&mut other, name, None, 0));
+            },
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            assert!(restored(change).is_err(), "change {number}");
+        }
+        let of_another = good.check(2, &Recorder::default());
+        assert_eq!(of_another, Err(StateError::Impossible("a processor's task")));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(state) = decode::<TasksState>(&bytes) {
+                let _ = state.check(2, &Recorder::default());
+            }
+        }
     }
 }

@@ -141,7 +141,7 @@ fn run(
         recorded: true,
     });
     let recorder = Rc::new(RefCell::new(Recorder::default()));
-    let view = crate::machine::processor_ram(&ram, None);
+    let view = crate::view::processor_ram(&ram, None);
     let mut cpu = Cpu::new(0, model, view, board.clone(), recorder.clone());
     for segment in [seg::CS, seg::SS, seg::DS] {
         cpu.arch.seg[usize::from(segment)] = Segment::real(0, segment == seg::CS);
@@ -152,10 +152,25 @@ fn run(
     cpu.mode_changed();
     let mut vcpus = Vcpus::new(vec![cpu], board, None, ram.clone());
     let functions: Vec<_> = NAMES.iter().zip(addresses).map(|(name, address)| Symbol::new(address, 2, name)).collect();
-    vcpus.tasks.use_functions(functions);
+    vcpus.tasks.use_functions(functions.clone());
     vcpus.all[0].activity = Activity::Running;
     drop(ram.take_written());
-    assert_eq!(vcpus.run(), crate::vcpus::Pause::Stuck);
+    // Whatever is known of the tasks must get through a restore at any time.
+    vcpus.slice = 1;
+    loop {
+        match vcpus.run() {
+            crate::vcpus::Pause::Slice => {
+                let state = vcpus.tasks.save();
+                vcpus.tasks = Tasks::new(ram.clone(), 1);
+                vcpus.tasks.use_functions(functions.clone());
+                let Vcpus { all, cache, tasks, .. } = &mut vcpus;
+                cache.remove_probes(&all[0].cpu.wiring.ram);
+                tasks.restore(state.clone(), &recorder.borrow(), cache, &all[0].cpu.wiring.ram).unwrap();
+                assert_eq!(tasks.save(), state);
+            }
+            pause => break assert_eq!(pause, crate::vcpus::Pause::Stuck),
+        }
+    }
     vcpus.finish();
     let recorder = recorder.borrow();
     let mut works: Vec<_> = recorder.events().filter(|(_, _, kind, _)| kind.family == Family::Cpuid).collect();

@@ -5,15 +5,18 @@
 
 pub mod approximate;
 pub mod exact;
+#[allow(unsafe_code, reason = "an operation holds a pointer to its form")]
 pub mod form;
 pub mod gather;
 pub mod mask;
 pub mod misc;
 pub mod moves;
 pub mod rows;
+#[allow(unsafe_code, reason = "stubs are machine code")]
 pub mod run;
 pub mod sha;
 #[cfg(test)]
+#[allow(unsafe_code, reason = "the host's own instructions are the reference")]
 mod tests;
 
 use crate::op::{Handler, Op};

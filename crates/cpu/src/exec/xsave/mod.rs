@@ -6,6 +6,7 @@
 pub mod layout;
 mod legacy;
 #[cfg(test)]
+#[allow(unsafe_code, reason = "the host's own instructions are the reference")]
 mod tests;
 
 use crate::exec::vector::misc::MXCSR_MASK;

@@ -252,8 +252,9 @@ impl Rig {
                 Err(fault) => return Ok(Met::Fault(fault.code)),
             };
             if !walk.unbacked {
-                for step in walk.steps.iter().filter(|step| step.address != 0) {
-                    self.ept(root, step.address, true)?;
+                let levels = usize::from(walk.level) - 1..usize::from(Paging::of(&guest).levels());
+                for step in &walk.steps[levels] {
+                    self.ept(root, step.gfn << 12, true)?;
                 }
             }
             gpa = walk.gfn << 12 | linear & 0xfff;

@@ -1,6 +1,8 @@
 //! Random operations of a guest on its page tables, in all modes and without a hypervisor at once: every access must meet the
 //! same, and memory must end up the same, accessed and dirty flags included.
 
+mod states;
+
 use super::*;
 use cpu::testing::Random;
 

@@ -16,6 +16,7 @@ mod timer;
 use crate::state::{StateError, require, same};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use x86::msr::{APIC_BASE_BSP, APIC_BASE_ENABLE, APIC_BASE_X2APIC};
 
 use ledger::Ticks;
 
@@ -31,23 +32,6 @@ pub const DEFAULT_BASE: u64 = 0xfee0_0000;
 pub const SIZE: u64 = 0x1000;
 /// Frequency of the timer's undivided clock.
 pub const TIMER_HZ: u64 = 1_000_000_000;
-
-/// `IA32_APIC_BASE`.
-pub const MSR_APIC_BASE: u32 = 0x1b;
-/// `IA32_TSC_DEADLINE`.
-pub const MSR_TSC_DEADLINE: u32 = 0x6e0;
-/// First x2APIC register; the MMIO offset divided by 16 is added.
-pub const MSR_X2APIC: u32 = 0x800;
-
-/// Bits of `IA32_APIC_BASE`.
-pub mod base {
-    /// Bootstrap processor.
-    pub const BSP: u64 = 1 << 8;
-    /// x2APIC mode.
-    pub const EXTD: u64 = 1 << 10;
-    /// Enabled.
-    pub const EN: u64 = 1 << 11;
-}
 
 const LVT_MASKED: u32 = 1 << 16;
 const LVT_LEVEL: u32 = 1 << 15;
@@ -150,7 +134,7 @@ impl Lapic {
     pub fn new(config: Config) -> Self {
         let mut lapic = Self {
             config,
-            base: DEFAULT_BASE | base::EN | if config.bsp { base::BSP } else { 0 },
+            base: DEFAULT_BASE | APIC_BASE_ENABLE | if config.bsp { APIC_BASE_BSP } else { 0 },
             tpr: 0,
             ldr: 0,
             dfr: u32::MAX,
@@ -218,12 +202,12 @@ impl Lapic {
 
     /// Enabled in `IA32_APIC_BASE` (CPUID.1:EDX bit 9 follows it).
     pub fn is_enabled(&self) -> bool {
-        self.base & base::EN != 0
+        self.base & APIC_BASE_ENABLE != 0
     }
 
     /// In x2APIC mode.
     pub fn is_x2apic(&self) -> bool {
-        self.base & (base::EN | base::EXTD) == base::EN | base::EXTD
+        self.base & (APIC_BASE_ENABLE | APIC_BASE_X2APIC) == APIC_BASE_ENABLE | APIC_BASE_X2APIC
     }
 
     /// Enabled in `IA32_APIC_BASE` and by software in the spurious vector register.
@@ -239,16 +223,17 @@ impl Lapic {
     /// Whether `IA32_APIC_BASE` can hold a value.
     fn is_base(&self, value: u64) -> bool {
         let address = (1u64 << self.config.physical_bits.min(52)) - 0x1000;
-        let modes = base::EN | if self.config.x2apic { base::EXTD } else { 0 };
-        value & !(address | base::BSP | modes) == 0 && value & (base::EN | base::EXTD) != base::EXTD
+        let modes = APIC_BASE_ENABLE | if self.config.x2apic { APIC_BASE_X2APIC } else { 0 };
+        value & !(address | APIC_BASE_BSP | modes) == 0
+            && value & (APIC_BASE_ENABLE | APIC_BASE_X2APIC) != APIC_BASE_X2APIC
     }
 
     /// Writes `IA32_APIC_BASE`; `false` is #GP. Disabling resets the registers.
     pub fn set_apic_base(&mut self, value: u64) -> bool {
-        let mode = value & (base::EN | base::EXTD);
-        let from = self.base & (base::EN | base::EXTD);
-        const X2APIC: u64 = base::EN | base::EXTD;
-        if !self.is_base(value) || matches!((from, mode), (X2APIC, base::EN) | (0, X2APIC)) {
+        let mode = value & (APIC_BASE_ENABLE | APIC_BASE_X2APIC);
+        let from = self.base & (APIC_BASE_ENABLE | APIC_BASE_X2APIC);
+        const X2APIC: u64 = APIC_BASE_ENABLE | APIC_BASE_X2APIC;
+        if !self.is_base(value) || matches!((from, mode), (X2APIC, APIC_BASE_ENABLE) | (0, X2APIC)) {
             return false;
         }
         self.base = value;

@@ -1,13 +1,11 @@
 //! The registers of the local APIC: memory-mapped (xAPIC) and as model-specific registers (x2APIC).
 
 use ledger::Ticks;
+use x86::msr::{APIC_BASE, TSC_DEADLINE, X2APIC_FIRST};
 
 use crate::devices::ioapic::{Delivery, InterruptMessage, Target};
 
-use super::{
-    LVT_LEVEL, LVT_MASKED, LVT_REMOTE_IRR, Lapic, Lvt, MSR_APIC_BASE, MSR_TSC_DEADLINE, MSR_X2APIC, Mode, SVR_ENABLED,
-    error,
-};
+use super::{LVT_LEVEL, LVT_MASKED, LVT_REMOTE_IRR, Lapic, Lvt, Mode, SVR_ENABLED, error};
 
 /// Register numbers: MMIO offset / 16.
 mod register {
@@ -100,14 +98,14 @@ impl Lapic {
     pub fn msr_read(&mut self, index: u32, now: Ticks) -> Option<u64> {
         self.advance(now);
         match index {
-            MSR_APIC_BASE => return Some(self.base),
-            MSR_TSC_DEADLINE => return Some(self.timer.deadline()),
+            APIC_BASE => return Some(self.base),
+            TSC_DEADLINE => return Some(self.timer.deadline()),
             _ => {}
         }
         if !self.is_x2apic() {
             return None;
         }
-        match index.checked_sub(MSR_X2APIC)? {
+        match index.checked_sub(X2APIC_FIRST)? {
             r::ICR => Some(self.icr),
             r::APR | r::DFR | r::EOI | r::ICR_HIGH | r::SELF_IPI => None,
             number => self.register(number, now).map(u64::from),
@@ -118,13 +116,13 @@ impl Lapic {
     pub fn msr_write(&mut self, index: u32, value: u64, now: Ticks) -> bool {
         self.advance(now);
         let done = match index {
-            MSR_APIC_BASE => self.set_apic_base(value),
-            MSR_TSC_DEADLINE => {
+            APIC_BASE => self.set_apic_base(value),
+            TSC_DEADLINE => {
                 self.timer.set_deadline(value);
                 true
             }
             _ if !self.is_x2apic() => false,
-            _ => index.checked_sub(MSR_X2APIC).is_some_and(|number| self.x2apic_write(number, value, now)),
+            _ => index.checked_sub(X2APIC_FIRST).is_some_and(|number| self.x2apic_write(number, value, now)),
         };
         self.advance(now);
         done

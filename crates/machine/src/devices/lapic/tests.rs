@@ -1,11 +1,12 @@
 use proptest::prelude::*;
+use x86::msr::{APIC_BASE, TSC_DEADLINE, X2APIC_FIRST};
 
 use super::*;
 use crate::devices::ioapic::{Target, decode_msi};
 
 /// TSC at 1 GHz and the timer too: one timer clock is 1000 ticks.
 const CLOCK: Clock = Clock::new(1_000_000_000);
-const X2APIC: u64 = base::EN | base::EXTD;
+const X2APIC: u64 = APIC_BASE_ENABLE | APIC_BASE_X2APIC;
 
 fn lapic(id: u32) -> Lapic {
     let config = Config { id, bsp: id == 0, x2apic: true, physical_bits: 46, clock: CLOCK, timer_hz: TIMER_HZ };
@@ -16,7 +17,7 @@ fn lapic(id: u32) -> Lapic {
 
 fn x2apic(id: u32) -> Lapic {
     let mut lapic = lapic(id);
-    let value = lapic.apic_base() | base::EXTD;
+    let value = lapic.apic_base() | APIC_BASE_X2APIC;
     assert!(lapic.set_apic_base(value));
     lapic
 }
@@ -58,8 +59,8 @@ fn reset_values() {
 #[test]
 fn apic_base_transitions() {
     const OFF: u64 = 0;
-    const XAPIC: u64 = base::EN;
-    const INVALID: u64 = base::EXTD;
+    const XAPIC: u64 = APIC_BASE_ENABLE;
+    const INVALID: u64 = APIC_BASE_X2APIC;
     // (states to go through first, last write, accepted)
     let table: [(&[u64], u64, bool); 13] = [
         (&[XAPIC], XAPIC, true),
@@ -79,10 +80,10 @@ fn apic_base_transitions() {
     for (path, last, accepted) in table {
         let mut apic = lapic(0);
         for &state in path {
-            assert!(apic.set_apic_base(DEFAULT_BASE | base::BSP | state));
+            assert!(apic.set_apic_base(DEFAULT_BASE | APIC_BASE_BSP | state));
         }
         let before = apic.apic_base();
-        let value = DEFAULT_BASE | base::BSP | last;
+        let value = DEFAULT_BASE | APIC_BASE_BSP | last;
         assert_eq!(apic.set_apic_base(value), accepted, "{path:x?} then {last:#x}");
         assert_eq!(apic.apic_base(), if accepted { value } else { before });
     }
@@ -105,7 +106,7 @@ fn disabling_resets_and_keeps_the_id() {
     apic.set_cr8(0xf);
     assert_eq!(apic.cr8(), 0xf, "CR8 works without the APIC");
     apic.set_cr8(0);
-    assert!(apic.set_apic_base(0xfed4_0000 | base::EN));
+    assert!(apic.set_apic_base(0xfed4_0000 | APIC_BASE_ENABLE));
     assert_eq!(apic.mmio_base(), Some(0xfed4_0000));
     assert_eq!(read(&mut apic, 0x20), 0x1500_0000);
     assert_eq!(read(&mut apic, 0xf0), 0xff);
@@ -362,9 +363,9 @@ fn timer_interrupts() {
 fn tsc_deadline_in_the_past_interrupts_within_the_write() {
     let mut apic = x2apic(0);
     assert!(apic.msr_write(0x832, 0x4_00ef, 0));
-    assert!(apic.msr_write(MSR_TSC_DEADLINE, 100, 100_000));
+    assert!(apic.msr_write(TSC_DEADLINE, 100, 100_000));
     assert_eq!(apic.interrupt(), Some(Interrupt::Vector(0xef)));
-    assert_eq!(apic.msr_read(MSR_TSC_DEADLINE, 100_000), Some(0));
+    assert_eq!(apic.msr_read(TSC_DEADLINE, 100_000), Some(0));
 }
 
 #[test]
@@ -508,9 +509,9 @@ proptest! {
             match op {
                 0 | 1 => apic.mmio_write(u64::from(place & 0xff0), 4, value, now),
                 2 => { apic.mmio_read(u64::from(place & 0xfff), (value & 15) as u8, now); }
-                3 | 4 => { apic.msr_write(0x800 + (place & 0x7f), value >> (place & 0x3f), now); }
-                5 => { apic.msr_read(0x800 + (place & 0x7f), now); }
-                6 => { apic.msr_write([MSR_APIC_BASE, MSR_TSC_DEADLINE][place as usize & 1], value & 0xfee0_0d00, now); }
+                3 | 4 => { apic.msr_write(X2APIC_FIRST + (place & 0x7f), value >> (place & 0x3f), now); }
+                5 => { apic.msr_read(X2APIC_FIRST + (place & 0x7f), now); }
+                6 => { apic.msr_write([APIC_BASE, TSC_DEADLINE][place as usize & 1], value & 0xfee0_0d00, now); }
                 7 => {
                     apic.set_lint((place & 3) as usize, value & 1 != 0);
                     apic.acknowledge();

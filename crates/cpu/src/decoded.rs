@@ -1,0 +1,105 @@
+//! Decoded blocks in a saved state.
+//!
+//! Blocks can be decoded again at any time, but a machine that did so at another time would not be the same: where a block ends decides at which
+//! instruction an interrupt is taken, a write to bytes that are decoded ends a block early, and decoding looks the next page up. So a saved state
+//! says which blocks there are, and they are made again from memory. Their translations are not part of it.
+
+use crate::cache::{BlockCache, MAX_BLOCK, NewBlock};
+use crate::decode::MAX_LENGTH;
+use crate::op::Op;
+use crate::state::{Cpu, ImpossibleState};
+use ledger::{Recorder, Shape};
+use serde::{Deserialize, Serialize};
+use x86::page::PAGE;
+
+/// A block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedBlock {
+    pub physical: u64,
+    pub rip: u64,
+    pub second: u64,
+    pub mode: u8,
+    pub probe: bool,
+    /// Its operations.
+    pub count: u32,
+}
+
+/// The blocks of a machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedBlocks {
+    /// Blocks that are no longer valid, and their operations: they take room until everything is dropped.
+    pub(crate) dead: (u32, u32),
+    pub(crate) blocks: Vec<SavedBlock>,
+    /// By page, in order: the lines that are marked as decoded or monitored.
+    pub(crate) marks: Vec<(u64, u64)>,
+}
+
+impl Cpu {
+    /// What a block of these operations is.
+    pub(crate) fn describe_block(&self, block: SavedBlock, ops: &[Op], recorder: &mut Recorder) -> NewBlock {
+        let mut shape: Shape = Vec::new();
+        for op in ops {
+            match shape.iter_mut().find(|(class, _)| *class == op.class) {
+                Some((_, n)) => *n += 1,
+                None => shape.push((op.class, 1)),
+            }
+        }
+        shape.sort_unstable();
+        let len: u64 = ops.iter().map(|op| u64::from(op.len)).sum();
+        NewBlock {
+            physical: block.physical,
+            rip: block.rip,
+            second: block.second,
+            cost: ops.iter().map(|op| u64::from(self.wiring.model.costs.class[op.class as usize])).sum(),
+            shape: recorder.shape(&shape),
+            mode: block.mode,
+            probe: block.probe,
+            len: len.min(PAGE) as u16,
+        }
+    }
+
+    /// Decodes the blocks of a saved state, in a cache that has none yet. Memory and probes must be there already.
+    pub fn restore_blocks(&self, saved: &SavedBlocks, cache: &mut BlockCache) -> Result<(), ImpossibleState> {
+        let operations = saved.blocks.iter().map(|block| u64::from(block.count)).sum::<u64>() + u64::from(saved.dead.1);
+        if !BlockCache::has_room(saved.blocks.len() as u64 + u64::from(saved.dead.0), operations) {
+            return Err(ImpossibleState("more decoded code than there can be"));
+        }
+        cache.bury(saved.dead);
+        let mut recorder = self.wiring.recorder.borrow_mut();
+        for block in &saved.blocks {
+            let ops = self.decode_again(block).ok_or(ImpossibleState("decoded code that is not in memory"))?;
+            let new = self.describe_block(*block, &ops, &mut recorder);
+            cache.insert(new, &ops, &self.wiring.ram, &mut recorder);
+        }
+        for (page, lines) in &saved.marks {
+            self.wiring.ram.set_code(*page, *lines);
+        }
+        Ok(())
+    }
+
+    fn decode_again(&self, block: &SavedBlock) -> Option<Vec<Op>> {
+        let offset = block.physical & (PAGE - 1);
+        let here = (PAGE - offset).min((MAX_BLOCK * MAX_LENGTH) as u64) as usize;
+        let mut bytes = vec![0; here];
+        let ram = &self.wiring.ram;
+        if !ram.read_bytes(block.physical, &mut bytes) {
+            return None;
+        }
+        if block.second != 0 {
+            bytes.resize(here + MAX_LENGTH, 0);
+            if block.second & (PAGE - 1) != 0 || !ram.read_bytes(block.second, &mut bytes[here..]) {
+                return None;
+            }
+        }
+        let (mut rip, mut at) = (block.rip, 0);
+        let mut ops = Vec::with_capacity(block.count.min(MAX_BLOCK as u32) as usize);
+        for _ in 0..block.count {
+            let rest = bytes.get(at..).filter(|rest| !rest.is_empty() && ops.len() < MAX_BLOCK)?;
+            let instruction = Self::decode_one(&rest[..rest.len().min(MAX_LENGTH)], rip, block.mode).ok()?;
+            let (op, _) = self.operation_of(&instruction, block.mode);
+            (rip, at) = (op.next, at + usize::from(op.len).max(1));
+            ops.push(op);
+        }
+        (!ops.is_empty()).then_some(ops)
+    }
+}

@@ -1,0 +1,400 @@
+//! The walk of paging structures, of every layout that there is: 32-bit, PAE, 4-level and 5-level paging, and EPT.
+//!
+//! The processor, looks from outside, EPT and a hypervisor's walk of its guest's tables are all this loop. They differ in how an
+//! entry is reached ([`ReadEntry`], [`UpdateEntry`]), in what is kept of the entries on the way ([`Visit`]), and in what follows from
+//! the outcome: faults, checks of permissions and the order in which flags are set are the caller's. All of it is monomorphic, so
+//! that a look from outside pays nothing for the flags that the processor sets.
+
+use x86::control::*;
+use x86::ept;
+use x86::page::*;
+
+/// A layout of paging structures: what the bits of an entry mean.
+pub trait Layout {
+    /// Entries have eight bytes; otherwise they have four.
+    const WIDE: bool;
+    /// The flag of an entry that was used.
+    const ACCESSED: u64;
+    /// The flag of an entry that maps a page which was written.
+    const DIRTY: u64;
+    /// Bits that take a permission away; all others that [`Path::common`] is asked for give one.
+    const FORBIDS: u64;
+
+    /// Whether an entry is present.
+    fn is_present(&self, entry: u64) -> bool;
+    /// Whether an entry that is present maps a page, in a table whose entries map 2^`shift` bytes.
+    fn is_page(&self, entry: u64, shift: u32) -> bool;
+    /// Whether an entry that is present has a bit or a combination of bits that is reserved; `page`: it maps a page.
+    fn is_reserved(&self, entry: u64, shift: u32, page: bool) -> bool;
+    /// The address of the table that an entry points to.
+    fn table(&self, entry: u64) -> u64;
+    /// The address of the page that an entry maps.
+    fn page(&self, entry: u64, shift: u32) -> u64;
+}
+
+/// Log2 of the entries in a table.
+const fn index_bits<L: Layout>() -> u32 {
+    if L::WIDE { 9 } else { 10 }
+}
+
+/// The level of tables whose entries map 2^`shift` bytes: 1 maps the smallest pages.
+pub const fn level<L: Layout>(shift: u32) -> u8 {
+    ((shift - SHIFT) / index_bits::<L>() + 1) as u8
+}
+
+/// Entries of four bytes: 32-bit paging (SDM vol. 3, 4.3).
+#[derive(Clone, Copy, Debug)]
+pub struct Layout32 {
+    /// 4 MiB pages are enabled.
+    pse: bool,
+    /// Reserved bits of entries that map them.
+    reserved_4m: u64,
+}
+
+impl Layout32 {
+    /// With or without 4 MiB pages, whose addresses have as many bits beyond 32 as the processor has (PSE-36).
+    #[inline]
+    pub fn new(pse: bool, physical_bits: u32) -> Self {
+        let usable = physical_bits.saturating_sub(32).min(8);
+        Self { pse, reserved_4m: RESERVED_4M | HIGH_4M & !(((1 << usable) - 1) << HIGH_4M_SHIFT) }
+    }
+}
+
+impl Layout for Layout32 {
+    const WIDE: bool = false;
+    const ACCESSED: u64 = A;
+    const DIRTY: u64 = D;
+    const FORBIDS: u64 = 0;
+
+    #[inline(always)]
+    fn is_present(&self, entry: u64) -> bool {
+        entry & P != 0
+    }
+
+    #[inline(always)]
+    fn is_page(&self, entry: u64, shift: u32) -> bool {
+        shift == SHIFT || entry & PS != 0 && self.pse
+    }
+
+    #[inline(always)]
+    fn is_reserved(&self, entry: u64, shift: u32, page: bool) -> bool {
+        page && shift != SHIFT && entry & self.reserved_4m != 0
+    }
+
+    #[inline(always)]
+    fn table(&self, entry: u64) -> u64 {
+        entry & ADDRESS_32
+    }
+
+    #[inline(always)]
+    fn page(&self, entry: u64, shift: u32) -> u64 {
+        match shift {
+            SHIFT => entry & ADDRESS_32,
+            _ => entry & ADDRESS_4M | (entry & HIGH_4M) >> HIGH_4M_SHIFT << 32,
+        }
+    }
+}
+
+/// Entries of eight bytes: PAE, 4-level and 5-level paging (SDM vol. 3, 4.4 and 4.5).
+#[derive(Clone, Copy, Debug)]
+pub struct Layout64 {
+    /// Bits that are reserved in every entry.
+    reserved: u64,
+}
+
+impl Layout64 {
+    /// In long mode or not, with or without EFER.NXE.
+    #[inline]
+    pub fn new(long: bool, nxe: bool, physical_bits: u32) -> Self {
+        let beyond = ADDRESS & !((1u64 << physical_bits) - 1);
+        Self { reserved: beyond | if nxe { 0 } else { NX } | if long { 0 } else { RESERVED_PAE } }
+    }
+}
+
+impl Layout for Layout64 {
+    const WIDE: bool = true;
+    const ACCESSED: u64 = A;
+    const DIRTY: u64 = D;
+    const FORBIDS: u64 = NX;
+
+    #[inline(always)]
+    fn is_present(&self, entry: u64) -> bool {
+        entry & P != 0
+    }
+
+    #[inline(always)]
+    fn is_page(&self, entry: u64, shift: u32) -> bool {
+        shift == SHIFT || entry & PS != 0 && shift <= SHIFT_1G
+    }
+
+    #[inline(always)]
+    fn is_reserved(&self, entry: u64, shift: u32, page: bool) -> bool {
+        // Of a large page, the address bits below its size but for that of PAT. Above 1 GiB there are none, and PS is reserved.
+        let here = if page { ((1 << shift) - 1) & !(PAT_LARGE | (PAT_LARGE - 1)) } else { PS };
+        entry & (self.reserved | here) != 0
+    }
+
+    #[inline(always)]
+    fn table(&self, entry: u64) -> u64 {
+        entry & ADDRESS
+    }
+
+    #[inline(always)]
+    fn page(&self, entry: u64, shift: u32) -> u64 {
+        entry & ADDRESS & !((1 << shift) - 1)
+    }
+}
+
+/// Extended page tables (SDM vol. 3, 28.3.2). Execute-only translations are supported.
+#[derive(Clone, Copy, Debug)]
+pub struct LayoutEpt {
+    /// Address bits that the processor does not have.
+    beyond: u64,
+}
+
+impl LayoutEpt {
+    /// On a processor that has no physical addresses with these bits.
+    #[inline]
+    pub fn new(beyond: u64) -> Self {
+        Self { beyond: beyond & ADDRESS }
+    }
+}
+
+impl Layout for LayoutEpt {
+    const WIDE: bool = true;
+    const ACCESSED: u64 = ept::ACCESSED;
+    const DIRTY: u64 = ept::DIRTY;
+    const FORBIDS: u64 = 0;
+
+    #[inline(always)]
+    fn is_present(&self, entry: u64) -> bool {
+        entry & ept::RIGHTS != 0
+    }
+
+    #[inline(always)]
+    fn is_page(&self, entry: u64, shift: u32) -> bool {
+        shift == SHIFT || entry & ept::LARGE != 0 && shift <= SHIFT_1G
+    }
+
+    /// Whether the entry is misconfigured (SDM vol. 3, 28.3.3.1).
+    #[inline(always)]
+    fn is_reserved(&self, entry: u64, shift: u32, page: bool) -> bool {
+        let here = if page { ((1 << shift) - 1) & ADDRESS } else { ept::RESERVED_TABLE };
+        let kind = entry >> ept::TYPE_SHIFT & ept::TYPE_MASK;
+        entry & (ept::READ | ept::WRITE) == ept::WRITE
+            || entry & (here | self.beyond) != 0
+            || page && ept::RESERVED_TYPES >> kind & 1 != 0
+    }
+
+    #[inline(always)]
+    fn table(&self, entry: u64) -> u64 {
+        entry & ADDRESS
+    }
+
+    #[inline(always)]
+    fn page(&self, entry: u64, shift: u32) -> u64 {
+        entry & ADDRESS & !((1 << shift) - 1)
+    }
+}
+
+/// Where a walk begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Root {
+    /// The address of the topmost table.
+    pub table: u64,
+    /// Log2 of the bytes that an entry of it maps.
+    pub shift: u32,
+}
+
+/// Tables that the registers lead to, with their layout.
+#[derive(Clone, Copy, Debug)]
+pub enum Tables {
+    /// 32-bit paging.
+    Bits32(Layout32, Root),
+    /// Every other mode.
+    Bits64(Layout64, Root),
+}
+
+/// The registers that say how linear addresses are translated, paging being on.
+#[derive(Clone, Copy, Debug)]
+pub struct PagingRegisters<'a> {
+    /// CR3.
+    pub cr3: u64,
+    /// CR4.
+    pub cr4: u64,
+    /// IA32_EFER.
+    pub efer: u64,
+    /// PDPTEs, used under PAE paging outside long mode.
+    pub pdpte: &'a [u64; 4],
+    /// Physical address bits of the processor.
+    pub physical_bits: u32,
+}
+
+impl PagingRegisters<'_> {
+    /// The tables of an address. `None`: its PDPTE is not present.
+    #[inline(always)]
+    pub fn tables(&self, linear: u64) -> Option<Tables> {
+        let long = self.efer & EFER_LMA != 0;
+        if self.cr4 & CR4_PAE == 0 {
+            let layout = Layout32::new(self.cr4 & CR4_PSE != 0, self.physical_bits);
+            return Some(Tables::Bits32(layout, Root { table: self.cr3 & CR3_ADDRESS_32, shift: SHIFT_4M }));
+        }
+        let root = if !long {
+            let pdpte = self.pdpte[(linear >> SHIFT_1G) as usize & 3];
+            if pdpte & P == 0 {
+                return None;
+            }
+            Root { table: pdpte & ADDRESS, shift: SHIFT_2M }
+        } else {
+            let shift = if self.cr4 & CR4_LA57 != 0 { SHIFT_PML5 } else { SHIFT_PML4 };
+            Root { table: self.cr3 & ADDRESS, shift }
+        };
+        Some(Tables::Bits64(Layout64::new(long, self.efer & EFER_NXE != 0, self.physical_bits), root))
+    }
+}
+
+/// How a walk reads entries.
+pub trait ReadEntry {
+    /// Why an entry cannot be reached.
+    type Stop;
+    /// The entry at an address, of eight bytes or of four.
+    fn read(&mut self, address: u64, wide: bool) -> Result<u64, Self::Stop>;
+}
+
+/// How flags are set in entries.
+pub trait UpdateEntry: ReadEntry {
+    /// Puts a value into the entry at an address.
+    fn update(&mut self, address: u64, wide: bool, value: u64) -> Result<(), Self::Stop>;
+}
+
+/// What is kept of the entries on the way.
+pub trait Visit {
+    /// An entry that is present and well formed, from the topmost table down.
+    fn visit<L: Layout>(&mut self, address: u64, entry: u64);
+}
+
+/// Nothing is kept.
+impl Visit for () {
+    #[inline(always)]
+    fn visit<L: Layout>(&mut self, _: u64, _: u64) {}
+}
+
+/// An entry that a walk has read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Entry {
+    /// Its address.
+    pub address: u64,
+    /// Its value.
+    pub value: u64,
+}
+
+/// All entries, and what they have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    entries: [Entry; 5],
+    depth: usize,
+    common: u64,
+}
+
+impl Default for Path {
+    #[inline(always)]
+    fn default() -> Self {
+        Self { entries: [Entry::default(); 5], depth: 0, common: !0 }
+    }
+}
+
+impl Visit for Path {
+    #[inline(always)]
+    fn visit<L: Layout>(&mut self, address: u64, entry: u64) {
+        // No walk is deeper than five tables.
+        if let Some(slot) = self.entries.get_mut(self.depth) {
+            *slot = Entry { address, value: entry };
+            self.depth += 1;
+        }
+        self.common &= entry ^ L::FORBIDS;
+    }
+}
+
+impl Path {
+    /// Bits that every entry has, those of [`Layout::FORBIDS`] turned round: permissions that all entries give.
+    #[inline(always)]
+    pub fn common(&self) -> u64 {
+        self.common
+    }
+
+    /// The entries, from the topmost table down.
+    #[inline(always)]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries[..self.depth.min(self.entries.len())]
+    }
+
+    /// Sets the accessed flag in every entry that lacks it, from the topmost table down, and the dirty flag in the last one if the
+    /// access is a `write`.
+    #[inline(always)]
+    pub fn mark<L: Layout, T: UpdateEntry>(&mut self, tables: &mut T, write: bool) -> Result<(), T::Stop> {
+        let depth = self.depth.min(self.entries.len());
+        for (i, entry) in self.entries[..depth].iter_mut().enumerate() {
+            let dirty = if write && i + 1 == depth { L::DIRTY } else { 0 };
+            let wanted = entry.value | L::ACCESSED | dirty;
+            if wanted != entry.value {
+                entry.value = wanted;
+                tables.update(entry.address, L::WIDE, wanted)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The entry that maps the page of an address.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaf {
+    /// The entry, as it was read.
+    pub entry: u64,
+    /// Log2 of the size of the page.
+    pub shift: u32,
+}
+
+/// Why a walk found no page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop<E> {
+    /// An entry is not present.
+    Absent,
+    /// An entry is present and has reserved bits.
+    Reserved,
+    /// An entry could not be reached.
+    Unreachable(E),
+}
+
+/// Walks from `root` to the entry that maps the page of `address`.
+#[inline(always)]
+pub fn walk<L: Layout, T: ReadEntry, V: Visit>(
+    layout: &L,
+    root: Root,
+    address: u64,
+    tables: &mut T,
+    visitor: &mut V,
+) -> Result<Leaf, Stop<T::Stop>> {
+    let size = if L::WIDE { 8 } else { 4 };
+    let Root { mut table, mut shift } = root;
+    loop {
+        let at = table + (address >> shift & ((1 << index_bits::<L>()) - 1)) * size;
+        let entry = tables.read(at, L::WIDE).map_err(Stop::Unreachable)?;
+        if !layout.is_present(entry) {
+            return Err(Stop::Absent);
+        }
+        // Both cases are written out: so compiled, neither computes what is reserved in the other.
+        if layout.is_page(entry, shift) {
+            if layout.is_reserved(entry, shift, true) {
+                return Err(Stop::Reserved);
+            }
+            visitor.visit::<L>(at, entry);
+            return Ok(Leaf { entry, shift });
+        }
+        if layout.is_reserved(entry, shift, false) {
+            return Err(Stop::Reserved);
+        }
+        visitor.visit::<L>(at, entry);
+        table = layout.table(entry);
+        shift -= index_bits::<L>();
+    }
+}

@@ -1,0 +1,359 @@
+//! The MMU as data: what is saved of it, what is worked out anew, and which saved states are refused.
+//!
+//! The tables themselves are memory, and are saved as such. Who points to which table, which entries map which frame, who uses
+//! which root and which frames are watched follows from the tables, the pages' roles and the virtual processors: it is not
+//! saved, so that it cannot disagree with them. A saved state may come from a file that someone has made up; once it is
+//! accepted, everything that [`Mmu::check`] says is true of it.
+
+use super::pool::{EntryRef, Keeping, Page, PageId, SavedPool};
+use super::rmap::MAX_LEVEL;
+use super::role::Role;
+use super::roots::{KEPT, RootSet, VcpuMmu};
+use super::slots::{GFN_END, Slot, Slots};
+use super::spte::ALL;
+use super::{Mmu, MmuError, Stats, Tolls, cr3_cache};
+use crate::config::MmuMode;
+use rustc_hash::FxHashSet;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use x86::control::CR3_ADDRESS_PAE;
+
+/// Counters of a saved state are below this: no machine counts on until they overflow.
+pub(crate) const COUNTER_END: u64 = 1 << 62;
+/// The same of the short ones.
+const SHORT_COUNTER_END: u32 = 1 << 30;
+/// Users of one page directory pointer table. A page holds 128 of them, whose users are added up.
+const USERS_END: u32 = 1 << 24;
+
+/// Why a saved state is not one of this machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RestoreError {
+    /// The hidden memory has another size.
+    #[error("the saved hypervisor has {saved} table pages, this one has {here}")]
+    PoolSize {
+        /// Pages in the saved state.
+        saved: u32,
+        /// Pages of this machine.
+        here: u32,
+    },
+    /// A memory slot that this machine cannot have.
+    #[error("saved {0}")]
+    Slot(#[from] MmuError),
+    /// A dirty log that is not as long as its slot.
+    #[error("the saved dirty log of the memory slot at guest frame {gfn:#x} does not fit it")]
+    DirtyLog {
+        /// First frame of the slot.
+        gfn: u64,
+    },
+    /// What is said about a page of the hypervisor's tables makes no sense.
+    #[error("saved table page {page} {what}")]
+    Page {
+        /// Number of the page.
+        page: u32,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A counter that no machine could have reached, or that contradicts another one.
+    #[error("the saved counter of {0} is out of range")]
+    Counter(&'static str),
+    /// A range of memory that the hypervisor is said to have written is not RAM.
+    #[error("the saved state reports a write to {address:#x}, which is not RAM")]
+    Written {
+        /// Host-physical address.
+        address: u64,
+    },
+    /// What is said about a virtual CPU makes no sense.
+    #[error("virtual CPU {vcpu}: {what}")]
+    Vcpu {
+        /// Its number.
+        vcpu: usize,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The tables in memory are not what the rest says.
+    #[error("the hypervisor's saved tables are inconsistent: {0}")]
+    Tables(String),
+}
+
+/// What of an MMU cannot be worked out from anything else, the tables' contents left aside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedMmu {
+    slots: Vec<Slot>,
+    pool: SavedPool,
+    tdp_roots: Vec<PageId>,
+    empty_root: PageId,
+    generation: u64,
+    flushes: u64,
+    last_write: (u64, u32),
+    pdpts: BTreeMap<u64, cr3_cache::Pdpt>,
+    written: Vec<(u64, u64)>,
+    stats: Stats,
+    tolls: Tolls,
+}
+
+impl SavedMmu {
+    /// Whether nothing in it can overflow.
+    fn check_counters(&self) -> Result<(), RestoreError> {
+        let long = [("generations", self.generation), ("flushes", self.flushes), ("table pages", self.pool.next_order)];
+        let statistics = self.stats.counters().map(|count| ("statistics", count));
+        let versions = self.pdpts.values().map(|pdpt| ("page directory pointer tables", pdpt.version));
+        let too_large = |(_, count): &(&'static str, u64)| *count >= COUNTER_END;
+        if let Some((name, _)) = long.into_iter().chain(statistics).chain(versions).find(too_large) {
+            return Err(RestoreError::Counter(name));
+        }
+        if self.last_write.1 >= SHORT_COUNTER_END {
+            return Err(RestoreError::Counter("writes in a row"));
+        }
+        let fits =
+            |(gpa, pdpt): (&u64, &cr3_cache::Pdpt)| gpa & !CR3_ADDRESS_PAE == 0 && (1..USERS_END).contains(&pdpt.users);
+        if !self.pdpts.iter().all(fits) {
+            return Err(RestoreError::Counter("users of page directory pointer tables"));
+        }
+        Ok(())
+    }
+}
+
+impl Stats {
+    fn counters(&self) -> [u64; 16] {
+        let Self {
+            faults,
+            injected,
+            prefetched,
+            mmio,
+            large,
+            split,
+            allocated,
+            zapped,
+            flooded,
+            misaligned,
+            unsynced,
+            synced,
+            limit_mmu_pages,
+            recycled,
+            roots_loaded,
+            peak_pages,
+        } = *self;
+        [
+            faults,
+            injected,
+            prefetched,
+            mmio,
+            large,
+            split,
+            allocated,
+            zapped,
+            flooded,
+            misaligned,
+            unsynced,
+            synced,
+            limit_mmu_pages,
+            recycled,
+            roots_loaded,
+            peak_pages,
+        ]
+    }
+}
+
+impl Mmu {
+    /// What is to be saved of it. The pages of the pool are memory, which is saved beside it.
+    pub fn save(&self) -> SavedMmu {
+        SavedMmu {
+            slots: self.slots.iter().cloned().collect(),
+            pool: self.pool.save(),
+            tdp_roots: self.tdp_roots.clone(),
+            empty_root: self.empty_root,
+            generation: self.generation,
+            flushes: self.flushes,
+            last_write: self.last_write,
+            pdpts: self.pdpts.clone(),
+            written: self.written.clone(),
+            stats: self.stats,
+            tolls: self.tolls.clone(),
+        }
+    }
+
+    /// Takes over a saved state. The MMU was made with the same switches for the same memory, `vcpus` are all virtual
+    /// processors that the state was saved with, each with the number that errors name it by, and memory, that of the pool
+    /// too, holds what it held then. After an error, the MMU is what it was.
+    pub fn restore(&mut self, saved: SavedMmu, vcpus: &[(usize, &VcpuMmu)]) -> Result<(), RestoreError> {
+        saved.check_counters()?;
+        for (address, len) in &saved.written {
+            if *len > 8 || self.ram.visible_page(*address).is_none() {
+                return Err(RestoreError::Written { address: *address });
+            }
+        }
+        let mut restored = Self {
+            mode: self.mode,
+            cr0_wp: self.cr0_wp,
+            huge_pages: self.huge_pages,
+            unsync: self.unsync,
+            host: self.host,
+            format: self.format,
+            ram: self.ram.clone(),
+            slots: Slots::restored(saved.slots, &self.ram)?,
+            pool: self.pool.restored(saved.pool)?,
+            hash: Default::default(),
+            rmaps: Default::default(),
+            tracks: Default::default(),
+            tdp_roots: saved.tdp_roots,
+            empty_root: saved.empty_root,
+            generation: saved.generation,
+            flushes: saved.flushes,
+            last_write: saved.last_write,
+            pdpts: saved.pdpts,
+            cr3_caches: 0,
+            written: saved.written,
+            stats: saved.stats,
+            tolls: saved.tolls,
+        };
+        restored.check_pages()?;
+        restored.check_vcpus(vcpus)?;
+        let vcpus: Vec<&VcpuMmu> = vcpus.iter().map(|(_, vcpu)| *vcpu).collect();
+        restored.work_out(&vcpus);
+        restored.check_roots()?;
+        restored.check(&vcpus).map_err(RestoreError::Tables)?;
+        *self = restored;
+        Ok(())
+    }
+
+    /// Works out what is not saved.
+    fn work_out(&mut self, vcpus: &[&VcpuMmu]) {
+        for vcpu in vcpus {
+            self.cr3_caches += u32::from(vcpu.cache.entries() != 0);
+            for set in vcpu.sets() {
+                for id in set.pages.iter().flatten() {
+                    self.pool.page_mut(*id).roots += 1;
+                }
+            }
+        }
+        // Tables of one frame are found in the order in which they were made.
+        for id in self.pool.active() {
+            let page = self.pool.page(id);
+            self.hash.entry(page.gfn).or_default().push(id);
+            if !page.role.direct {
+                self.tracks.shadowed(page.gfn, page.role.level, true);
+            }
+        }
+        for (gpa, pdpt) in &self.pdpts {
+            self.tracks.add_users(gpa >> 12, pdpt.users);
+        }
+        let hashed = |(id, page): (PageId, &Page)| (page.keeping == Keeping::Hashed).then_some(id);
+        let tables: Vec<PageId> = self.pool.iter().filter_map(hashed).collect();
+        for page in tables {
+            let level = self.pool.page(page).role.level;
+            for index in 0..512 {
+                let at = EntryRef { page, index };
+                if let Some(child) = self.child(at) {
+                    self.pool.page_mut(child).parents.push(at);
+                } else if level <= MAX_LEVEL && self.format.is_leaf(self.pool.entry(at), level) {
+                    let gfn = self.pool.page(page).frame(usize::from(index));
+                    // The check refuses others; they need take no memory before.
+                    if self.slots.find(gfn).is_some() {
+                        self.rmaps.add(gfn, level, at);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Checks what is said about each page.
+    fn check_pages(&self) -> Result<(), RestoreError> {
+        for (page, said) in self.pool.iter() {
+            if let Some(what) = self.wrong_with(said) {
+                return Err(RestoreError::Page { page, what });
+            }
+        }
+        Ok(())
+    }
+
+    fn wrong_with(&self, page: &Page) -> Option<&'static str> {
+        let role = page.role;
+        let in_mode = if self.hashes() { Keeping::Hashed } else { Keeping::Tree };
+        let levels = 1..=if self.mode.is_tdp() { Role::TDP_LEVELS } else { 5 };
+        let gfns = if page.keeping == Keeping::Hashed && !role.direct { 512 } else { 0 };
+        let table = [
+            (page.gfn >= GFN_END || page.gfns.iter().any(|gfn| *gfn >= GFN_END), "is for a frame that does not exist"),
+            (page.gfns.len() != gfns, "has not one frame for each entry"),
+            (page.writes >= SHORT_COUNTER_END, "was written to too often"),
+            (page.invalid && page.keeping != Keeping::Hashed, "is invalid, but could never be found"),
+            (page.unsync && (!self.unsync || role.direct || role.level != 1), "cannot be out of synchronization"),
+        ];
+        let wrong = match page.keeping {
+            Keeping::Free => None,
+            Keeping::Special => (role != Role::default() || page.unsync).then_some("has a role that it cannot have"),
+            kept if kept != in_mode => Some("is kept in a way that this MMU mode does not have"),
+            _ if !levels.contains(&role.level) => Some("has a level that no table has"),
+            _ if role.access > ALL || role.quadrant > 3 => Some("has a role that no table has"),
+            _ if self.mode.is_tdp() && !role.direct => Some("shadows a guest table"),
+            _ => None,
+        };
+        wrong.or_else(|| table.into_iter().find_map(|(wrong, what)| wrong.then_some(what)))
+    }
+
+    /// Checks what is said about the virtual processors, and that each page that is no table has its owner.
+    fn check_vcpus(&self, vcpus: &[(usize, &VcpuMmu)]) -> Result<(), RestoreError> {
+        let pages = self.pool.iter().len();
+        let special = |id: PageId| (id as usize) < pages && self.pool.page(id).keeping == Keeping::Special;
+        if !special(self.empty_root) {
+            return Err(RestoreError::Page { page: self.empty_root, what: "is not the root that maps nothing" });
+        }
+        let mut owned = FxHashSet::from_iter([self.empty_root]);
+        for (number, vcpu) in vcpus {
+            let wrong = |what| RestoreError::Vcpu { vcpu: *number, what };
+            if !special(vcpu.pdptes) || !owned.insert(vcpu.pdptes) {
+                return Err(wrong("it has no page of PDPTEs of its own"));
+            }
+            vcpu.cache.wrong().map_or(Ok(()), |what| Err(wrong(what)))?;
+            if (self.mode != MmuMode::Shadow && vcpu.cache.entries() != 0) || vcpu.kept.len() > KEPT {
+                return Err(wrong("it keeps more roots than this MMU mode has"));
+            }
+            for set in vcpu.sets() {
+                self.wrong_with_set(vcpu, set).map_or(Ok(()), |what| Err(wrong(what)))?;
+            }
+        }
+        let unowned = |(id, page): &(PageId, &Page)| page.keeping == Keeping::Special && !owned.contains(id);
+        match self.pool.iter().find(unowned) {
+            Some((page, _)) => Err(RestoreError::Page { page, what: "belongs to no virtual CPU" }),
+            None => Ok(()),
+        }
+    }
+
+    fn wrong_with_set(&self, vcpu: &VcpuMmu, set: &RootSet) -> Option<&'static str> {
+        let tdp = self.mode.is_tdp();
+        let (is_pae, level) = match tdp {
+            true => (false, Role::TDP_LEVELS),
+            false => (!(vcpu.paging.enabled && vcpu.paging.long), vcpu.paging.shadow_root_level()),
+        };
+        if set.is_pae != is_pae || usize::from(set.place) > Self::CR3_CACHE {
+            return Some("its roots do not fit its paging");
+        }
+        if !is_pae && (set.pages[0].is_none() || set.pages[1..].iter().any(Option::is_some)) {
+            return Some("its root is not one table");
+        }
+        let fits = |id: &PageId| {
+            (*id as usize) < self.pool.iter().len()
+                && match self.pool.page(*id).keeping {
+                    Keeping::Free => false,
+                    Keeping::Special => *id == self.empty_root && !tdp,
+                    Keeping::Hashed | Keeping::Tree => self.pool.page(*id).role.level == level,
+                }
+        };
+        (!set.pages.iter().flatten().all(fits)).then_some("one of its roots is no table at the top")
+    }
+
+    /// Checks the roots that virtual processors may share, and the one that maps nothing.
+    fn check_roots(&self) -> Result<(), RestoreError> {
+        let mut seen = FxHashSet::default();
+        for page in &self.tdp_roots {
+            let fits = (*page as usize) < self.pool.iter().len() && self.mode == MmuMode::Tdp && seen.insert(*page);
+            if !fits || self.pool.page(*page).keeping != Keeping::Tree || self.pool.page(*page).roots == 0 {
+                return Err(RestoreError::Page { page: *page, what: "is not a root in use" });
+            }
+        }
+        let page = self.empty_root;
+        match (0..512).any(|index| self.pool.entry(EntryRef { page, index }) != 0) {
+            true => Err(RestoreError::Page { page, what: "is not the root that maps nothing" }),
+            false => Ok(()),
+        }
+    }
+}

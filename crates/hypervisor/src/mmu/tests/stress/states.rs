@@ -1,0 +1,295 @@
+//! Saved states: an MMU that is saved and restored goes on as the one that was not, and whatever someone makes of a saved
+//! state is refused or is one that an MMU can go on from.
+
+use super::*;
+use serde_json::Value;
+
+/// Everything of a machine, as it would lie in a file.
+#[derive(Clone)]
+struct File {
+    mmu: String,
+    vcpus: String,
+    memory: Vec<u8>,
+    tables: Vec<u64>,
+}
+
+/// Quadwords of the pool.
+fn tables(rig: &Rig) -> usize {
+    rig.mmu.pool.iter().len() * 512
+}
+
+fn save(rig: &Rig) -> File {
+    let mut memory = vec![0; RAM as usize];
+    assert!(rig.ram().read_bytes(0, &mut memory));
+    let words = 0..tables(rig) as u64;
+    File {
+        mmu: serde_json::to_string(&rig.mmu.save()).unwrap(),
+        vcpus: serde_json::to_string(&[&rig.vcpu, &rig.other.0]).unwrap(),
+        memory,
+        tables: words.map(|word| rig.ram().read(POOL + 8 * word).unwrap()).collect(),
+    }
+}
+
+/// Puts a file into a machine. Why it can't be, if so.
+fn restore(rig: &mut Rig, file: &File) -> Result<(), String> {
+    assert!(rig.ram().write_bytes(0, &file.memory));
+    for (number, word) in file.tables.iter().enumerate() {
+        rig.ram().write(POOL + 8 * number as u64, *word);
+    }
+    let mmu: SavedMmu = serde_json::from_str(&file.mmu).map_err(|error| error.to_string())?;
+    let vcpus: [VcpuMmu; 2] = serde_json::from_str(&file.vcpus).map_err(|error| error.to_string())?;
+    rig.mmu.restore(mmu, &[(0, &vcpus[0]), (1, &vcpus[1])]).map_err(|error| error.to_string())?;
+    [rig.vcpu, rig.other.0] = vcpus;
+    Ok(())
+}
+
+impl World {
+    /// The guest may load CR3 without an exit, or may not any more.
+    fn resize_cr3_caches(&mut self, entries: usize) {
+        for rig in &mut self.rigs {
+            rig.mmu.set_cr3_cache(&mut rig.vcpu, entries);
+        }
+    }
+
+    /// All machines are replaced by new ones that were restored from files.
+    fn replace_all(&mut self) {
+        for (rig, config) in self.rigs.iter_mut().zip(configs()) {
+            let mut new = Rig::new(&config, RAM);
+            restore(&mut new, &save(rig)).unwrap_or_else(|error| panic!("{}: {error}", rig.name));
+            new.tlb = std::mem::take(&mut rig.tlb);
+            new.other.1 = std::mem::take(&mut rig.other.1);
+            assert_eq!(new.mmu.hash, rig.mmu.hash, "{}", rig.name);
+            assert_eq!(new.mmu.tracks, rig.mmu.tracks, "{}", rig.name);
+            assert_eq!(new.mmu.cr3_caches, rig.mmu.cr3_caches, "{}", rig.name);
+            assert_eq!(new.mmu.pool.active(), rig.mmu.pool.active(), "{}", rig.name);
+            *rig = new;
+        }
+    }
+
+    fn assert_same(&self, other: &Self) {
+        for (rig, other) in self.rigs.iter().zip(&other.rigs) {
+            assert_eq!(rig.mmu.save(), other.mmu.save(), "{}", rig.name);
+            assert_eq!((&rig.vcpu, &rig.other.0), (&other.vcpu, &other.other.0), "{}", rig.name);
+            let (file, expected) = (save(rig), save(other));
+            assert!(file.memory == expected.memory && file.tables == expected.tables, "{}", rig.name);
+        }
+    }
+}
+
+#[test]
+fn a_restored_mmu_goes_on_as_the_saved_one() {
+    for seed in 100..103 {
+        // Twins that meet the same, as they draw the same numbers; one of them is saved and restored every now and then.
+        let (mut twin, mut original) = (World::new(seed), World::new(seed));
+        let mut when = Random::new(seed);
+        for _ in 0..100 {
+            let resize = when.one_in(12).then(|| when.of(&[0, 2, 4]));
+            if when.one_in(12) {
+                twin.replace_all();
+                twin.assert_same(&original);
+            }
+            for world in [&mut twin, &mut original] {
+                if let Some(entries) = resize {
+                    world.resize_cr3_caches(entries);
+                }
+                world.step();
+            }
+        }
+        twin.assert_same(&original);
+        twin.finish();
+    }
+}
+
+/// The value in a tree that has a number.
+fn node<'a>(value: &'a mut Value, number: &mut u64) -> Option<&'a mut Value> {
+    if *number == 0 {
+        return Some(value);
+    }
+    let children: Vec<&mut Value> = match value {
+        Value::Array(all) => all.iter_mut().collect(),
+        Value::Object(all) => all.values_mut().collect(),
+        _ => return None,
+    };
+    for child in children {
+        *number -= 1;
+        let inside = count(child) - 1;
+        if *number <= inside {
+            return node(child, number);
+        }
+        *number -= inside;
+    }
+    None
+}
+
+/// Number of values in a tree.
+fn count(value: &Value) -> u64 {
+    1 + match value {
+        Value::Array(all) => all.iter().map(count).sum(),
+        Value::Object(all) => all.values().map(count).sum(),
+        _ => 0,
+    }
+}
+
+/// Makes a saved state another one that can still be read, mostly.
+fn forge(text: &str, random: &mut Random) -> String {
+    let mut value: Value = serde_json::from_str(text).unwrap();
+    for _ in 0..=random.below(2) {
+        // Half of the time what is not one of many, as most of a state is frames and free pages.
+        let top = value.as_object().map_or(Vec::new(), |all| all.keys().cloned().collect());
+        let within = match top.is_empty() || random.one_in(2) {
+            true => &mut value,
+            false => value.get_mut(&top[random.below(top.len() as u64) as usize]).unwrap(),
+        };
+        let mut number = random.below(count(within));
+        let Some(found) = node(within, &mut number) else { continue };
+        let numbers = [0, 1, 2, 3, 5, 63, 255, 512, 1 << 20, u64::from(u32::MAX), 1 << 40, u64::MAX];
+        *found = match found.take() {
+            Value::Bool(value) => Value::Bool(!value),
+            Value::Number(old) if random.one_in(2) => {
+                let old = old.as_u64().unwrap_or(0);
+                old.wrapping_add(random.of(&[1, u64::MAX, 512, 1 << 12])).into()
+            }
+            Value::Number(_) => random.of(&numbers).into(),
+            Value::Array(mut all) if !all.is_empty() => {
+                let at = random.below(all.len() as u64) as usize;
+                match random.below(3) {
+                    0 => drop(all.remove(at)),
+                    1 => all.insert(at, all[at].clone()),
+                    _ => all.rotate_left(at),
+                }
+                Value::Array(all)
+            }
+            Value::String(name) => random.of(&["Hashed", "Tree", "Special", "Free", &name]).into(),
+            Value::Null => random.below(5).into(),
+            other => other,
+        };
+    }
+    value.to_string()
+}
+
+/// Whatever a guest and a host may do next, without a look at what comes of it.
+fn go_on(rig: &mut Rig, guest: &Guest, random: &mut Random) {
+    let near = |random: &mut Random| {
+        let indexes = random.of(&INDEXES) << 12 | random.of(&INDEXES) << 21 | random.of(&INDEXES) << 30;
+        indexes | random.of(&INDEXES) << 39 | random.below(0xfff)
+    };
+    for _ in 0..12 {
+        let (linear, gpa) = (near(random), random.below(RAM + (1 << 20)));
+        let (mmu, vcpu) = (&mut rig.mmu, &mut rig.vcpu);
+        match random.below(12) {
+            0..=3 if mmu.prepare(vcpu, guest).is_ok() => {
+                let fault = match mmu.mode.is_tdp() {
+                    true => Fault::Violation { gpa, write: random.one_in(2), present: random.one_in(2) },
+                    false => Fault::Page { linear, code: random.below(32) as u32 },
+                };
+                mmu.fault(vcpu, guest, fault);
+            }
+            4 => mmu.invlpg(vcpu, linear),
+            5 => mmu.page_written(gpa, random.of(&[1, 4, 8, 4096])),
+            6 => mmu.flush_guest(vcpu),
+            7 => mmu.new_cr3(vcpu, guest, random.one_in(2)),
+            8 => {
+                mmu.log_dirty(0, random.one_in(2));
+                mmu.take_dirty_log(0);
+            }
+            9 => drop(mmu.unprotect(gpa >> 12)),
+            10 => mmu.unload(vcpu),
+            11 => rig.swap(),
+            _ => {}
+        }
+        rig.check();
+    }
+    rig.mmu.unload(&mut rig.vcpu);
+    rig.mmu.unload(&mut rig.other.0);
+    rig.mmu.zap_all();
+    rig.check();
+    assert_eq!(rig.mmu.pages_used().0, 0, "{}: pages leak", rig.name);
+}
+
+#[test]
+fn forged_states_are_refused_or_can_be_gone_on_from() {
+    let mut random = Random::new(7);
+    let (mut accepted, mut refused) = (0, 0);
+    for seed in 0..2 {
+        let mut world = World::new(seed);
+        world.resize_cr3_caches(4);
+        (0..60).for_each(|_| world.step());
+        let guest = world.guest;
+        for (rig, config) in world.rigs.iter().zip(configs()) {
+            let file = save(rig);
+            let mut victim = Rig::new(&config, RAM);
+            for _ in 0..25 {
+                let mut forged = file.clone();
+                match random.below(3) {
+                    0 => forged.mmu = forge(&file.mmu, &mut random),
+                    1 => forged.vcpus = forge(&file.vcpus, &mut random),
+                    _ => {
+                        let in_use: Vec<usize> = (0..file.tables.len()).filter(|at| file.tables[*at] != 0).collect();
+                        let at = if in_use.is_empty() { 0 } else { random.of(&in_use) };
+                        forged.tables[at] ^= 1 << random.below(64);
+                    }
+                }
+                match restore(&mut victim, &forged) {
+                    Ok(()) => {
+                        accepted += 1;
+                        go_on(&mut victim, &guest, &mut random);
+                    }
+                    Err(_) => refused += 1,
+                }
+            }
+        }
+    }
+    assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn bytes_that_are_no_state_are_refused() {
+    let mut random = Random::new(1);
+    let mut world = World::new(1);
+    (0..20).for_each(|_| world.step());
+    for rig in &world.rigs {
+        let text = save(rig).mmu.into_bytes();
+        for _ in 0..20 {
+            let mut bytes = text.clone();
+            bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
+            for _ in 0..random.below(4) {
+                if let Some(byte) = bytes.last_mut() {
+                    *byte = random.next() as u8;
+                }
+            }
+            assert!(bytes.len() == text.len() || serde_json::from_slice::<SavedMmu>(&bytes).is_err());
+        }
+    }
+}
+
+#[test]
+fn each_forgery_has_its_name() {
+    let config = VmConfig { mmu: MmuMode::Shadow, unrestricted_guest: false, ..VmConfig::default() };
+    let mut rig = Rig::new(&config, RAM);
+    let guest = Guest { cr0: CR0_PE, rflags: 2, ..Guest::default() };
+    rig.access(&guest, 0x1000, Access::Write, Privilege::Supervisor);
+    let file = save(&rig);
+    let refused = |forge: &dyn Fn(&mut File)| {
+        let mut forged = file.clone();
+        forge(&mut forged);
+        assert!(forged.mmu != file.mmu || forged.vcpus != file.vcpus || forged.tables != file.tables);
+        restore(&mut Rig::new(&config, RAM), &forged).unwrap_err()
+    };
+    let saved = |old: &str, new: &str| refused(&|file| file.mmu = file.mmu.replacen(old, new, 1));
+    let pool = rig.mmu.pool.iter().len();
+    let too_small = format!("the saved hypervisor has 1 table pages, this one has {pool}");
+    assert_eq!(saved(&format!("\"size\":{pool}"), "\"size\":1"), too_small);
+    let not_ram = "saved memory slot at guest frame 0x0 is not backed by RAM";
+    assert_eq!(saved("\"hpa\":0,", &format!("\"hpa\":{POOL},")), not_ram);
+    let log = "the saved dirty log of the memory slot at guest frame 0x0 does not fit it";
+    assert_eq!(saved("\"log_dirty\":false", "\"log_dirty\":true"), log);
+    let generations = format!("\"generation\":{}", rig.mmu.generation);
+    let counter = "the saved counter of generations is out of range";
+    assert_eq!(saved(&generations, "\"generation\":9223372036854775807"), counter);
+    let mode = "saved table page 3 is kept in a way that this MMU mode does not have";
+    assert_eq!(saved("\"Hashed\"", "\"Tree\""), mode);
+    let tables = refused(&|file| file.tables[512 * 3] = 0x1007);
+    assert!(tables.starts_with("the hypervisor's saved tables are inconsistent"), "{tables}");
+    let shared = "virtual CPU 1: it has no page of PDPTEs of its own";
+    assert_eq!(refused(&|file| file.vcpus = file.vcpus.replacen("\"pdptes\":2", "\"pdptes\":1", 1)), shared);
+}
