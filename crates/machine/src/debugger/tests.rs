@@ -74,7 +74,7 @@ fn machine(tier: Tier, platform: &Platform) -> Machine {
 
 fn hvm() -> Platform {
     let profile = Profile::named("skx").unwrap();
-    Platform::Hvm(crate::Switches::default().resolve(&profile).unwrap())
+    Platform::Hvm(hypervisor::config::Switches::default().resolve(&profile).unwrap())
 }
 
 struct Nobody;
@@ -230,7 +230,7 @@ fn stops_leave_the_ledger_as_it_is() {
             assert_eq!((at(14), at(15), at(17)), (fill, u64::from(BYTES) - 1, u64::from(BYTES) - 2));
             assert_eq!((at(20), at(25)), (spin, end));
             assert_eq!(answers[26], "W01");
-            assert!(ledger == expected, "{tier:?} on {}: another ledger", platform.name());
+            assert!(ledger == expected, "{tier:?} on {platform:?}: another ledger");
         }
     }
 }
@@ -294,7 +294,7 @@ fn the_run_goes_back() {
             assert_eq!(at(24), u64::from(ENTRY));
             assert_eq!(at(27), u64::from(ENTRY));
             assert_eq!((at(29), answers[30].as_str()), (end, turns(TURNS + 1).as_str()));
-            assert!(ledger == expected, "{tier:?} on {}: another ledger", platform.name());
+            assert!(ledger == expected, "{tier:?} on {platform:?}: another ledger");
         }
     }
 }
