@@ -23,7 +23,6 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use x86::control::*;
 use x86::{flags, reg};
 
 /// Virtual time on bare hardware, in cycles.

@@ -18,33 +18,24 @@ pub struct PageRights {
     pub key: u8,
 }
 
-/// What else decides whether an access is allowed.
+/// What else decides whether an access is allowed. The registers are looked at one by one, as far as an access depends on them.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    write_protect: bool,
-    smep: bool,
-    smap: bool,
-    user_keys: u32,
-    supervisor_keys: u32,
-    shown: u32,
+    /// CR0.
+    pub cr0: u64,
+    /// CR4.
+    pub cr4: u64,
+    /// IA32_EFER.
+    pub efer: u64,
+    /// Protection keys of user pages.
+    pub pkru: u32,
+    /// Protection keys of supervisor pages.
+    pub pkrs: u32,
+    /// RFLAGS.AC allows what SMAP would not.
+    pub lifted: bool,
 }
 
 impl Rules {
-    /// Those of control registers and EFER, PKRU and PKRS. With `lifted`, RFLAGS.AC allows what SMAP would not.
-    #[inline(always)]
-    pub fn new(cr0: u64, cr4: u64, efer: u64, pkru: u32, pkrs: u32, lifted: bool) -> Self {
-        let keys = |enabled: u64, keys| if cr4 & enabled != 0 && efer & EFER_LMA != 0 { keys } else { 0 };
-        let fetch_shown = cr4 & CR4_SMEP != 0 || (cr4 & CR4_PAE != 0 && efer & EFER_NXE != 0);
-        Self {
-            write_protect: cr0 & CR0_WP != 0,
-            smep: cr4 & CR4_SMEP != 0,
-            smap: cr4 & CR4_SMAP != 0 && !lifted,
-            user_keys: keys(CR4_PKE, pkru),
-            supervisor_keys: keys(CR4_PKS, pkrs),
-            shown: !if fetch_shown { 0 } else { code::FETCH },
-        }
-    }
-
     /// Whether an access is denied; if so, the bits of the error code beyond W, U and I.
     #[inline(always)]
     pub fn denial(&self, page: PageRights, access: u32) -> Option<u32> {
@@ -56,9 +47,9 @@ impl Rules {
             (true, _) if !page.user => true,
             (_, true) if !page.executable => true,
             (true, true) => false,
-            (false, true) => page.user && self.smep,
-            (false, false) if page.user && self.smap => true,
-            _ => write && !page.writable && (user || self.write_protect),
+            (false, true) => page.user && self.cr4 & CR4_SMEP != 0,
+            (false, false) if page.user && self.cr4 & CR4_SMAP != 0 && !self.lifted => true,
+            _ => write && !page.writable && (user || self.cr0 & CR0_WP != 0),
         };
         // A protection key that denies shows in the code even where something else denies too.
         (denied || key_denied).then_some(code::PRESENT | if key_denied { code::KEY } else { 0 })
@@ -67,18 +58,21 @@ impl Rules {
     /// Whether the protection key of a page forbids a data access.
     #[inline(always)]
     fn key_denies(&self, page: PageRights, write: bool, user: bool) -> bool {
-        let keys = match (page.user, user) {
-            (true, _) => self.user_keys,
-            (false, false) => self.supervisor_keys,
-            (false, true) => return false,
+        let keys = match page.user {
+            true if self.cr4 & CR4_PKE != 0 => self.pkru,
+            false if self.cr4 & CR4_PKS != 0 && !user => self.pkrs,
+            _ => return false,
         };
         let rights = keys >> (u32::from(page.key) * 2);
-        rights & KEY_ACCESS != 0 || rights & KEY_WRITE != 0 && write && (user || self.write_protect)
+        let write_denied = rights & KEY_WRITE != 0 && write && (user || self.cr0 & CR0_WP != 0);
+        self.efer & EFER_LMA != 0 && (rights & KEY_ACCESS != 0 || write_denied)
     }
 
     /// The error code of a page fault of an access, with the bits beyond W, U and I.
     pub fn error_code(&self, access: u32, bits: u32) -> u32 {
-        access & self.shown | bits
+        let executable = self.cr4 & CR4_PAE != 0 && self.efer & EFER_NXE != 0;
+        let shown = if self.cr4 & CR4_SMEP != 0 || executable { access } else { access & !code::FETCH };
+        shown | bits
     }
 }
 
@@ -94,7 +88,7 @@ mod tests {
     const PAGE: PageRights = PageRights { writable: true, user: true, executable: true, key: 0 };
 
     fn rules(cr0: u64, cr4: u64) -> Rules {
-        Rules::new(cr0, cr4, EFER_LMA | EFER_NXE, 0b10_01 << 2, 0b10_01 << 4, false)
+        Rules { cr0, cr4, efer: EFER_LMA | EFER_NXE, pkru: 0b10_01 << 2, pkrs: 0b10_01 << 4, lifted: false }
     }
 
     #[test]
@@ -136,15 +130,16 @@ mod tests {
         ] {
             assert_eq!(rules(cr0, cr4).denial(page, access), expected, "{cr0:#x} {cr4:#x} {page:?} {access:#x}");
         }
-        let lifted = Rules::new(0, CR4_SMAP, 0, 0, 0, true);
+        let lifted = Rules { lifted: true, ..rules(0, CR4_SMAP) };
         assert_eq!(lifted.denial(PAGE, 0), None);
-        assert_eq!(Rules::new(0, CR4_PKE, 0, !0, 0, false).denial(PAGE, user), None, "keys are of long mode");
+        let legacy = Rules { efer: 0, pkru: !0, ..rules(0, CR4_PKE) };
+        assert_eq!(legacy.denial(PAGE, user), None, "keys are of long mode");
     }
 
     #[test]
     fn fetches_show_where_they_can_be_forbidden() {
         for (cr4, efer, shown) in [(0, EFER_NXE, 0), (CR4_PAE, 0, 0), (CR4_PAE, EFER_NXE, 16), (CR4_SMEP, 0, 16)] {
-            let rules = Rules::new(0, cr4, efer, 0, 0, false);
+            let rules = Rules { efer, ..rules(0, cr4) };
             assert_eq!(rules.error_code(code::FETCH | code::USER, code::PRESENT), shown | 5);
         }
     }

@@ -73,7 +73,7 @@ impl Cpu {
     fn rules(&self, privilege: Privilege) -> Rules {
         let arch = &self.arch;
         let lifted = privilege == Privilege::Supervisor && arch.flags & flags::AC != 0;
-        Rules::new(arch.cr0, arch.cr4, arch.msr.efer, arch.pkru, arch.msr.pkrs as u32, lifted)
+        Rules { cr0: arch.cr0, cr4: arch.cr4, efer: arch.msr.efer, pkru: arch.pkru, pkrs: arch.msr.pkrs as u32, lifted }
     }
 
     /// Whether a translation allows an access at first sight: by its flags alone, as most do. If not, [`Self::permitted`] knows.
@@ -289,37 +289,72 @@ impl Cpu {
         self.arch.vmx.visible.unwrap_or_else(|| GuestView::of(self))
     }
 
-    /// Like [`Self::look_up_on_board`], with the processor's own CR3; `seen` is told of each entry on the way: where it is, and its value.
-    pub fn look_up_path(&self, linear: u64, seen: &mut dyn FnMut(u64, u64)) -> Option<u64> {
-        let view = self.visible();
-        if view.cr0 & CR0_PG == 0 {
-            return Some(linear & 0xffff_ffff);
-        }
-        match self.paging_registers(&view).tables(linear)? {
-            Tables::Bits64(layout, root) => look_up_by(&layout, root, linear, &mut SeenTables(self, seen)),
-            Tables::Bits32(layout, root) => look_up_by(&layout, root, linear, &mut SeenTables(self, seen)),
-        }
-    }
-
-    fn paging_registers<'a>(&self, view: &'a GuestView) -> PagingRegisters<'a> {
-        let physical_bits = u32::from(self.wiring.model.physical_bits);
-        PagingRegisters { cr3: view.cr3, cr4: view.cr4, efer: view.efer, pdpte: &view.pdpte, physical_bits }
+    /// Like [`Self::look_up_on_board`], with the processor's own CR3; `seen` is told of each entry on the way: how many bits of an address it
+    /// leaves open, where it is, and its value.
+    pub fn look_up_path(&self, linear: u64, seen: &mut dyn FnMut(u8, u64, u64)) -> Option<u64> {
+        self.look_up_seeing(&self.visible(), linear, false, seen)
     }
 
     fn look_up_tables(&self, view: &GuestView, linear: u64, ept: bool) -> Option<u64> {
+        self.look_up_seeing(view, linear, ept, |_, _, _| {})
+    }
+
+    fn look_up_seeing(&self, view: &GuestView, linear: u64, ept: bool, seen: impl FnMut(u8, u64, u64)) -> Option<u64> {
         if view.cr0 & CR0_PG == 0 {
             return Some(linear & 0xffff_ffff);
         }
-        match (self.paging_registers(view).tables(linear)?, ept) {
-            (Tables::Bits64(layout, root), false) => look_up_by(&layout, root, linear, &mut BoardTables(self)),
-            (Tables::Bits32(layout, root), false) => look_up_by(&layout, root, linear, &mut BoardTables(self)),
-            (Tables::Bits64(layout, root), true) => look_up_by(&layout, root, linear, &mut NestedTables(self)),
-            (Tables::Bits32(layout, root), true) => look_up_by(&layout, root, linear, &mut NestedTables(self)),
+        let registers = PagingRegisters {
+            cr3: view.cr3,
+            cr4: view.cr4,
+            efer: view.efer,
+            pdpte: &view.pdpte,
+            physical_bits: u32::from(self.wiring.model.physical_bits),
+        };
+        // The address bits that an entry of the topmost table leaves open.
+        let shift = match (view.efer & EFER_LMA != 0, view.cr4 & CR4_PAE != 0) {
+            (true, _) if view.cr4 & CR4_LA57 != 0 => 48,
+            (true, _) => 39,
+            (false, true) => 21,
+            (false, false) => 22,
+        };
+        match (registers.tables(linear)?, ept) {
+            (Tables::Bits64(layout, root), false) => {
+                look_up_by(&layout, root, linear, &mut Noting { tables: BoardTables(self), shift, seen })
+            }
+            (Tables::Bits32(layout, root), false) => {
+                look_up_by(&layout, root, linear, &mut Noting { tables: BoardTables(self), shift, seen })
+            }
+            (Tables::Bits64(layout, root), true) => {
+                look_up_by(&layout, root, linear, &mut Noting { tables: NestedTables(self), shift, seen })
+            }
+            (Tables::Bits32(layout, root), true) => {
+                look_up_by(&layout, root, linear, &mut Noting { tables: NestedTables(self), shift, seen })
+            }
         }
     }
 }
 
+/// Tables of which each entry that is read is told.
+struct Noting<T, F> {
+    tables: T,
+    /// How many bits of an address the next entry leaves open.
+    shift: u8,
+    seen: F,
+}
+
+impl<T: ReadEntry, F: FnMut(u8, u64, u64)> ReadEntry for Noting<T, F> {
+    type Stop = T::Stop;
+
+    fn read(&mut self, address: u64, wide: bool) -> Result<u64, T::Stop> {
+        let value = self.tables.read(address, wide)?;
+        (self.seen)(self.shift, address, value);
+        self.shift = self.shift.saturating_sub(if wide { 9 } else { 10 });
+        Ok(value)
+    }
+}
+
 /// [`Cpu::look_up`] in one layout.
+#[inline(always)]
 fn look_up_by<L: Layout>(layout: &L, root: Root, linear: u64, tables: &mut impl ReadEntry) -> Option<u64> {
     let leaf = paging::walk(layout, root, linear, tables, &mut ()).ok()?;
     Some(layout.page(leaf.entry, leaf.shift) | linear & ((1 << leaf.shift) - 1))
@@ -358,19 +393,6 @@ impl ReadEntry for BoardTables<'_> {
     #[inline(always)]
     fn read(&mut self, address: u64, wide: bool) -> Result<u64, Infallible> {
         Ok(self.0.read_table(Some(address), wide))
-    }
-}
-
-/// Likewise, for somebody who is told of each entry.
-struct SeenTables<'a, 'b>(&'a Cpu, &'b mut dyn FnMut(u64, u64));
-
-impl ReadEntry for SeenTables<'_, '_> {
-    type Stop = Infallible;
-
-    fn read(&mut self, address: u64, wide: bool) -> Result<u64, Infallible> {
-        let value = self.0.read_table(Some(address), wide);
-        (self.1)(address, value);
-        Ok(value)
     }
 }
 

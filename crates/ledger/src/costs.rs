@@ -137,3 +137,17 @@ impl Geometry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_first_level_tlbs_are_enlarged() {
+        let (own, enlarged) = (Geometry::generic(), Geometry::generic().enlarged());
+        let first = |g: Geometry| [g.dtlb_4k, g.dtlb_2m, g.itlb_4k, g.itlb_2m];
+        assert!(first(enlarged).iter().zip(first(own)).all(|(large, own)| large.entries >= 8 * own.entries));
+        let Geometry { dtlb_4k, dtlb_2m, itlb_4k, itlb_2m, .. } = own;
+        assert_eq!(Geometry { dtlb_4k, dtlb_2m, itlb_4k, itlb_2m, ..enlarged }, own);
+    }
+}

@@ -4,6 +4,7 @@
 //! its length in bytes and its UTF-8.
 
 use crate::file::LedgerError;
+use std::hash::Hasher;
 
 /// Appends a number.
 pub(crate) fn put(out: &mut Vec<u8>, mut n: u64) {
@@ -28,7 +29,9 @@ pub(crate) fn put_cut(out: &mut Vec<u8>, s: &str, longest: usize) {
 
 /// The 64-bit FNV-1a hash.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    let mut hasher = fnv::FnvHasher::default();
+    hasher.write(bytes);
+    hasher.finish()
 }
 
 /// Reads what [`put`] and [`put_str`] wrote.

@@ -59,13 +59,17 @@ static void mount_kernel_file_systems(void) {
     }
 }
 
+static int have_console(void) {
+    return fcntl(0, F_GETFD) >= 0;
+}
+
 /* The kernel opens /dev/console for us if it finds one; an image without that file gets it from devtmpfs. One whose driver
    is a module of this image comes late: how long it is waited for is given in milliseconds. */
-static void open_console(int patience) {
-    if (fcntl(0, F_GETFD) >= 0)
+static void open_console(const char *device, int patience) {
+    if (have_console())
         return;
     int console;
-    while ((console = open("/dev/console", O_RDWR)) < 0 && patience > 0) {
+    while ((console = open(device, O_RDWR)) < 0 && patience > 0) {
         usleep(POLL_MS * 1000);
         patience -= POLL_MS;
     }
@@ -75,6 +79,30 @@ static void open_console(int patience) {
         dup2(console, fd);
     if (console > 2)
         close(console);
+}
+
+static const char serial_port[] = "/dev/ttyS0";
+
+/* A console that is named on the kernel command line, and for which there is no driver, never comes. Without any the workload would
+   read nothing, print nothing and seem to succeed: the serial port takes its place. */
+static int open_serial_port(void) {
+    if (have_console())
+        return 0;
+    open_console(serial_port, 0);
+    if (!have_console())
+        power_off(NO_WORKLOAD);
+    struct termios line;
+    if (!tcgetattr(0, &line) && !cfsetspeed(&line, B115200))
+        tcsetattr(0, TCSANOW, &line);
+    say("/dev/console cannot be opened: no driver for what console= names; %s is used", serial_port);
+    return 1;
+}
+
+/* The end of a session, such as a shell's, hangs its terminal up for all who have it open; /dev/console alone is spared. */
+static void open_serial_port_again(void) {
+    for (int fd = 0; fd < 3; fd++)
+        close(fd);
+    open_console(serial_port, 0);
 }
 
 /* The value of a word of the kernel command line; quotes around the value keep its spaces. The result is overwritten by
@@ -193,14 +221,15 @@ int init_main(int argc, char **argv) {
         return 2;
     }
     mount_kernel_file_systems();
-    open_console(0);
+    open_console("/dev/console", 0);
     setenv("PATH", "/bin:/sbin:/usr/bin:/usr/sbin", 1);
     setenv("HOME", "/", 1);
     int from_initramfs = !strcmp(argv[0], "/init");
     if (from_initramfs) {
         load_modules();
-        open_console(CONSOLE_WAIT_MS);
+        open_console("/dev/console", CONSOLE_WAIT_MS);
     }
+    int on_serial_port = open_serial_port();
     const char *root = from_initramfs ? kernel_argument("root") : NULL;
     if (root)
         enter_disk(root);
@@ -211,6 +240,8 @@ int init_main(int argc, char **argv) {
     const char *argument = kernel_argument("tollgate.run");
     char *workload = strdup(argument ? argument : "demo");
     int status = workload ? run_workload(workload) : NO_WORKLOAD;
+    if (on_serial_port)
+        open_serial_port_again();
     say("workload %s: status %d, up %.6f s", workload ? workload : "", status, now());
     power_off(status);
 }

@@ -63,7 +63,7 @@ impl Guest {
     /// [`Mmu::fault`] for the rest.
     pub(super) fn rules(&self) -> Rules {
         let lifted = self.cpl != 3 && self.rflags & flags::AC != 0;
-        Rules::new(self.cr0, self.cr4, self.efer, self.pkru, self.pkrs, lifted)
+        Rules { cr0: self.cr0, cr4: self.cr4, efer: self.efer, pkru: self.pkru, pkrs: self.pkrs, lifted }
     }
 }
 

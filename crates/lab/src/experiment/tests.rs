@@ -76,6 +76,9 @@ fn what_makes_no_sense_is_named() {
         ("profile = \"skx\"\n", "", "row.r with column.a: no profile is set"),
         ("platform = \"hvm\"", "platform = \"bare\"", "row.r with column.a: mmu is for the platform hvm, this is bare"),
         ("platform = \"hvm\"", "platform = \"xen\"", "unknown variant `xen`"),
+        ("append = \"always=1\"", "vpid = \"yes\"", "x.toml:9:8: unknown variant `yes`, expected `on` or `off`"),
+        ("append = \"always=1\"", "vpid = true", "x.toml:9:8: invalid type: boolean `true`, expected a string"),
+        ("append = \"always=1\"", "mmu-pages = -1", "x.toml:9:13: invalid value: integer `-1`, expected u32"),
         ("guest = \"g\"", "guest = \"h\"", "row.r.set.guest: 'h' is none of g"),
         ("guest = \"g\"", "guest = \"g\", mmu = \"tdp\"", "row.r with column.a: both set mmu"),
         ("image = \"g.elf\"", "", "guest.g: must have either image or kernel"),
@@ -110,6 +113,25 @@ fn what_makes_no_sense_is_named() {
     }
     let sourceless = GOOD.replace("[source]\ntext = \"Somebody, once\"\nreference = \"<1@example.org>\"\n", "");
     assert!(parsed(&sourceless).unwrap_err().contains("source: is missing"));
+}
+
+#[test]
+fn every_switch_can_be_set() {
+    use hypervisor::config::Switches;
+    use hypervisor::switches::Takes;
+    for switch in Switches::ALL {
+        let (text, value) = match switch.takes {
+            Takes::Word(_, words) => (format!("\"{}\"", words[0]), words[0]),
+            Takes::OnOff => ("\"off\"".to_owned(), "off"),
+            Takes::Number => ("100".to_owned(), "100"),
+        };
+        let set = GOOD.replace("mmu = \"shadow\"", "").replace("mmu = \"tdp\", ", "");
+        let set = set.replace("append = \"always=1\"", &format!("{} = {text}", switch.name));
+        let experiment = parsed(&set).unwrap_or_else(|error| panic!("{}: {error}\n{set}", switch.name));
+        let arguments = experiment.cells()[0].arguments();
+        let at = arguments.iter().position(|argument| *argument == format!("--{}", switch.name));
+        assert_eq!(at.map(|at| arguments[at + 1].as_str()), Some(value), "{}", switch.name);
+    }
 }
 
 #[test]

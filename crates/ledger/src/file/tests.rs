@@ -82,13 +82,54 @@ fn entries_that_point_nowhere_are_refused() {
         |l: &mut Ledger| l.events.swap(0, 1),
         |l: &mut Ledger| l.origins.swap(0, 1),
         |l: &mut Ledger| l.origins[0].ring = 4,
+        |l: &mut Ledger| l.origins.last_mut().unwrap().task = TaskId(l.tasks.len() as u32),
         |l: &mut Ledger| l.regions.clear(),
         |l: &mut Ledger| l.header.tsc_hz = 0,
     ] {
         let mut ledger = sample();
         break_it(&mut ledger);
-        assert!(matches!(Ledger::read(&ledger.to_bytes().unwrap()), Err(LedgerError::Malformed { .. })));
+        assert!(
+            ledger != sample()
+                && matches!(Ledger::read(&ledger.to_bytes().unwrap()), Err(LedgerError::Malformed { .. }))
+        );
     }
+}
+
+/// The payload of a ledger, with other bytes where it has these, which stand there once.
+fn payload_with(ledger: &Ledger, bytes: &[u8], others: &[u8]) -> Vec<u8> {
+    let mut payload = ledger.payload(VERSION);
+    let found: Vec<usize> = memchr::memmem::find_iter(&payload, bytes).collect();
+    let [at] = found[..] else { panic!("{found:?}") };
+    payload.splice(at..at + bytes.len(), others.iter().copied());
+    payload
+}
+
+#[test]
+fn what_no_writer_writes_is_refused() {
+    let mut ledger = sample();
+    ledger.tasks.last_mut().unwrap().comm = "unique".to_owned();
+    for key in ["key one", "key two"] {
+        ledger.header.metadata.insert(key.to_owned(), String::new());
+    }
+    let read = |bytes: &[u8], others: &[u8]| Ledger::read(&around(&payload_with(&ledger, bytes, others)));
+    let (sorts, process, idle) = (TaskKind::ALL.len() as u8, TaskKind::Process as u8, TaskKind::Idle as u8);
+    assert_eq!(ledger.tasks.last().unwrap().kind as u8, idle, "the last of the kinds");
+    let task = |kind: u8| [&[kind, 0, 0, 6][..], b"unique"].concat();
+    assert!(read(&task(idle), &task(idle)).is_ok() && process < idle);
+    assert!(matches!(read(&task(idle), &task(sorts)), Err(LedgerError::Malformed { section: "tasks", .. })));
+    let twice = read(b"key two", b"key one");
+    assert!(matches!(twice, Err(LedgerError::Malformed { reason: "is out of order", .. })), "{twice:?}");
+}
+
+#[test]
+fn as_many_tasks_are_read_as_a_run_can_have() {
+    let mut ledger = sample();
+    let task = |tid| Task { kind: TaskKind::Idle, pid: u32::MAX, tid, comm: "x".to_owned() };
+    ledger.tasks.extend((0..).map(task).take(MOST_TASKS + 2 - ledger.tasks.len()));
+    assert!(Ledger::read(&ledger.to_bytes().unwrap()).is_ok_and(|read| read == ledger));
+    ledger.tasks.push(task(u32::MAX));
+    let read = Ledger::read(&ledger.to_bytes().unwrap());
+    assert!(matches!(read, Err(LedgerError::Malformed { section: "tasks", .. })));
 }
 
 proptest! {
@@ -143,9 +184,12 @@ fn nothing_is_written_that_cannot_be_read() {
     let text = "\u{e9}".repeat(LONGEST_METADATA);
     ledger.header.metadata.insert("command line".into(), text.clone());
     ledger.symbols[0].name = text.clone();
+    ledger.regions[1].name = "\u{1f6a7}".repeat(LONGEST_REGION_NAME);
+    let region = ledger.regions[1].name.clone();
     let read = Ledger::read(&ledger.to_bytes().unwrap()).expect("is readable");
     assert_eq!(read.header.metadata["command line"], text[..LONGEST_METADATA]);
     assert_eq!(read.symbols[0].name, text[..LONGEST_NAME]);
+    assert_eq!(read.regions[1].name, region);
     ledger.symbols = (0..LARGEST_PAYLOAD / LONGEST_NAME + 1)
         .map(|i| SavedSymbol { start: i as u64, name: text[..LONGEST_NAME].to_owned(), ..ledger.symbols[0].clone() })
         .collect();

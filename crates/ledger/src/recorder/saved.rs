@@ -115,7 +115,7 @@ mod tests {
         for i in from..from + 400 {
             let task = recorder.task(Task::new(TaskKind::Process, i as u32 % 7, 0, "t"));
             let region = recorder.region(if i % 3 == 0 { "a" } else { "b" });
-            let origin = recorder.origin(Origin { task, region, ..Origin::new(0, 3, i % 5 << 12) });
+            let origin = recorder.origin(Origin { task, region, ..Origin::new(0, 3, (i % 5) << 12) });
             let shape = recorder.shape(&vec![(Class::Alu, i as u32 % 4 + 1)]);
             recorder.add_block(origin, i << 8, shape, i);
             recorder.add(origin, i << 4, Kind::new(Family::Exception, i as u32 % 3), 1, i);
@@ -137,8 +137,8 @@ mod tests {
             assert_eq!(record(&whole), record(&restored));
             charge(&mut whole, 300);
             charge(&mut restored, 300);
-            whole.settle();
-            restored.settle();
+            whole.finish();
+            restored.finish();
             assert_eq!(record(&whole), record(&restored), "room {room}");
         }
     }

@@ -63,13 +63,13 @@ const FLAGS: [&str; 9] = ["P", "RW", "US", "PWT", "PCD", "A", "D", "PS", "G"];
 fn walk(session: &Session, address: u64) -> String {
     let cpu = &session.machine.vcpus.all[session.current].cpu;
     let mut text = String::new();
-    let found = cpu.look_up_path(address, &mut |at, value| {
+    let found = cpu.look_up_path(address, &mut |shift, at, value| {
         let mut flags: Vec<&str> =
             FLAGS.iter().enumerate().filter(|(bit, _)| value >> bit & 1 != 0).map(|(_, name)| *name).collect();
         if value >> 63 != 0 {
             flags.push("NX");
         }
-        let _ = writeln!(text, "entry at {at:#012x}: {value:#018x} {}", flags.join(" "));
+        let _ = writeln!(text, "bits {shift:2} and up: entry at {at:#x} is {value:#018x} {}", flags.join(" "));
     });
     let _ = match found {
         Some(physical) => writeln!(text, "{address:#x} is at physical address {physical:#x}"),

@@ -70,6 +70,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_word_is_not_longer_than_it_is() {
+        let possible = |matched| ExitPorts { matched }.check(&ExitPorts::default()).is_ok();
+        assert_eq!([0, 7, 8, usize::MAX].map(possible), [true, true, false, false]);
+    }
+
+    #[test]
     fn exit_statuses() {
         for (value, status) in [(0, 1), (1, 3), (38, 77), (0x80, 1), (u32::MAX, 0xff)] {
             assert_eq!(exit_status(value), status, "{value:#x}");

@@ -145,6 +145,24 @@ mod tests {
     }
 
     #[test]
+    fn states_that_cannot_be_are_refused() {
+        let current = Marker::new(2);
+        let refused = |change: &dyn Fn(&mut Marker)| {
+            let mut state = current.clone();
+            change(&mut state);
+            state.check(&current).is_err()
+        };
+        let mark = |cpu, len| Mark { cpu, name: "x".repeat(len), command: Command::Begin };
+        let long = || Name { bytes: vec![b'x'; NAME_LIMIT + 1], complete: false };
+        assert!(!refused(&|state| state.marks.push_back(mark(1, 3 * NAME_LIMIT))));
+        assert!(refused(&|state| state.marks.push_back(mark(2, 1))));
+        assert!(refused(&|state| state.marks.push_back(mark(0, 3 * NAME_LIMIT + 1))));
+        assert!(refused(&|state| state.marks.extend((0..=MARK_LIMIT).map(|_| mark(0, 1)))));
+        assert!(refused(&|state| state.names[1] = long()));
+        assert!(refused(&|state| state.names.truncate(1)));
+    }
+
+    #[test]
     fn regions_begin_and_end() {
         let mut marker = Marker::new(2);
         send(&mut marker, 0, b"loop\0");

@@ -512,6 +512,23 @@ mod tests {
     }
 
     #[test]
+    fn states_that_cannot_be_are_refused() {
+        let current = loaded(0, 2, 0x1234);
+        let refused = |change: &dyn Fn(&mut Pit)| {
+            let mut state = current.clone();
+            change(&mut state);
+            state.check(&Pit::new(CLOCK)).is_err()
+        };
+        assert!(!refused(&|_| ()));
+        assert!(refused(&|state| state.next = None), "an interrupt that never comes");
+        assert!(refused(&|state| state.next = Some(0)), "one that has passed");
+        assert!(refused(&|state| state.rises += 1));
+        assert!(refused(&|state| state.channels[1].mode = 6));
+        assert!(refused(&|state| state.channels[2].held = u64::MAX));
+        assert!(refused(&|state| state.clock = Clock::new(1)));
+    }
+
+    #[test]
     fn channel_0_rises_as_its_mode_says() {
         let table: [(u8, &[u64]); 4] =
             [(0, &[101]), (2, &[101, 201, 301, 401]), (3, &[101, 201, 301, 401]), (4, &[102])];

@@ -541,6 +541,33 @@ mod tests {
     }
 
     #[test]
+    fn states_that_cannot_be_are_refused() {
+        let mut current = Rtc::new(Clock::new(2_000_000_000), DEFAULT_START);
+        for (register, value) in [(index::SECONDS_ALARM, 0xc0), (index::B, B_24H | C_ALARM)] {
+            Rtc::write(&mut current, PORTS[0], register, 0);
+            Rtc::write(&mut current, PORTS[1], value, 0);
+        }
+        let refused = |change: &dyn Fn(&mut Rtc)| {
+            let mut state = current.clone();
+            change(&mut state);
+            state.check(&current).is_err()
+        };
+        assert!(!refused(&|_| ()) && current.next.is_some());
+        assert!(refused(&|state| state.next = None), "an interrupt that never comes");
+        assert!(
+            refused(&|state| {
+                state.alarm = Some(state.base);
+                state.next = state.upcoming();
+            }),
+            "an alarm that has passed"
+        );
+        assert!(refused(&|state| state.base = i64::MAX));
+        assert!(refused(&|state| state.checked = u64::MAX));
+        assert!(refused(&|state| state.frozen = Some(Date::from_unix(0))), "a date that is set while the clock runs");
+        assert!(refused(&|state| state.index = 0x80));
+    }
+
+    #[test]
     fn dates_convert_both_ways() {
         for (unix, expected) in [
             (0, (1970, 1, 1, 0, 0, 0)),

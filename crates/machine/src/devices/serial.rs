@@ -382,6 +382,21 @@ mod tests {
     }
 
     #[test]
+    fn states_that_cannot_be_are_refused() {
+        let refused = |change: &dyn Fn(&mut Serial)| {
+            let mut state = port(&[(2, 0x41)]);
+            change(&mut state);
+            state.check(&Serial::new()).is_err()
+        };
+        assert!(!refused(&|state| state.received.extend([0; FIFO_SIZE])));
+        assert!(refused(&|state| state.received.extend([0; FIFO_SIZE + 1])));
+        assert!(refused(&|state| state.fifo_enabled = false), "a trigger without FIFO");
+        assert!(refused(&|state| state.trigger = 5));
+        assert!(refused(&|state| state.polls = u8::MAX));
+        assert!(refused(&|state| state.ier = 0x10));
+    }
+
+    #[test]
     fn identifies_as_16550a() {
         // Scratch and interrupt enable bits, then the FIFO bits of IIR, as the Linux driver probes them.
         let mut serial = port(&[(1, 0), (7, 0x5a)]);

@@ -3,13 +3,12 @@
 use super::LoadError;
 use super::bytes::Image;
 use super::space::Space;
+use object::LittleEndian;
+use object::elf::{self, FileHeader32, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
 
-const EM_386: u16 = 3;
-const EM_X86_64: u16 = 62;
-const PT_LOAD: u32 = 1;
-const PT_INTERP: u32 = 3;
-const PT_NOTE: u32 = 4;
-const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
+const HEADER: &str = "ELF header";
+const XEN_ELFNOTE_PHYS32_ENTRY: elf::NoteType = elf::NoteType(18);
 
 /// A part of the file that goes to memory.
 pub(super) struct Segment<'a> {
@@ -27,56 +26,43 @@ pub(super) struct Elf<'a> {
     pub pvh_entry: Option<u32>,
 }
 
-/// A program header, of either width.
-struct Program {
-    kind: u32,
-    offset: u64,
-    address: u64,
-    file_len: u64,
-    memory_len: u64,
-    align: u64,
-}
-
 pub(super) fn is_elf(image: &Image) -> bool {
-    image.0.starts_with(b"\x7fELF")
+    image.0.starts_with(&elf::ELFMAG)
 }
 
 pub(super) fn parse(image: Image<'_>) -> Result<Elf<'_>, LoadError> {
-    const HEADER: &str = "ELF header";
-    let wide = match image.u8(4, HEADER)? {
-        1 => false,
-        2 => true,
-        _ => return Err(LoadError::Malformed("the ELF class is neither 32-bit nor 64-bit")),
-    };
-    if image.u8(5, HEADER)? != 1 {
-        return Err(LoadError::Malformed("the ELF file is not little-endian"));
+    match elf::FileClass(image.u8(4, HEADER)?) {
+        elf::ELFCLASS32 => read::<FileHeader32<LittleEndian>>(image, elf::EM_386),
+        elf::ELFCLASS64 => read::<FileHeader64<LittleEndian>>(image, elf::EM_X86_64),
+        _ => Err(LoadError::Malformed("the ELF class is neither 32-bit nor 64-bit")),
     }
-    image.slice(0, if wide { 64 } else { 52 }, HEADER)?;
-    let machine = image.u16(18, HEADER)?;
-    if machine != if wide { EM_X86_64 } else { EM_386 } {
-        return Err(LoadError::WrongMachine(machine));
+}
+
+/// Reads a file with headers of one width, for the machine that has such files.
+fn read<H: FileHeader<Endian = LittleEndian>>(image: Image<'_>, machine: elf::Machine) -> Result<Elf<'_>, LoadError> {
+    const LITTLE: LittleEndian = LittleEndian;
+    image.slice(0, size_of::<H>() as u64, HEADER)?;
+    let header = H::parse(image.0).ok().filter(|header| header.is_little_endian());
+    let header = header.ok_or(LoadError::Malformed("the ELF file is not little-endian, or of an unknown version"))?;
+    if header.e_machine(LITTLE) != machine {
+        return Err(LoadError::WrongMachine(header.e_machine(LITTLE).0));
     }
-    if !matches!(image.u16(16, HEADER)?, 2 | 3) {
+    if !matches!(header.e_type(LITTLE), elf::ET_EXEC | elf::ET_DYN) {
         return Err(LoadError::Malformed("the ELF file is not an executable (an object file or a core dump?)"));
     }
-    let (entry, table, size, count) = if wide {
-        (image.u64(24, HEADER)?, image.u64(32, HEADER)?, image.u16(54, HEADER)?, image.u16(56, HEADER)?)
-    } else {
-        let word = |at| image.u32(at, HEADER).map(u64::from);
-        (word(24)?, word(28)?, image.u16(42, HEADER)?, image.u16(44, HEADER)?)
-    };
-    if count > 0 && size != if wide { 56 } else { 32 } {
-        return Err(LoadError::Malformed("the ELF program headers have an unknown size"));
+    let table = u64::from(header.e_phentsize(LITTLE)) * u64::from(header.e_phnum(LITTLE));
+    if table != 0 {
+        image.slice(header.e_phoff(LITTLE).into(), table, "ELF program header")?;
     }
-    let mut file = Elf { wide, entry, segments: Vec::new(), pvh_entry: None };
-    for index in 0..u64::from(count) {
-        let at = table.checked_add(index * u64::from(size));
-        let at = at.ok_or(LoadError::Malformed("the ELF program headers lie beyond any file"))?;
-        let program = if wide { program64(image, at)? } else { program32(image, at)? };
-        match program.kind {
-            PT_LOAD => file.segments.extend(segment(image, &program)?),
-            PT_NOTE => file.pvh_entry = file.pvh_entry.or(find_pvh_entry(image, &program)?),
-            PT_INTERP => return Err(LoadError::NotAKernel("an ELF program for an operating system")),
+    let programs = header.program_headers(LITTLE, image.0);
+    let programs = programs.map_err(|_| LoadError::Malformed("the ELF program headers have an unknown size"))?;
+    let entry = header.e_entry(LITTLE).into();
+    let mut file = Elf { wide: header.is_type_64(), entry, segments: Vec::new(), pvh_entry: None };
+    for program in programs {
+        match program.p_type(LITTLE) {
+            elf::PT_LOAD => file.segments.extend(segment(image, program)?),
+            elf::PT_NOTE => file.pvh_entry = file.pvh_entry.or(find_pvh_entry(image, program)?),
+            elf::PT_INTERP => return Err(LoadError::NotAKernel("an ELF program for an operating system")),
             _ => {}
         }
     }
@@ -86,63 +72,38 @@ pub(super) fn parse(image: Image<'_>) -> Result<Elf<'_>, LoadError> {
     Ok(file)
 }
 
-const PROGRAM: &str = "ELF program header";
-
-fn program64(image: Image, at: u64) -> Result<Program, LoadError> {
-    image.slice(at, 56, PROGRAM)?;
-    Ok(Program {
-        kind: image.u32(at, PROGRAM)?,
-        offset: image.u64(at + 8, PROGRAM)?,
-        address: image.u64(at + 24, PROGRAM)?,
-        file_len: image.u64(at + 32, PROGRAM)?,
-        memory_len: image.u64(at + 40, PROGRAM)?,
-        align: image.u64(at + 48, PROGRAM)?,
-    })
-}
-
-fn program32(image: Image, at: u64) -> Result<Program, LoadError> {
-    image.slice(at, 32, PROGRAM)?;
-    let word = |offset| image.u32(at + offset, PROGRAM).map(u64::from);
-    Ok(Program {
-        kind: image.u32(at, PROGRAM)?,
-        offset: word(4)?,
-        address: word(12)?,
-        file_len: word(16)?,
-        memory_len: word(20)?,
-        align: word(28)?,
-    })
-}
-
-fn segment<'a>(image: Image<'a>, program: &Program) -> Result<Option<Segment<'a>>, LoadError> {
-    if program.file_len > program.memory_len {
+fn segment<'a, P: ProgramHeader<Endian = LittleEndian>>(
+    image: Image<'a>,
+    program: &P,
+) -> Result<Option<Segment<'a>>, LoadError> {
+    let (file_len, memory_len) = (program.p_filesz(LittleEndian).into(), program.p_memsz(LittleEndian).into());
+    if file_len > memory_len {
         return Err(LoadError::Malformed("an ELF segment is larger in the file than in memory"));
     }
-    if program.memory_len == 0 {
+    if memory_len == 0 {
         return Ok(None);
     }
-    let data = image.slice(program.offset, program.file_len, "ELF segment")?;
-    Ok(Some(Segment { address: program.address, memory_len: program.memory_len, data }))
+    let data = image.slice(program.p_offset(LittleEndian).into(), file_len, "ELF segment")?;
+    Ok(Some(Segment { address: program.p_paddr(LittleEndian).into(), memory_len, data }))
 }
 
 /// The PVH entry point, if it is among these notes.
-fn find_pvh_entry(image: Image, program: &Program) -> Result<Option<u32>, LoadError> {
+fn find_pvh_entry<P: ProgramHeader<Endian = LittleEndian>>(
+    image: Image,
+    program: &P,
+) -> Result<Option<u32>, LoadError> {
     const NOTE: &str = "ELF note";
-    let notes = Image(image.slice(program.offset, program.file_len, NOTE)?);
-    let align = if program.align == 8 { 8 } else { 4 };
-    let mut at = 0u64;
-    while at + 12 <= notes.len() {
-        let name_len = u64::from(notes.u32(at, NOTE)?);
-        let len = u64::from(notes.u32(at + 4, NOTE)?);
-        let kind = notes.u32(at + 8, NOTE)?;
-        let name = notes.slice(at + 12, name_len, NOTE)?;
-        let start = (at + 12 + name_len).next_multiple_of(align);
-        let value = Image(notes.slice(start, len, NOTE)?);
-        if kind == XEN_ELFNOTE_PHYS32_ENTRY && name == b"Xen\0" {
-            let entry = if len >= 8 { value.u64(0, NOTE)? } else { u64::from(value.u32(0, NOTE)?) };
+    image.slice(program.p_offset(LittleEndian).into(), program.p_filesz(LittleEndian).into(), NOTE)?;
+    // Notes that are aligned in no known way are not those of a kernel.
+    let Ok(Some(mut notes)) = program.notes(LittleEndian, image.0) else { return Ok(None) };
+    let cut = |_| LoadError::Malformed("an ELF note is longer than its segment");
+    while let Some(note) = notes.next().map_err(cut)? {
+        if note.n_type(LittleEndian) == XEN_ELFNOTE_PHYS32_ENTRY && note.name() == b"Xen" {
+            let value = Image(note.desc());
+            let entry = if value.len() >= 8 { value.u64(0, NOTE)? } else { u64::from(value.u32(0, NOTE)?) };
             let entry = u32::try_from(entry);
             return Ok(Some(entry.map_err(|_| LoadError::Malformed("the PVH entry point lies above 4 GiB"))?));
         }
-        at = (start + len).next_multiple_of(align);
     }
     Ok(None)
 }

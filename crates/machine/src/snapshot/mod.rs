@@ -79,6 +79,9 @@ pub enum SnapshotError {
     /// No input has been noted.
     #[error("no input has been recorded")]
     NothingRecorded,
+    /// The hypervisor's state.
+    #[error("hypervisor: {0}")]
+    Hypervisor(#[from] hypervisor::RestoreError),
     /// The snapshot is of a machine with a hypervisor, and this one has none, or the other way round.
     #[error("it is of another platform")]
     Platform,
@@ -91,14 +94,14 @@ struct Processor {
     micro: Micro,
     activity: Activity,
     nmis: u8,
-    guest: Option<()>,
+    guest: Option<hypervisor::Vcpu>,
 }
 
 /// Everything but memory.
 #[derive(Serialize, Deserialize)]
 struct State {
     processors: Vec<Processor>,
-    hypervisor: Option<()>,
+    hypervisor: Option<hypervisor::Saved>,
     devices: Vec<DeviceState>,
     charges: Charges,
     blocks: SavedBlocks,
@@ -144,11 +147,11 @@ impl Machine {
             micro: vcpu.cpu.micro.clone(),
             activity: vcpu.activity,
             nmis: vcpu.nmis,
-            guest: None,
+            guest: vcpu.guest.clone(),
         };
         let state = State {
             processors: self.vcpus.all.iter().map(processor).collect(),
-            hypervisor: None,
+            hypervisor: self.vcpus.hypervisor.as_ref().map(hypervisor::Hypervisor::save),
             devices: self.board.borrow().save()?,
             charges: self.recorder.borrow().save(),
             blocks: self.vcpus.cache.save(ram),
@@ -186,7 +189,7 @@ impl Machine {
         drop(contents.memory);
         *self.recorder.borrow_mut() = Recorder::restore(state.charges)?;
         match (&mut self.vcpus.hypervisor, state.hypervisor) {
-            (Some(_), Some(())) => {}
+            (Some(vm), Some(saved)) => vm.restore(saved, state.processors.iter().filter_map(|p| p.guest.as_ref()))?,
             (None, None) => {}
             _ => return Err(SnapshotError::Platform),
         }
@@ -195,7 +198,7 @@ impl Machine {
             if vcpu.guest.is_some() != saved.guest.is_some() {
                 return Err(SnapshotError::Platform);
             }
-            (vcpu.activity, vcpu.nmis) = (saved.activity, saved.nmis);
+            (vcpu.activity, vcpu.nmis, vcpu.guest) = (saved.activity, saved.nmis, saved.guest);
         }
         self.board.borrow_mut().restore(&state.devices)?;
         self.vcpus.tasks.restore(state.tasks, &self.recorder.borrow(), &mut self.vcpus.cache, &ram)?;
