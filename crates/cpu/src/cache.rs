@@ -80,8 +80,6 @@ pub struct NewBlock {
     pub mode: u8,
     /// See [`Block::probe`].
     pub probe: bool,
-    /// See [`Block::breakpoint`].
-    pub breakpoint: bool,
     /// See [`Block::len`].
     pub len: u16,
 }
@@ -222,7 +220,8 @@ impl BlockCache {
             recorder.forget_shapes();
             new.shape = recorder.shape(&shape);
         }
-        let NewBlock { physical, rip, second, cost, shape, mode, probe, breakpoint, len } = new;
+        let NewBlock { physical, rip, second, cost, shape, mode, probe, len } = new;
+        let breakpoint = self.breakpoints.may_be_in(physical, ops);
         let block = Block {
             physical,
             rip,
@@ -509,25 +508,36 @@ impl BlockCache {
     }
 
     /// Puts a breakpoint at a linear address: see [`crate::stops`].
-    pub fn add_breakpoint(&mut self, linear: u64, ram: &Ram) {
+    pub fn add_breakpoint(&mut self, linear: u64) {
         if self.breakpoints.insert(linear) {
-            self.invalidate_code_around(linear, ram);
+            self.breakpoints_changed();
         }
     }
 
     /// Removes a breakpoint. Whether there was one.
-    pub fn remove_breakpoint(&mut self, linear: u64, ram: &Ram) -> bool {
+    pub fn remove_breakpoint(&mut self, linear: u64) -> bool {
         let was = self.breakpoints.remove(linear);
         if was {
-            self.invalidate_code_around(linear, ram);
+            self.breakpoints_changed();
         }
         was
     }
 
     /// Removes all breakpoints.
-    pub fn remove_breakpoints(&mut self, ram: &Ram) {
-        for linear in self.breakpoints.addresses() {
-            self.remove_breakpoint(linear, ram);
+    pub fn remove_breakpoints(&mut self) {
+        self.breakpoints = Breakpoints::default();
+        self.breakpoints_changed();
+    }
+
+    /// Notes which blocks have breakpoints. The blocks stay: which there are decides when a write to code is noticed. Their translations go.
+    fn breakpoints_changed(&mut self) {
+        for (index, block) in (0..).zip(&mut self.blocks) {
+            let ops = &self.ops[block.first as usize..][..block.count as usize];
+            let breakpoint = block.physical != DEAD && self.breakpoints.may_be_in(block.physical, ops);
+            if breakpoint != block.breakpoint {
+                block.breakpoint = breakpoint;
+                self.translations.remove(index);
+            }
         }
     }
 
@@ -536,23 +546,13 @@ impl BlockCache {
         &self.breakpoints
     }
 
-    /// Drops the blocks that an instruction at `linear` may be in: a block is found by where it is in its page, as it does not know the base of
-    /// its segment.
-    fn invalidate_code_around(&mut self, linear: u64, ram: &Ram) {
-        self.invalidate_blocks(ram, |block| linear.wrapping_sub(block.physical) & (PAGE - 1) < u64::from(block.len));
-    }
-
     /// Drops the blocks that an instruction at `rip` is in, wherever that is in memory.
     fn invalidate_code_at(&mut self, rip: u64, ram: &Ram) {
-        self.invalidate_blocks(ram, |block| rip.wrapping_sub(block.rip) < u64::from(block.len));
-    }
-
-    /// Drops the blocks for which `holds`.
-    fn invalidate_blocks(&mut self, ram: &Ram, holds: impl Fn(&Block) -> bool) {
+        let holds = |block: &&Block| block.physical != DEAD && rip.wrapping_sub(block.rip) < u64::from(block.len);
         let places: BTreeSet<(u64, u64)> = self
             .blocks
             .iter()
-            .filter(|block| block.physical != DEAD && holds(block))
+            .filter(holds)
             .map(|block| {
                 let first = block.physical & (PAGE - 1);
                 let here = u64::from(block.len).min(PAGE - first);

@@ -54,7 +54,6 @@ impl Cpu {
             shape: recorder.shape(&shape),
             mode: block.mode,
             probe: block.probe,
-            breakpoint: false,
             len: len.min(PAGE) as u16,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::arch::{NOT_LOADED, attention};
 use crate::bus::Ident;
-use crate::cache::{BlockCache, MAX_BLOCK, NONE, NewBlock};
+use crate::cache::{BlockCache, MAX_BLOCK, NONE};
 use crate::decode::{MAX_LENGTH, execute, mode, operation};
 use crate::decoded::SavedBlock;
 use crate::fault::{Cause, Exec, Flow};
@@ -424,7 +424,6 @@ impl Cpu {
         let mut ops: Vec<Op> = Vec::with_capacity(MAX_BLOCK);
         let mut at = linear;
         let mut second = 0;
-        let mut breakpoint = false;
         loop {
             let fetched = self.fetch_instruction(at, mode);
             let (instruction, crosses) = match fetched {
@@ -444,7 +443,6 @@ impl Cpu {
                 break;
             }
             let (op, ends) = self.operation_of(&instruction, mode);
-            breakpoint |= cache.breakpoints.contains(at);
             ops.push(op);
             self.arch.rip = op.next;
             at = self.code_linear();
@@ -465,7 +463,7 @@ impl Cpu {
         let mut recorder = recorder.borrow_mut();
         let probe = cache.probes.contains(start);
         let block = SavedBlock { physical, rip: start, second, mode, probe, count: ops.len() as u32 };
-        let block = NewBlock { breakpoint, ..self.describe_block(block, &ops, &mut recorder) };
+        let block = self.describe_block(block, &ops, &mut recorder);
         if self.wiring.ram.visible_page(physical).is_none() {
             // Code outside RAM is not cached: nothing would tell when it changes.
             drop(recorder);

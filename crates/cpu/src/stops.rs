@@ -2,7 +2,8 @@
 //!
 //! Interrupts come between blocks, so that a block which were split at a breakpoint would change when they come. Blocks therefore stay as
 //! they are: one with a breakpoint in it is not translated, and the processor can stop between any two of its instructions, with the
-//! block charged as a whole, and go on there later ([`Held`]).
+//! block charged as a whole, and go on there later ([`Held`]). Nor are blocks dropped when a breakpoint comes or goes, as writes to decoded code are
+//! noticed.
 //!
 //! While there is more to look for than breakpoints (watchpoints, a step, a count of instructions), all blocks run that way, and repeated
 //! string instructions stop after each iteration. Watched pages stay out of the fast path for data, so that each access to them is seen.
@@ -13,6 +14,7 @@
 use crate::cache::BlockCache;
 use crate::fault::Cause;
 use crate::flags::Lazy;
+use crate::op::Op;
 use crate::ram::GROUP;
 use crate::run::Exit;
 use crate::state::Cpu;
@@ -269,6 +271,8 @@ pub struct Stopping {
 #[derive(Clone, Debug, Default)]
 pub struct Breakpoints {
     addresses: FxHashSet<u64>,
+    /// Where in their pages they are.
+    offsets: FxHashSet<u64>,
 }
 
 impl Breakpoints {
@@ -279,11 +283,24 @@ impl Breakpoints {
     }
 
     pub(crate) fn insert(&mut self, linear: u64) -> bool {
+        self.offsets.insert(linear & (PAGE - 1));
         self.addresses.insert(linear)
     }
 
     pub(crate) fn remove(&mut self, linear: u64) -> bool {
-        self.addresses.remove(&linear)
+        let was = self.addresses.remove(&linear);
+        self.offsets = self.addresses.iter().map(|linear| linear & (PAGE - 1)).collect();
+        was
+    }
+
+    /// Whether an operation of a block at a physical address may have one: a block does not know the base of its segment, but where it is in
+    /// its page.
+    pub(crate) fn may_be_in(&self, physical: u64, ops: &[Op]) -> bool {
+        if self.addresses.is_empty() {
+            return false;
+        }
+        let Some(first) = ops.first().map(Op::rip) else { return false };
+        ops.iter().any(|op| self.offsets.contains(&(physical.wrapping_add(op.rip().wrapping_sub(first)) & (PAGE - 1))))
     }
 
     /// The addresses, in order.

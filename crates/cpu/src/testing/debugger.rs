@@ -33,17 +33,16 @@ impl Debugger {
 
     /// Adds or removes a stop.
     fn change(&mut self, machine: &mut Machine) {
-        let ram = machine.cpu.wiring.ram.clone();
         match self.random.below(8) {
             0..=2 => {
                 let near = self.random.of(&[machine.cpu.code_linear(), CODE, CODE + 4096]);
                 let address = near + self.random.below(64);
-                machine.cache.add_breakpoint(address, &ram);
+                machine.cache.add_breakpoint(address);
                 self.breakpoints.push(address);
             }
             3 => {
                 if let Some(address) = self.breakpoints.pop() {
-                    machine.cache.remove_breakpoint(address, &ram);
+                    machine.cache.remove_breakpoint(address);
                 }
             }
             4 => {

@@ -323,7 +323,7 @@ impl Session<'_> {
             vcpu.cpu.watches_changed();
         }
         for address in self.breakpoints() {
-            vcpus.cache.add_breakpoint(address, &vcpus.all[0].cpu.wiring.ram);
+            vcpus.cache.add_breakpoint(address);
         }
         stops
     }
@@ -390,7 +390,7 @@ impl Session<'_> {
     }
 
     /// Goes back to the beginning.
-    fn to_beginning(&mut self, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> Stop {
+    fn go_to_beginning(&mut self, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> Stop {
         let beginning = Position { pauses: 0, count: Count { begun: 0, late: false } };
         match self.seek(beginning, attended, interrupted) {
             true => Stop::Beginning(self.current),
@@ -420,7 +420,7 @@ impl Session<'_> {
                 Ok(None) => end = Position { pauses: from, count: Count { begun: 0, late: false } },
             }
         }
-        self.to_beginning(attended, interrupted)
+        self.go_to_beginning(attended, interrupted)
     }
 
     /// Before which instruction a processor was last, from a pause on up to a point.
@@ -475,7 +475,7 @@ impl Session<'_> {
                 Why::Breakpoint | Why::Step | Why::Reached => Stop::Breakpoint(past.processor),
             };
         }
-        self.to_beginning(attended, interrupted)
+        self.go_to_beginning(attended, interrupted)
     }
 
     /// The last stop from a pause on up to a point.

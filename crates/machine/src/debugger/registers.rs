@@ -194,7 +194,7 @@ pub fn read(machine: &Machine, processor: usize, what: What) -> u128 {
         What::Flags => cpu.rflags(),
         What::Selector(number) => u64::from(cpu.arch.seg[usize::from(number)].selector),
         What::X87(number) => {
-            let value = x87.regs[top + usize::from(number) & 7];
+            let value = x87.regs[(top + usize::from(number)) & 7];
             return u128::from(value.significand) | u128::from(value.sign_exponent) << 64;
         }
         What::X87Control(number) => match number {
@@ -239,7 +239,7 @@ pub fn write(machine: &mut Machine, processor: usize, what: What, value: u128) -
         }
         What::X87(number) => {
             let top = usize::from(cpu.arch.x87.status >> 11 & 7);
-            let register = &mut cpu.arch.x87.regs[top + usize::from(number) & 7];
+            let register = &mut cpu.arch.x87.regs[(top + usize::from(number)) & 7];
             (register.significand, register.sign_exponent) = (low, high as u16);
         }
         What::Xmm(number) => cpu.arch.vector.ymm[usize::from(number)][..2].copy_from_slice(&[low, high]),

@@ -171,15 +171,11 @@ impl<'a> Session<'a> {
     }
 
     fn set_breakpoint(&mut self, address: u64) {
-        if let Some(first) = self.machine.vcpus.all.first() {
-            self.machine.vcpus.cache.add_breakpoint(address, &first.cpu.wiring.ram);
-        }
+        self.machine.vcpus.cache.add_breakpoint(address);
     }
 
     fn forget_breakpoint(&mut self, address: u64) {
-        if let Some(first) = self.machine.vcpus.all.first() {
-            self.machine.vcpus.cache.remove_breakpoint(address, &first.cpu.wiring.ram);
-        }
+        self.machine.vcpus.cache.remove_breakpoint(address);
     }
 
     /// Adds a breakpoint. `false`: there are too many.
