@@ -6,10 +6,10 @@
 
 use crate::counters::{Counters, MOST_BLOCKS, MOST_NUMBERS};
 use crate::decode::{MAX_LENGTH, mode, operation};
-use crate::decoded::{SavedBlock, SavedBlocks};
 use crate::op::Op;
 use crate::probe::Probes;
 use crate::ram::{Ram, lines};
+use crate::saved::{SavedBlock, SavedBlocks};
 use crate::stops::Breakpoints;
 use crate::tier::Tier;
 use crate::translate::Translations;

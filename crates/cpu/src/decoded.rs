@@ -1,4 +1,4 @@
-//! Decoded blocks in a saved state.
+//! Decoded blocks of a saved state ([`SavedBlocks`]), made again.
 //!
 //! Blocks can be decoded again at any time, but a machine that did so at another time would not be the same: where a block ends decides at which
 //! instruction an interrupt is taken, a write to bytes that are decoded ends a block early, and decoding looks the next page up. So a saved state
@@ -7,32 +7,10 @@
 use crate::cache::{BlockCache, MAX_BLOCK, NewBlock};
 use crate::decode::MAX_LENGTH;
 use crate::op::Op;
+use crate::saved::{SavedBlock, SavedBlocks};
 use crate::state::{Cpu, ImpossibleState};
 use ledger::{Recorder, Shape};
-use serde::{Deserialize, Serialize};
 use x86::page::PAGE;
-
-/// A block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SavedBlock {
-    pub physical: u64,
-    pub rip: u64,
-    pub second: u64,
-    pub mode: u8,
-    pub probe: bool,
-    /// Its operations.
-    pub count: u32,
-}
-
-/// The blocks of a machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedBlocks {
-    /// Blocks that are no longer valid, and their operations: they take room until everything is dropped.
-    pub(crate) dead: (u32, u32),
-    pub(crate) blocks: Vec<SavedBlock>,
-    /// By page, in order: the lines that are marked as decoded or monitored.
-    pub(crate) marks: Vec<(u64, u64)>,
-}
 
 impl Cpu {
     /// What a block of these operations is.

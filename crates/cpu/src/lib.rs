@@ -38,6 +38,7 @@ pub mod probe;
 #[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
 pub mod ram;
 pub mod run;
+pub mod saved;
 pub mod state;
 pub mod stops;
 pub mod table;

@@ -64,7 +64,7 @@ fn images() -> Vec<(String, String)> {
 /// Runs a machine to its end; its ledger.
 fn finish(machine: &mut Machine) -> Vec<u8> {
     assert_eq!(machine.run(&mut Nobody), Outcome::DebugExit(1));
-    machine.ledger(&Symbols::default()).to_bytes()
+    machine.ledger(&Symbols::default()).to_bytes().unwrap()
 }
 
 /// Runs a machine for so many slices; a snapshot.
