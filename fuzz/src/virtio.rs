@@ -131,7 +131,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
                 let bytes = input.arbitrary::<[u8; 5]>()?;
                 rig.with(|bus, ctx| bus.input(1, &bytes, ctx));
             }
-            12 => rig.with(|bus, ctx| Device::advance(bus, ctx)),
+            12 => rig.with(Device::advance),
             13 => start(&mut rig, features),
             14 => {
                 let (vector, value) = input.arbitrary::<(u8, u8)>()?;
