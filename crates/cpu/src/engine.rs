@@ -13,7 +13,7 @@ use ledger::{OriginId, Ticks};
 pub struct Engine {
     /// The interpreter leaves its fast path at the first block boundary at which `clock >= stop_at`.
     pub stop_at: Ticks,
-    /// When [`Cpu::run`] must return.
+    /// When [`Cpu::run`](crate::Cpu::run) must return.
     pub deadline: Ticks,
     /// Length of the instruction a handler runs for; 0 between instructions.
     pub ilen: u8,

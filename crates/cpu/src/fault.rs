@@ -1,12 +1,12 @@
 //! Faults: how an instruction says that it did not complete.
 //!
 //! A handler returns [`Exec`]; the error is a marker without data, so that results stay in registers. What happened is in
-//! [`Cpu::fault`], put there by one of the `raise` functions.
+//! [`fault`](crate::engine::Engine::fault), put there by one of the `raise` functions.
 
 use crate::state::Cpu;
 use x86::vector;
 
-/// Marker: the instruction did not complete, see [`Cpu::fault`].
+/// Marker: the instruction did not complete, see [`fault`](crate::engine::Engine::fault).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
@@ -19,7 +19,7 @@ pub type Exec<T = ()> = Result<T, Fault>;
 pub enum Flow {
     /// Goes on with the next instruction of the block.
     Next,
-    /// Leaves the block; [`Cpu::rip`] says where to go on. Branches, and whatever changes mode, mappings or time.
+    /// Leaves the block; [`rip`](crate::arch::Arch::rip) says where to go on. Branches, and whatever changes mode, mappings or time.
     End,
 }
 
@@ -30,7 +30,7 @@ pub enum Cause {
     #[default]
     None,
     /// An exception to be delivered: vector, and error code for those that push one. For #PF the address is in
-    /// [`Cpu::fault_address`]; for #DB the DR6 bits to set are in [`Cpu::fault_dr6`].
+    /// [`fault_address`](crate::engine::Engine::fault_address); for #DB the DR6 bits to set are in [`fault_dr6`](crate::engine::Engine::fault_dr6).
     Exception(u8, Option<u32>),
     /// A write hit bytes that are decoded: the instruction restarts alone, after the blocks are gone.
     CodeWrite,
@@ -38,7 +38,7 @@ pub enum Cause {
     Iteration,
     /// Shutdown (triple fault).
     Shutdown,
-    /// A VM exit: the details are in [`Cpu::vm_exit`].
+    /// A VM exit: the details are in [`vm_exit`](crate::arch::Arch::vm_exit).
     VmExit,
 }
 

@@ -21,9 +21,9 @@ pub struct Micro {
     /// Virtualization level of what is executed: 0 on the machine itself, 1 as the guest of a hypervisor on it.
     pub level: u8,
     /// The address space that is charged where CR3 is not the guest's own, as under shadow paging; set before
-    /// [`Cpu::origin_changed`].
+    /// [`Cpu::origin_changed`](crate::Cpu::origin_changed).
     pub charged_space: Option<u64>,
-    /// Who is charged besides; set by [`Cpu::set_charged`].
+    /// Who is charged besides; set by [`Cpu::set_charged`](crate::Cpu::set_charged).
     pub charged: Charged,
     /// The board has been told of the probe at the next instruction.
     pub probe_passed: bool,

@@ -5,7 +5,7 @@ use crate::state::Cpu;
 
 /// What executes an instruction.
 ///
-/// On entry [`Cpu::rip`] is already the address of the next instruction. A handler that returns `Err` has changed nothing
+/// On entry [`rip`](crate::arch::Arch::rip) is already the address of the next instruction. A handler that returns `Err` has changed nothing
 /// that the architecture would show (the interpreter puts `rip` back).
 pub type Handler = fn(&mut Cpu, &Op) -> Exec<Flow>;
 

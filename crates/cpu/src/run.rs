@@ -32,7 +32,7 @@ pub enum Exit {
     },
     /// Triple fault.
     Shutdown,
-    /// VM exit: [`Cpu::vm_exit`] says which. The processor is in root mode.
+    /// VM exit: [`vm_exit`](crate::arch::Arch::vm_exit) says which. The processor is in root mode.
     Vm,
     /// The next instruction has a probe: [`Cpu::take_probe`] says which. It is executed when the processor runs again.
     Probe,
@@ -638,7 +638,7 @@ impl Cpu {
             .fold(0, |bits, i| bits | 1 << i)
     }
 
-    /// Delivers what [`Cpu::fault`] holds.
+    /// Delivers what [`fault`](crate::engine::Engine::fault) holds.
     pub fn deliver_fault(&mut self) {
         match std::mem::take(&mut self.engine.fault) {
             Cause::Exception(vector, code) => self.deliver_exception(vector, code),

@@ -9,7 +9,7 @@ use crate::vmx::{NonRoot, VmExit};
 use serde::{Deserialize, Serialize};
 use x86::debug::{DR6_FIXED, DR7_FIXED};
 
-/// Reasons to leave the fast path before the next block, in [`Cpu::attention`].
+/// Reasons to leave the fast path before the next block, in [`attention`](crate::arch::Arch::attention).
 pub mod attention {
     /// The board asserts INTR.
     pub const INTR: u32 = 1 << 0;
@@ -27,7 +27,7 @@ pub mod attention {
     pub const HALT: u32 = 1 << 6;
     /// Blocks must be invalidated.
     pub const CODE: u32 = 1 << 7;
-    /// A data or I/O breakpoint matched: #DB after the instruction, with [`super::Cpu::pending_dr6`].
+    /// A data or I/O breakpoint matched: #DB after the instruction, with [`pending_dr6`](crate::arch::Arch::pending_dr6).
     pub const DEBUG: u32 = 1 << 8;
     /// Shutdown (triple fault).
     pub const SHUTDOWN: u32 = 1 << 9;

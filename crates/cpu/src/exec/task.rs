@@ -38,7 +38,7 @@ impl Switch {
 pub(crate) enum Arrival {
     /// The new task runs.
     Complete,
-    /// Loading its segments faulted: the exception (in [`Cpu::fault`]) belongs to the new task.
+    /// Loading its segments faulted: the exception (in [`fault`](crate::engine::Engine::fault)) belongs to the new task.
     Faulted,
 }
 

@@ -140,7 +140,7 @@ pub struct Controls {
     /// Debug exceptions that are due, see [`x86::vmx::pending_debug`].
     pub pending_debug: u64,
 
-    /// What [`Cpu::charged_space`](crate::Cpu::charged_space) is once a value among [`Controls::cr3_targets`] has been moved to
+    /// What [`charged_space`](crate::micro::Micro::charged_space) is once a value among [`Controls::cr3_targets`] has been moved to
     /// CR3.
     pub target_spaces: [Option<u64>; 4],
 }

@@ -125,7 +125,7 @@ impl Cpu {
         true
     }
 
-    /// Something other than an exception exits while an event is delivered: [`Cpu::vm_exit`] already says what.
+    /// Something other than an exception exits while an event is delivered: [`vm_exit`](crate::arch::Arch::vm_exit) already says what.
     pub(crate) fn exit_in_delivery(&mut self, event: &Event, length: u32) {
         let original = self.information(event, length);
         self.arch.vm_exit.set_vectoring(original);

@@ -2,12 +2,11 @@
 //!
 //! There is no VMCS in memory. The hypervisor writes the guest's registers into the processor's fields and calls
 //! [`Cpu::vm_entry`] with [`Controls`]; [`Cpu::run`] then runs the guest until something exits, and returns
-//! [`Exit::Vm`](crate::Exit::Vm) with the details in [`Cpu::vm_exit`]. The guest's registers are still in the processor's fields;
+//! [`Exit::Vm`](crate::Exit::Vm) with the details in [`vm_exit`](crate::arch::Arch::vm_exit). The guest's registers are still in the processor's fields;
 //! guest state that no register holds (interruptibility, activity, pending debug exceptions) is in the controls.
 //!
 //! [`Cpu::vm_entry`]: crate::Cpu::vm_entry
 //! [`Cpu::run`]: crate::Cpu::run
-//! [`Cpu::vm_exit`]: crate::Cpu::vm_exit
 
 mod checks;
 mod controls;
@@ -71,7 +70,7 @@ pub struct NonRoot {
     pub trap_pending: bool,
     /// Blocking by STI or MOV SS under which the running instruction was started ([`crate::arch::attention`]).
     pub shadow: u32,
-    /// The software interrupt whose delivery met the exception in [`crate::Cpu::fault`].
+    /// The software interrupt whose delivery met the exception in [`fault`](crate::engine::Engine::fault).
     pub delivering: Option<Delivering>,
     /// The running IRET has unblocked NMIs.
     pub nmi_unblocked: bool,

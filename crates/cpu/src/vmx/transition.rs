@@ -10,7 +10,7 @@ use ledger::{Family, Kind, TICKS_PER_CYCLE, Ticks};
 use x86::vmx::{activity, entry, exit, interruptibility, interruption, pending_debug, pin, reason, secondary};
 use x86::{flags, rights, seg};
 
-/// Interruptibility, and what [`Cpu::attention`] has for it.
+/// Interruptibility, and what [`attention`](crate::arch::Arch::attention) has for it.
 const BLOCKING: [(u32, u32); 2] =
     [(interruptibility::STI, attention::STI_SHADOW), (interruptibility::MOV_SS, attention::SS_SHADOW)];
 /// What the processor attends to for its guest only.
@@ -28,7 +28,7 @@ pub enum EntryFailure {
     /// A check on the controls failed (SDM vol. 3, 26.2): nothing has happened.
     #[error("VM entry with invalid control field: {0}")]
     Control(&'static str),
-    /// A check on the guest's state failed (SDM vol. 3, 26.3): [`Cpu::vm_exit`] says so too.
+    /// A check on the guest's state failed (SDM vol. 3, 26.3): [`vm_exit`](crate::arch::Arch::vm_exit) says so too.
     #[error("VM entry with invalid guest state: {0}")]
     GuestState(&'static str),
 }
@@ -128,7 +128,7 @@ impl Cpu {
     }
 
     /// Stops the running instruction for a VM exit: what a handler or a walk returns in place of a fault. Further fields of
-    /// [`Cpu::vm_exit`] are the caller's to fill after this.
+    /// [`vm_exit`](crate::arch::Arch::vm_exit) are the caller's to fill after this.
     #[cold]
     pub fn exit_fault(&mut self, reason: u32, qualification: u64) -> Fault {
         self.arch.vm_exit =
@@ -137,7 +137,7 @@ impl Cpu {
         Fault
     }
 
-    /// Leaves non-root mode with [`Cpu::vm_exit`] as it is, RIP where it is to be; [`Cpu::run`] returns at once.
+    /// Leaves non-root mode with [`vm_exit`](crate::arch::Arch::vm_exit) as it is, RIP where it is to be; [`Cpu::run`] returns at once.
     #[cold]
     pub(crate) fn leave_guest(&mut self) {
         self.engine.ilen = 0;

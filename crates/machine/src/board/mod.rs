@@ -1,6 +1,6 @@
 //! The board: which device answers where, and how their interrupt lines are wired.
 //!
-//! It is what a processor's [`Bus`] leads to. Devices ([`crate::device`]) claim ranges, which are in the tables of [`map`]; what they say is carried
+//! It is what a processor's [`Bus`] leads to. Devices ([`crate::device`]) claim ranges, which are in the tables of `map.rs`; what they say is carried
 //! to interrupt controllers and processors after each access. Time only moves forward here: an access by a processor that is behind another
 //! one's last access is served at the later time. Local APIC timers follow their own processor's clock.
 
