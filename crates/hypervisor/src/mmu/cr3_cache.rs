@@ -251,3 +251,18 @@ impl Mmu {
         matches!(self.pool.page(page).keeping, Keeping::Hashed | Keeping::Tree | Keeping::Special)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_cache_can_be_like_is_refused() {
+        let cache = |sets: usize, last, active| Cr3Cache { sets: vec![None; sets], last, active, changed: false };
+        assert_eq!(cache(Mmu::CR3_CACHE, Mmu::CR3_CACHE, None).wrong(), None);
+        for wrong in [cache(Mmu::CR3_CACHE + 1, 0, None), cache(2, 3, None), cache(2, 0, Some(1)), cache(2, 0, Some(9))]
+        {
+            assert!(wrong.wrong().is_some(), "{wrong:?}");
+        }
+    }
+}
