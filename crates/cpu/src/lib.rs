@@ -40,6 +40,7 @@ pub mod ram;
 pub mod run;
 pub mod saved;
 pub mod state;
+mod stopping;
 pub mod stops;
 pub mod table;
 pub mod testing;

@@ -10,24 +10,14 @@
 //!
 //! The instructions that a debugger sees are counted, on all processors together: a count names a point of the run, at which a second run of the
 //! same guest can be stopped again.
-
-use crate::cache::BlockCache;
-use crate::fault::Cause;
 use crate::flags::Lazy;
 use crate::op::Op;
 use crate::ram::GROUP;
-use crate::run::Exit;
-use crate::state::Cpu;
-use crate::translate::Before;
 use ledger::{OriginId, Ticks};
 use rustc_hash::FxHashSet;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use x86::page::PAGE;
-use x86::reg;
-
-use crate::arch::NOT_LOADED;
-use crate::cache::NONE;
 
 /// Which accesses a watchpoint is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +43,7 @@ pub struct Watch {
 
 impl Watch {
     /// The first of its addresses that an access touches.
-    fn touched(&self, linear: u64, size: u64, write: bool) -> Option<u64> {
+    pub(crate) fn touched(&self, linear: u64, size: u64, write: bool) -> Option<u64> {
         let counts = match self.kind {
             Watched::Write => write,
             Watched::Read => !write,
@@ -101,27 +91,20 @@ pub struct Place {
     pub late: bool,
 }
 
-impl Place {
-    /// Where a processor is.
-    pub fn of(cpu: &Cpu, late: bool) -> Self {
-        Self { processor: cpu.wiring.index, clock: cpu.micro.clock, rip: cpu.arch.rip, late }
-    }
-}
-
 /// What a debugger waits for on all processors of a machine.
 #[derive(Debug, Default)]
 pub struct Stops {
-    begun: Cell<u64>,
-    counting: Cell<bool>,
-    step: Cell<Option<usize>>,
-    target: Cell<Option<Count>>,
-    place: Cell<Option<Place>>,
-    watches: RefCell<Vec<Watch>>,
-    touched: Cell<Option<(u64, Watched)>>,
-    why: Cell<Option<Why>>,
-    ignoring: Cell<bool>,
+    pub(crate) begun: Cell<u64>,
+    pub(crate) counting: Cell<bool>,
+    pub(crate) step: Cell<Option<usize>>,
+    pub(crate) target: Cell<Option<Count>>,
+    pub(crate) place: Cell<Option<Place>>,
+    pub(crate) watches: RefCell<Vec<Watch>>,
+    pub(crate) touched: Cell<Option<(u64, Watched)>>,
+    pub(crate) why: Cell<Option<Why>>,
+    pub(crate) ignoring: Cell<bool>,
     /// For the processor that steps backwards: before which instructions of its own it has been.
-    last_of: Cell<Option<(usize, u64)>>,
+    pub(crate) last_of: Cell<Option<(usize, u64)>>,
 }
 
 impl Stops {
@@ -211,7 +194,7 @@ impl Stops {
     }
 
     /// Each instruction is looked at.
-    fn cautious(&self) -> bool {
+    pub(crate) fn cautious(&self) -> bool {
         let watching = !self.ignoring.get() && !self.watches.borrow().is_empty();
         self.counting.get()
             || self.step.get().is_some()
@@ -221,7 +204,7 @@ impl Stops {
     }
 
     /// Whether data at a linear address must stay out of the fast path: where a page of its group is watched.
-    fn covers(&self, linear: u64) -> bool {
+    pub(crate) fn covers(&self, linear: u64) -> bool {
         let group = !(GROUP as u64 * PAGE - 1);
         let first = linear & group;
         let holds = |w: &Watch| w.touched(first, GROUP as u64 * PAGE, w.kind != Watched::Read).is_some();
@@ -232,9 +215,9 @@ impl Stops {
 /// A block that has been charged as a whole, and of which some operations have yet to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    index: u32,
-    origin: OriginId,
-    at: usize,
+    pub(crate) index: u32,
+    pub(crate) origin: OriginId,
+    pub(crate) at: usize,
 }
 
 /// A repeated string instruction that has been stopped between two iterations: how many are done, which are charged all at once, and the
@@ -252,13 +235,13 @@ pub struct Iterated {
 pub struct Stopping {
     /// What the debugger waits for, if there is one.
     pub(crate) stops: Option<Rc<Stops>>,
-    held: Option<Held>,
+    pub(crate) held: Option<Held>,
     /// The debugger is gone, but for the block that is held.
-    leaving: bool,
+    pub(crate) leaving: bool,
     /// The debugger has seen the processor before this instruction.
-    passed: Option<u64>,
+    pub(crate) passed: Option<u64>,
     /// RIP and RCX when the last instruction began.
-    began: Option<(u64, u64)>,
+    pub(crate) began: Option<(u64, u64)>,
     /// There has been a VM exit since then: the same instruction may begin once more.
     pub(crate) exited: bool,
     /// Repeated string instructions stop after each iteration.
@@ -308,233 +291,5 @@ impl Breakpoints {
         let mut all: Vec<u64> = self.addresses.iter().copied().collect();
         all.sort_unstable();
         all
-    }
-}
-
-impl Cpu {
-    /// Lets a debugger wait for this processor.
-    pub fn debug(&mut self, stops: Rc<Stops>) {
-        self.engine.stopping.leaving = false;
-        self.engine.stopping.stops = Some(stops);
-    }
-
-    /// Watches linear addresses, for all processors with these stops; each of them must then [forget](Self::watches_changed) what its fast
-    /// path knows.
-    pub fn watches_changed(&mut self) {
-        let space = self.micro.tlb.context().key(self.pcid());
-        self.engine.front.forget(|_| true);
-        self.engine.front.enter(space, self.wiring.ram.epoch());
-        self.engine.fetch.leave();
-        self.access_changed();
-    }
-
-    /// The debugger is gone. A block in the midst of which the processor stands must yet be finished as it was begun.
-    pub fn leave_alone(&mut self) {
-        self.engine.stopping.passed = None;
-        self.engine.stopping.began = None;
-        match self.engine.stopping.held {
-            None => self.engine.stopping.stops = None,
-            Some(_) => self.engine.stopping.leaving = true,
-        }
-    }
-
-    /// The debugger has seen the processor where it is now: no breakpoint stops it there.
-    pub fn seen(&mut self) {
-        self.engine.stopping.passed = Some(self.code_linear());
-    }
-
-    /// Gives up what is left of a block in the midst of which a debugger has stopped the processor, as it is made to go on elsewhere.
-    pub fn abandon_block(&mut self, cache: &mut BlockCache) {
-        self.engine.stopping.iterated = None;
-        self.engine.stopping.passed = None;
-        self.engine.stopping.began = None;
-        if let Some(Held { index, origin, at }) = self.engine.stopping.held.take() {
-            self.uncharge(cache, index, origin, at);
-        }
-        self.engine.fetch.leave();
-    }
-
-    /// Takes the count of the block back in the midst of which a debugger has stopped the processor, or counts it again: in between, counts can be
-    /// handed to the recorder.
-    pub fn count_held(&self, cache: &mut BlockCache, counted: bool) {
-        if let (Some(Held { index, origin, .. }), true) = (self.engine.stopping.held, self.wiring.model.recorded) {
-            match counted {
-                true => cache.count(index, origin, &self.wiring.recorder),
-                false => cache.uncount(index, origin),
-            }
-        }
-    }
-
-    /// Whether a page at `linear` must stay out of the fast path.
-    #[inline]
-    pub(crate) fn is_watched(&self, linear: u64) -> bool {
-        self.engine.stopping.stops.as_ref().is_some_and(|stops| stops.covers(linear))
-    }
-
-    /// Notes an access if it is watched.
-    #[inline]
-    pub(crate) fn note_watched(&mut self, linear: u64, size: u64, write: bool) {
-        if let Some(stops) = &self.engine.stopping.stops {
-            let watches = stops.watches.borrow();
-            let touched = watches.iter().find_map(|w| Some((w.touched(linear, size, write)?, w.kind)));
-            if touched.is_some() && !stops.ignoring.get() {
-                stops.touched.set(touched);
-            }
-        }
-    }
-
-    /// Whether a debugger wants the processor to stop before the instruction at RIP. If not, that instruction begins.
-    #[cold]
-    pub fn stops_here(&mut self, cache: &BlockCache) -> bool {
-        let Some(stops) = self.engine.stopping.stops.clone() else { return false };
-        let linear = self.code_linear();
-        let here = Some((self.arch.rip, self.reg(reg::RCX)));
-        if std::mem::take(&mut self.engine.stopping.exited) && self.engine.stopping.began == here {
-            return false;
-        }
-        let passed = self.engine.stopping.passed.take() == Some(linear);
-        let index = self.wiring.index;
-        let target = Count { begun: stops.begun.get(), late: true };
-        let reached =
-            stops.target.get() == Some(target) || stops.place.get().is_some_and(|place| place == Place::of(self, true));
-        let why = if reached {
-            Some(Why::Reached)
-        } else if passed {
-            None
-        } else if !stops.ignoring.get() && cache.breakpoints.contains(linear) {
-            Some(Why::Breakpoint)
-        } else {
-            (stops.step.get() == Some(index)).then_some(Why::Step)
-        };
-        if why.is_some() {
-            self.engine.stopping.passed = Some(linear);
-            self.engine.ilen = 0;
-            stops.why.set(why);
-            return true;
-        }
-        if stops.last_of.get().is_some_and(|(processor, _)| processor == index) {
-            stops.last_of.set(Some((index, stops.begun.get())));
-        }
-        self.engine.stopping.began = here;
-        stops.begun.set(stops.begun.get() + 1);
-        false
-    }
-
-    /// Whether the processor is to stop after the instruction that it has just executed.
-    pub fn stops_after(&mut self) -> bool {
-        let Some(stops) = &self.engine.stopping.stops else { return false };
-        let early = Count { begun: stops.begun.get(), late: false };
-        let why = match stops.touched.take() {
-            Some((address, kind)) => Why::Watch(address, kind),
-            None if stops.target.get() == Some(early) => Why::Reached,
-            None if stops.place.get().is_some_and(|place| place == Place::of(self, false)) => Why::Reached,
-            None => return false,
-        };
-        stops.why.set(Some(why));
-        self.engine.ilen = 0;
-        true
-    }
-
-    /// [`Cpu::run`] for a processor with a debugger.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn run_debugged(&mut self, cache: &mut BlockCache, deadline: Ticks, stops: &Stops) -> Exit {
-        self.arch.vector.loaded = NOT_LOADED;
-        let mut before = NONE;
-        let mut led = Before::Nothing;
-        match self.engine.stopping.held.take() {
-            Some(held) => {
-                if let Some(exit) = self.attended_block(cache, held, stops) {
-                    return exit;
-                }
-            }
-            None => self.arrive(deadline),
-        }
-        if self.engine.stopping.leaving {
-            self.engine.stopping = Stopping::default();
-            return self.run_on(cache);
-        }
-        loop {
-            if self.stops_after() {
-                return Exit::Debug;
-            }
-            if self.micro.clock >= self.engine.stop_at {
-                led = Before::Nothing;
-                if let Some(exit) = self.between_blocks(cache) {
-                    return exit;
-                }
-                if self.stops_after() {
-                    return Exit::Debug;
-                }
-                if self.micro.clock >= self.engine.stop_at {
-                    continue;
-                }
-            }
-            let Some(index) = self.next_block(cache, before, led) else {
-                if stops.why.get().is_some() {
-                    return Exit::Debug;
-                }
-                (led, before) = (Before::Nothing, NONE);
-                continue;
-            };
-            if cache.blocks[index as usize].probe && self.stops_at_probe() {
-                return Exit::Probe;
-            }
-            if stops.cautious() || cache.blocks[index as usize].breakpoint {
-                led = Before::Nothing;
-                let held = self.charge_block(cache, index);
-                if let Some(exit) = self.attended_block(cache, held, stops) {
-                    return exit;
-                }
-                before = index;
-            } else if self.run_translated(cache, before, index, &mut led) {
-                before = NONE;
-            } else {
-                led = Before::Nothing;
-                self.run_block(cache, index);
-                before = index;
-            }
-        }
-    }
-
-    /// Charges a block none of whose operations has run yet.
-    fn charge_block(&mut self, cache: &mut BlockCache, index: u32) -> Held {
-        if self.wiring.model.recorded {
-            cache.count(index, self.engine.origin, &self.wiring.recorder);
-        }
-        self.micro.clock += cache.blocks[index as usize].cost;
-        Held { index, origin: self.engine.origin, at: 0 }
-    }
-
-    /// Runs what is left of a block, looking before and after each instruction.
-    fn attended_block(&mut self, cache: &mut BlockCache, held: Held, stops: &Stops) -> Option<Exit> {
-        let Held { index, origin, mut at } = held;
-        while let Some(op) = cache.ops_of(index).get(at).copied() {
-            let here = Held { index, origin, at };
-            if self.stops_after() || self.stops_here(cache) {
-                self.engine.stopping.held = Some(here);
-                return Some(Exit::Debug);
-            }
-            self.arch.rip = op.next;
-            self.engine.ilen = op.len;
-            self.engine.stopping.iterating = stops.cautious();
-            let ran = (op.exec)(self, &op);
-            self.engine.stopping.iterating = false;
-            if ran.is_err() && self.engine.fault == Cause::Iteration {
-                self.engine.fault = Cause::None;
-                self.arch.rip = op.rip();
-                continue;
-            }
-            if !matches!(ran, Ok(crate::fault::Flow::Next)) {
-                if ran.is_err() {
-                    // An instruction that faults has accessed nothing.
-                    stops.touched.set(None);
-                }
-                self.end_block(cache, index, origin, at, ran);
-                return None;
-            }
-            at += 1;
-        }
-        None
     }
 }
