@@ -26,10 +26,16 @@ pub trait Layout {
     fn is_page(&self, entry: u64, shift: u32) -> bool;
     /// Whether an entry that is present has a bit or a combination of bits that is reserved; `page`: it maps a page.
     fn is_reserved(&self, entry: u64, shift: u32, page: bool) -> bool;
-    /// The address of the table that an entry points to.
-    fn table(&self, entry: u64) -> u64;
-    /// The address of the page that an entry maps.
-    fn page(&self, entry: u64, shift: u32) -> u64;
+    /// The address of the table that an entry points to: where entries of eight bytes have it.
+    #[inline(always)]
+    fn table(&self, entry: u64) -> u64 {
+        entry & ADDRESS
+    }
+    /// The address of the page that an entry maps, likewise.
+    #[inline(always)]
+    fn page(&self, entry: u64, shift: u32) -> u64 {
+        entry & ADDRESS & !((1 << shift) - 1)
+    }
 }
 
 /// Log2 of the entries in a table.
@@ -133,16 +139,6 @@ impl Layout for Layout64 {
         let here = if page { ((1 << shift) - 1) & !(PAT_LARGE | (PAT_LARGE - 1)) } else { PS };
         entry & (self.reserved | here) != 0
     }
-
-    #[inline(always)]
-    fn table(&self, entry: u64) -> u64 {
-        entry & ADDRESS
-    }
-
-    #[inline(always)]
-    fn page(&self, entry: u64, shift: u32) -> u64 {
-        entry & ADDRESS & !((1 << shift) - 1)
-    }
 }
 
 /// Extended page tables (SDM vol. 3, 28.3.2). Execute-only translations are supported.
@@ -184,16 +180,6 @@ impl Layout for LayoutEpt {
         entry & (ept::READ | ept::WRITE) == ept::WRITE
             || entry & (here | self.beyond) != 0
             || page && ept::RESERVED_TYPES >> kind & 1 != 0
-    }
-
-    #[inline(always)]
-    fn table(&self, entry: u64) -> u64 {
-        entry & ADDRESS
-    }
-
-    #[inline(always)]
-    fn page(&self, entry: u64, shift: u32) -> u64 {
-        entry & ADDRESS & !((1 << shift) - 1)
     }
 }
 

@@ -26,6 +26,8 @@ mod replay;
 pub mod snapshot;
 pub mod state;
 pub mod tasks;
+#[cfg(test)]
+mod testing;
 pub mod vcpus;
 pub mod verdict;
 #[allow(unsafe_code, reason = "the processor reaches guest memory through host pointers")]

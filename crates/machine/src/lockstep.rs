@@ -276,12 +276,8 @@ fn shown(value: &Value) -> String {
 mod tests {
     use super::*;
     use crate::Platform;
-    use crate::board::Parts;
-    use crate::machine::{ClockSource, Config};
+    use crate::testing;
     use cpu::Tier;
-    use ledger::Profile;
-
-    const ENTRY: u32 = 0x10_0030;
 
     /// Counts for a few stretches, puts `value` into EBX, and leaves with status 1.
     fn machine(value: u8, tier: Tier) -> Machine {
@@ -293,24 +289,7 @@ mod tests {
             &[0xeb, 0xfe],                 // jmp
         ]
         .concat();
-        let (flags, end) = (1u32 << 16, ENTRY + code.len() as u32);
-        let checksum = 0u32.wrapping_sub(0x1bad_b002 + flags);
-        let head = [0x1bad_b002, flags, checksum, 0x10_0000, 0x10_0000, end, end, ENTRY, 0, 0, 0, 0];
-        let kernel = head.iter().flat_map(|word| word.to_le_bytes()).chain(code).collect();
-        let config = Config {
-            memory: 4 << 20,
-            cpus: 1,
-            profile: Profile::named("skx").unwrap(),
-            kernel,
-            kernel_name: "counter".into(),
-            modules: Vec::new(),
-            cmdline: String::new(),
-            parts: Parts::default(),
-            clock: ClockSource::Virtual,
-            platform: Platform::Bare,
-            tier,
-        };
-        Machine::new(config).unwrap()
+        Machine::new(testing::config(&code, Platform::Bare, tier)).unwrap()
     }
 
     fn both(values: [u8; 2]) -> Lockstep {

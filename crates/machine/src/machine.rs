@@ -133,6 +133,11 @@ pub enum Outcome {
     Stopped,
 }
 
+/// A time in ticks of a processor whose time-stamp counter has this frequency.
+pub fn ticks(time: Duration, tsc_hz: u64) -> Ticks {
+    (time.as_nanos() * u128::from(tsc_hz) * u128::from(TICKS_PER_CYCLE) / 1_000_000_000) as Ticks
+}
+
 /// What an image is called where a guest asks for it (multiboot, PVH). The host's names of files would make runs differ.
 const KERNEL_NAME: &str = "kernel";
 
@@ -153,7 +158,7 @@ pub struct Machine {
     /// Guest memory.
     pub ram: GuestRam,
     pub(crate) clock: ClockSource,
-    started: Instant,
+    started: Option<Instant>,
     /// What blocks and their translations took when the run ended.
     pub taken: cpu::cache::Taken,
     pub(crate) profile: Profile,
@@ -241,7 +246,7 @@ impl Machine {
             recorder,
             ram,
             clock: config.clock,
-            started: Instant::now(),
+            started: None,
             taken: cpu::cache::Taken::default(),
             profile: config.profile,
             platform: config.platform,
@@ -286,21 +291,22 @@ impl Machine {
 
     /// Runs until the guest ends the machine, or the host stops it.
     pub fn run(&mut self, host: &mut dyn Host) -> Outcome {
-        self.run_until(host, &mut |_| false).unwrap_or(Outcome::Stopped)
+        loop {
+            if let Some(outcome) = self.run_until(host, &mut |_| false) {
+                return outcome;
+            }
+        }
     }
 
     /// Likewise, or until `stop` says so between two slices: then there is no outcome yet, and the machine can be run again.
     pub fn run_until(&mut self, host: &mut dyn Host, stop: &mut dyn FnMut(&Self) -> bool) -> Option<Outcome> {
-        if self.vcpus.now() == 0 {
-            self.start();
-        }
-        let started = self.started;
+        self.start();
         let outcome = loop {
             if stop(self) {
                 return None;
             }
             if self.clock == ClockSource::Host {
-                self.follow_host(started);
+                self.follow_host();
             }
             let pause = self.vcpus.run();
             if let Some(outcome) = self.outside(pause, host) {
@@ -311,9 +317,9 @@ impl Machine {
         Some(outcome)
     }
 
-    /// The run begins.
+    /// The run begins, unless it has.
     pub(crate) fn start(&mut self) {
-        self.started = Instant::now();
+        self.started.get_or_insert_with(Instant::now);
     }
 
     /// The run is over.
@@ -399,7 +405,7 @@ impl Machine {
             }
             host.idle(LONGEST);
         } else if self.clock == ClockSource::Host {
-            let ahead = event.saturating_sub(self.host_ticks(self.started));
+            let ahead = event.saturating_sub(self.host_ticks());
             host.idle(LONGEST.min(self.duration(ahead)));
         } else if waits {
             let now = self.duration(self.vcpus.now());
@@ -421,13 +427,14 @@ impl Machine {
         u128::from(self.profile.tsc_hz.value) * u128::from(TICKS_PER_CYCLE)
     }
 
-    fn host_ticks(&self, started: Instant) -> Ticks {
-        (started.elapsed().as_nanos() * self.ticks_per_second() / 1_000_000_000) as Ticks
+    /// The host's time since the run began, in ticks.
+    fn host_ticks(&self) -> Ticks {
+        self.started.map_or(0, |started| ticks(started.elapsed(), self.profile.tsc_hz.value))
     }
 
     /// Moves clocks that lag behind the host's on to it.
-    fn follow_host(&mut self, started: Instant) {
-        let now = self.host_ticks(started);
+    fn follow_host(&mut self) {
+        let now = self.host_ticks();
         for vcpu in &mut self.vcpus.all {
             vcpu.cpu.micro.clock = vcpu.cpu.micro.clock.max(now);
         }

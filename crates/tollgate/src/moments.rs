@@ -6,6 +6,7 @@ use clap::Args;
 use ledger::Ticks;
 use machine::{Host, Machine, Outcome};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The largest snapshot that is read, in bytes.
 const LARGEST: u64 = 1 << 40;
@@ -38,14 +39,10 @@ enum When {
 }
 
 impl When {
-    /// `ticks_per_second`: of virtual time.
-    fn parse(text: &str, ticks_per_second: u128) -> Self {
+    fn parse(text: &str, tsc_hz: u64) -> Self {
         let number = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
         match number.filter(|seconds| (0.0..1e9).contains(seconds)) {
-            Some(seconds) => {
-                let nanoseconds = std::time::Duration::from_secs_f64(seconds).as_nanos();
-                Self::Time((nanoseconds * ticks_per_second / 1_000_000_000) as Ticks)
-            }
+            Some(seconds) => Self::Time(machine::machine::ticks(Duration::from_secs_f64(seconds), tsc_hz)),
             None => Self::Region(text.to_owned()),
         }
     }
@@ -108,11 +105,10 @@ impl MomentArgs {
             }
             None => None,
         };
-        let ticks_per_second = u128::from(tsc_hz) * u128::from(ledger::TICKS_PER_CYCLE);
         let (pairs, _) = self.save_at.as_chunks::<2>();
         let moment = |[when, file]: &[String; 2]| {
             let file = OutputFile::create(Path::new(file), "snapshot")?;
-            anyhow::Ok(Moment { name: when.clone(), when: When::parse(when, ticks_per_second), file })
+            anyhow::Ok(Moment { name: when.clone(), when: When::parse(when, tsc_hz), file })
         };
         Ok(Moments { due: pairs.iter().map(moment).collect::<Result<_>>()?, record, images })
     }

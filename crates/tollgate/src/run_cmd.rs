@@ -282,7 +282,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Ok(Console {
             terminal: Terminal::open().context("can't use standard input")?,
             deadline: args.timeout.map(|t| Instant::now() + t),
-            limit: args.limit.map(|l| (l.as_nanos() * u128::from(tsc_hz) / 1_000_000) as Ticks),
+            limit: args.limit.map(|limit| machine::machine::ticks(limit, tsc_hz)),
             timed_out: false,
             listening: true,
         })

@@ -2,17 +2,13 @@
 
 use super::*;
 use crate::Platform;
-use crate::board::Parts;
-use crate::machine::{ClockSource, Config};
+use crate::testing::{self, ENTRY, Nobody, hvm};
 use cpu::Tier;
 use iced_x86::code_asm::*;
-use ledger::Profile;
 use ledger::symbols::Symbols;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-const LOAD: u32 = 0x10_0000;
-const ENTRY: u32 = LOAD + 0x30;
 const COUNTER: u32 = 0x10_1000;
 const BUFFER: u32 = 0x10_2000;
 const TURNS: u32 = 5;
@@ -52,39 +48,7 @@ fn program() -> (Vec<u8>, [u64; 4]) {
 
 fn machine(tier: Tier, platform: &Platform) -> Machine {
     let code = program().0;
-    let (flags, end) = (1u32 << 16, ENTRY + code.len() as u32);
-    let checksum = 0u32.wrapping_sub(0x1bad_b002 + flags);
-    let head = [0x1bad_b002, flags, checksum, LOAD, LOAD, end, end, ENTRY, 0, 0, 0, 0];
-    let kernel = head.iter().flat_map(|word| word.to_le_bytes()).chain(code).collect();
-    let config = Config {
-        memory: 4 << 20,
-        cpus: 1,
-        profile: Profile::named("skx").unwrap(),
-        kernel,
-        kernel_name: "counter".into(),
-        modules: Vec::new(),
-        cmdline: String::new(),
-        parts: Parts::default(),
-        clock: ClockSource::Virtual,
-        platform: platform.clone(),
-        tier,
-    };
-    Machine::new(config).unwrap()
-}
-
-fn hvm() -> Platform {
-    let profile = Profile::named("skx").unwrap();
-    Platform::Hvm(hypervisor::config::Switches::default().resolve(&profile).unwrap())
-}
-
-struct Nobody;
-
-impl Host for Nobody {
-    fn output(&mut self, _: &[u8]) {}
-    fn poll(&mut self, _: ledger::Ticks, _: bool) -> Poll {
-        Poll::default()
-    }
-    fn idle(&mut self, _: Duration) {}
+    Machine::new(testing::config(&code, platform.clone(), tier)).unwrap()
 }
 
 /// What a client sends, one packet after the answer to the one before, and what it got.

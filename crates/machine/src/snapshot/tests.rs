@@ -1,26 +1,13 @@
 use super::*;
 use crate::Platform;
 use crate::board::Parts;
-use crate::machine::{Config, Host, Outcome, Poll};
+use crate::machine::{Config, Outcome};
+use crate::testing::{self, Nobody};
 use cpu::Tier;
-use ledger::Profile;
 use ledger::symbols::Symbols;
-use std::time::Duration;
 
-const ENTRY: u32 = 0x10_0030;
 /// Slices that the guest takes at least.
 const SLICES: u64 = 5;
-
-/// Nobody.
-struct Nobody;
-
-impl Host for Nobody {
-    fn output(&mut self, _: &[u8]) {}
-    fn poll(&mut self, _: Ticks, _: bool) -> Poll {
-        Poll::default()
-    }
-    fn idle(&mut self, _: Duration) {}
-}
 
 /// Counts, calls and writes to memory for some slices, and leaves with status 1.
 fn config(platform: Platform, tier: Tier, memory: u64) -> Config {
@@ -35,22 +22,8 @@ fn config(platform: Platform, tier: Tier, memory: u64) -> Config {
         &[0xc3],                            // ret
     ]
     .concat();
-    let (flags, end) = (1u32 << 16, ENTRY + code.len() as u32);
-    let checksum = 0u32.wrapping_sub(0x1bad_b002 + flags);
-    let head = [0x1bad_b002, flags, checksum, 0x10_0000, 0x10_0000, end, end, ENTRY, 0, 0, 0, 0];
-    Config {
-        memory,
-        cpus: 1,
-        profile: Profile::named("skx").unwrap(),
-        kernel: head.iter().flat_map(|word| word.to_le_bytes()).chain(code).collect(),
-        kernel_name: "counter".into(),
-        modules: Vec::new(),
-        cmdline: String::new(),
-        parts: Parts { overlay: true, ..Parts::default() },
-        clock: ClockSource::Virtual,
-        platform,
-        tier,
-    }
+    let parts = Parts { overlay: true, ..Parts::default() };
+    Config { memory, parts, ..testing::config(&code, platform, tier) }
 }
 
 fn machine(platform: &Platform, tier: Tier) -> Machine {
@@ -79,9 +52,7 @@ fn save_after(machine: &mut Machine, slices: u64) -> Vec<u8> {
 }
 
 fn platforms() -> Vec<Platform> {
-    let profile = Profile::named("skx").unwrap();
-    let hvm = hypervisor::config::Switches::default().resolve(&profile).unwrap();
-    vec![Platform::Bare, Platform::Hvm(hvm)]
+    vec![Platform::Bare, testing::hvm()]
 }
 
 #[test]
