@@ -450,7 +450,7 @@ impl BlockCache {
         ram.set_code(page, kept);
     }
 
-    /// Which blocks there are.
+    /// The blocks that the cache holds, for a saved state.
     pub fn save(&self, ram: &Ram) -> SavedBlocks {
         let alive = self.blocks.iter().filter(|block| block.physical != DEAD);
         let saved = |block: &Block| SavedBlock {
@@ -467,7 +467,7 @@ impl BlockCache {
         SavedBlocks { dead: (dead.0 as u32, dead.1), blocks, marks: ram.marks() }
     }
 
-    /// Whether so many blocks and operations fit in.
+    /// Whether a cache holds so many blocks with so many operations.
     pub(crate) fn has_room(blocks: u64, operations: u64) -> bool {
         blocks <= MOST_BLOCKS as u64 && operations <= MAX_OPS as u64
     }

@@ -13,7 +13,7 @@ use ledger::{Recorder, Shape};
 use x86::page::PAGE;
 
 impl Cpu {
-    /// What a block of these operations is.
+    /// Describes the block that these operations make up: its price and its instructions by class.
     pub(crate) fn describe_block(&self, block: SavedBlock, ops: &[Op], recorder: &mut Recorder) -> NewBlock {
         let mut shape: Shape = Vec::new();
         for op in ops {

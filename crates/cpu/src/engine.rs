@@ -1,5 +1,5 @@
-//! What makes execution fast, and what is under way within an instruction. All of it can be dropped between instructions and made
-//! again from the rest, without a trace on the ledger.
+//! The engine: shortcuts that make execution fast, and the instruction that is under way. A processor that is restored begins with a new
+//! one, without a trace on the ledger.
 
 use crate::fault::Cause;
 use crate::front::{Fetch, Front};

@@ -1,4 +1,4 @@
-//! What the model knows beside the architectural state: time, translations, predictions, and who is charged.
+//! The state of the model beside the architectural one: time, translations, predictions, and who is charged.
 
 use crate::charged::Charged;
 use crate::predict::Predictor;

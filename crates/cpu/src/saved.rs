@@ -1,4 +1,4 @@
-//! What a saved state says of decoded blocks.
+//! Decoded blocks as a saved state has them.
 
 use serde::{Deserialize, Serialize};
 

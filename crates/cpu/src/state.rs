@@ -22,13 +22,13 @@ use x86::{flags, reg, rights, seg};
 /// A virtual processor.
 #[repr(C)]
 pub struct Cpu {
-    /// Registers and events that wait: what software can see.
+    /// The state that software can see: registers, and events that wait.
     pub arch: Arch,
-    /// What the model knows besides: time, translations, predictions.
+    /// The rest of the model's state: time, translations, predictions.
     pub micro: Micro,
-    /// What makes execution fast; it can be dropped between instructions.
+    /// Shortcuts that make execution fast; a restored processor begins with new ones.
     pub engine: Engine,
-    /// What it is connected to.
+    /// Memory, bus, recorder and model.
     pub wiring: Wiring,
 }
 
@@ -247,7 +247,7 @@ impl Cpu {
     }
 }
 
-/// What a processor cannot have been when it was saved.
+/// A state that no processor can have been saved in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no processor of this model can be in this state: {0}")]
 pub struct ImpossibleState(pub(crate) &'static str);

@@ -166,7 +166,7 @@ impl Stops {
         self.ignoring.set(false);
     }
 
-    /// Adds a watchpoint, for the processors of which each must follow with [`Cpu::watches_changed`].
+    /// Adds a watchpoint. Each processor must then be told with [`Cpu::watches_changed`](crate::Cpu::watches_changed).
     pub fn watch(&self, watch: Watch) {
         self.watches.borrow_mut().push(watch);
     }

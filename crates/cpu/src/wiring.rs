@@ -1,4 +1,4 @@
-//! What a processor is connected to, and which processor it is.
+//! The surroundings of a processor: memory, bus, recorder; and its identity: model, index, APIC id.
 
 use crate::bus::Bus;
 use crate::capability::Capabilities;

@@ -96,7 +96,7 @@ pub struct Arch {
     pub single_step: bool,
     /// Non-root mode.
     pub vmx: Box<NonRoot>,
-    /// What the last VM exit reported.
+    /// The exit information of the last VM exit.
     pub vm_exit: VmExit,
 }
 

@@ -23,7 +23,7 @@ impl Segment {
         (self.rights >> rights::DPL_SHIFT) as u8 & 3
     }
 
-    /// Whether accesses through it can be done (a null selector, or a failed load in VMX terms, cannot).
+    /// Whether accesses through the segment can be done: not after a null selector or, in terms of VMX, a failed load.
     pub fn usable(&self) -> bool {
         self.rights & rights::UNUSABLE == 0
     }
@@ -86,7 +86,7 @@ pub struct VectorState {
     pub ymm: [[u64; 4]; 16],
     /// Control and status.
     pub mxcsr: u32,
-    /// What the host's MXCSR is known to be, or [`NOT_LOADED`]: no part of the state.
+    /// The value that the host's MXCSR is known to have, or [`NOT_LOADED`]: no part of the state.
     #[serde(skip)]
     pub loaded: u32,
 }
