@@ -108,6 +108,74 @@ unpack_package() {
     printf '%s\n' "$dir"
 }
 
+# find_in_tree TREE NAME: the file of that name in the tree's directories for programs and libraries, if it is there.
+find_in_tree() {
+    local dir
+    for dir in bin usr/bin lib64 usr/lib64 lib/x86_64-linux-gnu usr/lib/x86_64-linux-gnu; do
+        if [ -e "$1/$dir/$2" ]; then
+            echo "$1/$dir/$2"
+            return
+        fi
+    done
+    return 1
+}
+
+# find_needed PACKAGE NAME: the package that holds a file which a program of PACKAGE is linked with, and the file. It is in the package
+# itself or in one that it depends on.
+find_needed() {
+    local package found
+    for package in "$1" $(dpkg-deb -f "$(fetch_package "$1")" Depends | tr ',' '\n' | sed 's/^ *//;s/[ (|:].*//;/^\(lib\|zlib\)/!d'); do
+        if found=$(find_in_tree "$(unpack_package "$package")" "$2"); then
+            echo "$package $found"
+            return
+        fi
+    done
+    die "neither $1 nor a package that it depends on has $2"
+}
+
+# add_libraries ROOT PACKAGE ELF: the program's interpreter (by its full path) and the closure of its needed libraries (in /lib,
+# where ld.so looks by default).
+add_libraries() {
+    local root=$1 wanted to found
+    for wanted in $(readelf -lW "$3" | sed -n 's/.*interpreter: \(.*\)\]/\1/p') \
+        $(readelf -d "$3" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
+        case $wanted in
+        /*) to=$root$wanted ;;
+        ld-linux*) continue ;;
+        *) to=$root/lib/$wanted ;;
+        esac
+        [ ! -e "$to" ] || continue
+        found=$(find_needed "$2" "${wanted##*/}")
+        install -D -m 755 "${found#* }" "$to"
+        add_libraries "$root" "${found%% *}" "$to"
+    done
+}
+
+# add_module MODULES TO NAME: copies a module of a kernel, and what it depends on, into the directory TO, whose file `order` lists
+# them as they must be loaded. Names vary between - and _ in places; files may be compressed.
+add_module() {
+    local modules=$1 to=$2 name=$3 file dependency
+    if grep -qsx "$name.ko" "$to/order"; then return; fi
+    file=$(find "$modules/kernel" -name "${name//_/[-_]}.ko*" | head -n 1)
+    if [ -z "$file" ]; then
+        if grep -q "/${name//_/[-_]}\.ko" "$modules/modules.builtin"; then return; fi
+        case $name in crc32c*) return 0 ;; esac # newer kernels have it as a library
+        die "the kernel has no module $name"
+    fi
+    mkdir -p "$to"
+    case $file in
+    *.xz) need xz && xz -dc "$file" >"$to/$name.ko" ;;
+    *.ko) cp "$file" "$to/$name.ko" ;;
+    *) die "cannot unpack $file" ;;
+    esac
+    objcopy -O binary --only-section=.modinfo "$to/$name.ko" "$to/$name.info"
+    for dependency in $(tr '\0' '\n' <"$to/$name.info" | sed -n 's/^depends=//p' | tr ',-' ' _'); do
+        add_module "$modules" "$to" "$dependency"
+    done
+    rm "$to/$name.info"
+    echo "$name.ko" >>"$to/order"
+}
+
 # Writes the tree as an initramfs: sorted names, owner 0, one timestamp, so that equal trees give equal bytes. Not
 # compressed: a software processor copies faster than it inflates.
 pack_initramfs() {
