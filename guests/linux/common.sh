@@ -176,6 +176,42 @@ add_module() {
     echo "$name.ko" >>"$to/order"
 }
 
+# fetch_headers FLAVOUR: the packages of the headers of `kernel FLAVOUR`, which must have been made: sets `release`, `suite`, `compiler` (the
+# one that the distribution's kernel was made with) and the array `headers`.
+fetch_headers() {
+    local depends common kbuild first
+    release=$(cat "$cache/kernel-$1/release")
+    suite=
+    [ "$1" != backports ] || suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")-backports
+    first=$(fetch_package "linux-headers-$release" $suite)
+    depends=$(dpkg-deb -f "$first" Depends)
+    # A dependency of the headers' package, by the beginning of its name.
+    dependency() { grep -o "$1[^ ,]*" <<<"$depends" | head -n 1; }
+    common=$(dependency 'linux-headers-[^ ,]*-common')
+    kbuild=$(dependency linux-kbuild-)
+    compiler=$(dependency linux-compiler-gcc- | sed 's/linux-compiler-\(gcc-[0-9]*\)-.*/\1/')
+    [ -n "$common" ] && [ -n "$kbuild" ] || die "linux-headers-$release does not name what it needs: $depends"
+    compiler=${compiler:-$(dependency 'gcc-[0-9]')}
+    compiler=${compiler:-gcc}
+    need "$compiler"
+    headers=("$first" "$(fetch_package "$common" $suite)" "$(fetch_package "$kbuild" $suite)")
+}
+
+# unpack_headers: unpacks what fetch_headers has found into the cache, once, and sets `headers_dir`, in which modules are built. The
+# packages refer to each other by links relative to /usr, except for one line of the kernel's Makefile.
+unpack_headers() {
+    local tree=$cache/headers-$release deb
+    headers_dir=$tree/usr/src/linux-headers-$release
+    if [ "$(printf '%s\n' "$tree" "${headers[@]##*/}")" != "$(cat "$tree/packages" 2>/dev/null)" ]; then
+        rm -rf "$tree"
+        mkdir -p "$tree"
+        for deb in "${headers[@]}"; do dpkg-deb -x "$deb" "$tree" || die "cannot unpack $deb; remove it and try again"; done
+        [ -f "$headers_dir/Makefile" ] || die "the headers' package has no $headers_dir/Makefile"
+        sed -i "s|^include /usr/src/|include $tree/usr/src/|" "$headers_dir/Makefile"
+        printf '%s\n' "$tree" "${headers[@]##*/}" >"$tree/packages"
+    fi
+}
+
 # Writes the tree as an initramfs: sorted names, owner 0, one timestamp, so that equal trees give equal bytes. Not
 # compressed: a software processor copies faster than it inflates.
 pack_initramfs() {
