@@ -95,6 +95,7 @@ pub(super) fn highest_index(capabilities: &VmxCapabilities) -> u64 {
 }
 
 /// Bits that a field has.
+#[inline]
 pub const fn mask(encoding: u32) -> u64 {
     match encoding >> WIDTH_SHIFT & 3 {
         width::WORD => 0xffff,

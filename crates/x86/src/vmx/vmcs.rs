@@ -185,6 +185,7 @@ pub const RESERVED: u32 = !0x6fff;
 
 /// A number for each encoding: width, type and index one after the other, as far as there are indices in use; `None` for encodings that no
 /// manual defines.
+#[inline]
 pub const fn number_of(encoding: u32) -> Option<usize> {
     let index = (encoding >> INDEX_SHIFT & INDEX_MASK) as usize;
     if encoding & (RESERVED | HIGH) != 0 || index >= INDICES {
