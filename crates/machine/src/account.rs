@@ -4,6 +4,7 @@ use crate::board::Board;
 use crate::kernel_symbols;
 use crate::machine::Machine;
 use crate::platform::Platform;
+use crate::vcpus::Vcpu;
 use ledger::profile::Profile;
 use ledger::symbols::{self, Kallsyms, Symbol, Symbols};
 use ledger::{Family, Header, Kind, Ledger};
@@ -45,7 +46,9 @@ impl Machine {
     /// The ledger, after [`Machine::run`].
     pub fn ledger(&self, symbols: &Symbols) -> Ledger {
         let recorder = self.recorder.borrow();
-        let clocks = self.vcpus.all.iter().map(|v| v.cpu.micro.clock).collect();
+        // KVM charges nothing: no clock has anything to add up to.
+        let clock = |v: &Vcpu| if self.on_kvm.is_some() { 0 } else { v.cpu.micro.clock };
+        let clocks = self.vcpus.all.iter().map(clock).collect();
         let mut header = match self.platform {
             Platform::Emulated => Header::priced(&self.profile, &self.profile.emulated_costs(), clocks),
             Platform::Bare | Platform::Hvm(_) => Header::new(&self.profile, clocks),
@@ -56,6 +59,7 @@ impl Machine {
             facts.push(("mmu check", self.check().err().unwrap_or_else(|| "clean".to_owned())));
         }
         header.metadata = facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        header.metadata.extend(self.on_kvm.iter().flat_map(|report| report.facts()));
         let mut ledger = Ledger::new(header, &recorder, symbols);
         let board = self.board.borrow();
         ledger.name_kinds(|kind| name(kind, &self.profile, &board));

@@ -13,6 +13,7 @@ pub mod error;
 pub mod firmware;
 pub mod hypervisor_memory;
 mod kernel_symbols;
+pub mod kvm;
 mod lacking;
 pub mod loader;
 pub mod lockstep;

@@ -133,6 +133,17 @@ pub enum Outcome {
     Stopped,
 }
 
+impl From<Ending> for Outcome {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::PowerOff => Self::PowerOff,
+            Ending::Reset => Self::Reset,
+            Ending::Panic => Self::Panic,
+            Ending::DebugExit(status) => Self::DebugExit(status),
+        }
+    }
+}
+
 /// A time in ticks of a processor whose time-stamp counter has this frequency.
 pub fn ticks(time: Duration, tsc_hz: u64) -> Ticks {
     (time.as_nanos() * u128::from(tsc_hz) * u128::from(TICKS_PER_CYCLE) / 1_000_000_000) as Ticks
@@ -164,6 +175,8 @@ pub struct Machine {
     pub(crate) profile: Profile,
     /// What the guest runs on.
     pub platform: Platform,
+    /// What KVM has said of the run, if it was on KVM.
+    pub on_kvm: Option<crate::kvm::Report>,
     /// What describes the run, for its ledger.
     pub(crate) description: Vec<(&'static str, String)>,
     /// What files are called on this host, which no ledger may depend on.
@@ -250,6 +263,7 @@ impl Machine {
             taken: cpu::cache::Taken::default(),
             profile: config.profile,
             platform: config.platform,
+            on_kvm: None,
             description,
             names,
             elf,
@@ -350,10 +364,7 @@ impl Machine {
             self.pace.worked();
         }
         match pause {
-            Pause::Ended(Ending::PowerOff) => return Some(Outcome::PowerOff),
-            Pause::Ended(Ending::Reset) => return Some(Outcome::Reset),
-            Pause::Ended(Ending::Panic) => return Some(Outcome::Panic),
-            Pause::Ended(Ending::DebugExit(status)) => return Some(Outcome::DebugExit(status)),
+            Pause::Ended(ending) => return Some(ending.into()),
             Pause::TripleFault(cpu) => return Some(Outcome::TripleFault(cpu)),
             Pause::UnhandledExit(cpu, reason) => return Some(Outcome::UnhandledExit(cpu, reason)),
             Pause::Failed(cpu) => return Some(Outcome::Failed(cpu)),

@@ -93,9 +93,13 @@ pub fn conclude(
     if let (Outcome::Failed(_), Some(failure)) = (outcome, &machine.vcpus.failure) {
         ending.text = format!("{}: {failure}", ending.text);
     }
+    if let (Outcome::Failed(cpu), Some(why)) = (outcome, machine.on_kvm.as_ref().and_then(|kvm| kvm.failure.as_ref())) {
+        ending.text = format!("KVM cannot go on with cpu {cpu}: {why}");
+    }
     if ending.bad || checked {
         let agree = if checked { "; the tiers agree" } else { "" };
-        eprintln!("tollgate: {} after {:.6} s of virtual time{agree}", ending.text, machine.seconds());
+        let time = if machine.on_kvm.is_some() { "the host's" } else { "virtual" };
+        eprintln!("tollgate: {} after {:.6} s of {time} time{agree}", ending.text, machine.seconds());
     }
     // A kernel that panics has said where.
     if ending.bad && outcome != Outcome::Panic {
@@ -126,6 +130,10 @@ pub fn conclude(
                 "mnemonic": what.mnemonic, "extensions": what.extensions, "count": what.count,
             })).collect::<Vec<_>>(),
         });
+        if let Some(kvm) = &machine.on_kvm {
+            report["backend"] = "kvm".into();
+            report["kvm"] = serde_json::json!(kvm.statistics);
+        }
         if checked {
             report["tiers_agree"] = true.into();
         }

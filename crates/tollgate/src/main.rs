@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod backend;
 mod compare;
 mod cpu_cmd;
 mod ending;

@@ -72,6 +72,11 @@ impl FromArgMatches for HvmArgs {
 }
 
 impl PlatformArgs {
+    /// Whether the guest has the machine for itself, and no switch is given.
+    pub fn is_bare(&self) -> bool {
+        self.platform == PlatformName::Bare && self.hvm.0.given().next().is_none()
+    }
+
     /// The platform on the processor of a profile.
     pub fn resolve(&self, profile: &Profile) -> Result<Platform> {
         let HvmArgs(switches) = &self.hvm;

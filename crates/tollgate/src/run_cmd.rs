@@ -1,5 +1,6 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
+use crate::backend::Backend;
 use crate::ending::{Ended, conclude};
 use crate::gdb;
 use crate::identity;
@@ -39,6 +40,7 @@ Examples:
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu shadow --ledger shadow.ledger
   tollgate run --kernel switch.elf --cpu core2 --platform hvm --mmu shadow --mmu-pages 256 --irqchip user --paravirt on
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu tdp --cr0-wp unload
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --cpus 2 --backend kvm
   tollgate run --kernel vmlinux --append 'console=ttyS0 nokaslr' --gdb 1234
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --save-at 0.5 booted.snapshot
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --restore booted.snapshot --ledger rest.ledger
@@ -67,15 +69,18 @@ pub struct RunArgs {
     /// Number of virtual processors
     #[arg(long, value_name = "N", default_value_t = 1)]
     cpus: usize,
-    /// Processor profile: a name of `tollgate cpu list`, or a TOML file
-    #[arg(long, value_name = "PROFILE", default_value = "skx")]
-    cpu: String,
+    /// Processor profile: a name of `tollgate cpu list`, or a TOML file [default: skx]
+    #[arg(long, value_name = "PROFILE")]
+    cpu: Option<String>,
+    /// What executes the guest
+    #[arg(long, value_enum, default_value_t = Backend::Software)]
+    backend: Backend,
     /// Virtio disk, a raw image; `,ro` after the name makes it read-only. May be repeated
     #[arg(long, value_name = "FILE[,ro]")]
     disk: Vec<String>,
     /// Saves the ledger of the run
     #[arg(long, value_name = "FILE")]
-    ledger: Option<PathBuf>,
+    pub(crate) ledger: Option<PathBuf>,
     /// Symbols for the ledger besides the kernel's own: an ELF file (with `@ADDRESS`, moved by so much) or a System.map. May
     /// be repeated
     #[arg(long, value_name = "FILE[@ADDRESS]")]
@@ -90,9 +95,9 @@ pub struct RunArgs {
     /// nothing on the ledger
     #[arg(long, value_name = "PORT|unix:PATH", conflicts_with_all = ["save_at", "record"])]
     gdb: Option<gdb::Address>,
-    /// What time is made of
-    #[arg(long, value_enum, default_value_t = ClockArg::Virtual)]
-    clock: ClockArg,
+    /// What time is made of [default: virtual; with --backend kvm: host]
+    #[arg(long, value_enum)]
+    clock: Option<ClockArg>,
     /// Shows the machine and ends
     #[arg(long)]
     dry_run: bool,
@@ -107,7 +112,7 @@ pub struct RunArgs {
     moments: MomentArgs,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ClockArg {
     /// Cycles of the profiled processor: deterministic, and charged to the ledger
     Virtual,
@@ -222,13 +227,37 @@ fn describe(args: &RunArgs, machine: &Machine) -> Result<()> {
     Ok(())
 }
 
+impl RunArgs {
+    /// By which clock a guest goes that this program executes.
+    fn host_clock(&self) -> bool {
+        self.clock == Some(ClockArg::Host)
+    }
+
+    /// Why the host's processor can't execute the guest as the options have it.
+    pub fn needs_software(&self) -> Option<&'static str> {
+        let table = [
+            (self.cpu.is_some(), "--cpu names a processor that KVM does not make: the guest gets the host's"),
+            (
+                self.clock == Some(ClockArg::Virtual),
+                "--clock virtual needs instructions that are counted, which KVM's are not",
+            ),
+            (!self.tier.is_default(), "--tier and --check-translation say how this program executes instructions"),
+            (!self.platform.is_bare(), "--platform says what this program executes, which KVM does not"),
+            (self.gdb.is_some(), "--gdb needs a run that can be repeated"),
+            (self.moments.identifies(), "--save-at, --restore, --record and --replay need a run that can be repeated"),
+        ];
+        table.into_iter().find(|(given, _)| *given).map(|(_, why)| why)
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
-    if args.ledger.is_some() && matches!(args.clock, ClockArg::Host) {
+    let kvm = args.backend.open(args)?;
+    if args.ledger.is_some() && args.host_clock() && kvm.is_none() {
         bail!("--ledger needs --clock virtual: with the host's clock nothing is charged");
     }
     let (tier, check_translation) = args.tier.resolve()?;
-    if args.moments.identifies() && matches!(args.clock, ClockArg::Host) {
+    if args.moments.identifies() && args.host_clock() {
         bail!(
             "--save-at, --restore, --record and --replay need --clock virtual: by the host's clock no two runs are the same"
         );
@@ -236,13 +265,20 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     if check_translation {
         check_needs(args)?;
     }
-    cpu::host_supported()?;
-    let profile = Profile::find(&args.cpu)?;
+    let profile = Profile::find(args.cpu.as_deref().unwrap_or("skx"))?;
+    let profile = match &kvm {
+        Some(kvm) => kvm.profile(profile),
+        None => {
+            cpu::host_supported()?;
+            profile
+        }
+    };
     let platform = args.platform.resolve(&profile)?;
     let tsc_hz = profile.tsc_hz.value;
     let symbol_files = args.symbols.iter().map(|s| read_symbols(s)).collect::<Result<Vec<_>>>()?;
     let is_probed = |symbol: &&Symbol| machine::tasks::is_probed(symbol);
     let probed: Vec<Symbol> = symbol_files.iter().flat_map(|(_, all)| all.iter().filter(is_probed)).cloned().collect();
+    let on_kvm = kvm.is_some();
     let name = |path: &PathBuf| path.display().to_string();
     let configure = |tier| -> Result<Config> {
         let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
@@ -256,10 +292,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             kernel,
             cmdline: args.append.clone(),
             parts: Parts { disks, overlay: args.moments.saves(), ..Parts::default() },
-            clock: match args.clock {
-                ClockArg::Virtual => ClockSource::Virtual,
-                ClockArg::Host => ClockSource::Host,
-            },
+            clock: if args.host_clock() || on_kvm { ClockSource::Host } else { ClockSource::Virtual },
             platform: platform.clone(),
             tier,
         })
@@ -307,9 +340,10 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         Some(path) => Some(LedgerFile { file: OutputFile::create(path, "ledger")?, facts }),
         None => None,
     };
-    let outcome = match &args.gdb {
-        None => moments.run(&mut machine, &mut console)?,
-        Some(address) => {
+    let outcome = match (kvm, &args.gdb) {
+        (Some(kvm), _) => machine.run_on(kvm, &mut console, ledger.is_some())?,
+        (None, None) => moments.run(&mut machine, &mut console)?,
+        (None, Some(address)) => {
             let mut sockets = gdb::Sockets::listen(address)?;
             eprintln!("tollgate: the guest waits for a debugger at {sockets}");
             let again: Make = Box::new(|| {
@@ -330,12 +364,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
 /// Whether the same run can be made again: it has a clock of its own, and changes no disk.
 fn repeats(args: &RunArgs) -> bool {
     let kept = args.moments.saves() || args.disk.iter().all(|disk| disk.ends_with(",ro"));
-    matches!(args.clock, ClockArg::Virtual) && kept
+    !args.host_clock() && kept
 }
 
 /// What a run with two machines at once can't have.
 fn check_needs(args: &RunArgs) -> Result<()> {
-    if matches!(args.clock, ClockArg::Host) {
+    if args.host_clock() {
         bail!("--check-translation needs --clock virtual: by the host's clock no two runs are the same");
     }
     if args.gdb.is_some() {

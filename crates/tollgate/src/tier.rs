@@ -28,6 +28,11 @@ pub enum TierName {
 }
 
 impl TierArgs {
+    /// Whether nothing special is asked for.
+    pub fn is_default(&self) -> bool {
+        self.tier == TierName::Auto && !self.check_translation
+    }
+
     /// The tier, and whether translations are checked.
     pub fn resolve(&self) -> Result<(Tier, bool)> {
         let tier = match self.tier {

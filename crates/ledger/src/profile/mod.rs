@@ -392,6 +392,28 @@ impl Profile {
         cpuid::visible(&self.raw_cpuid, self.vendor, self.physical_bits.value, self.vmx.is_some())
     }
 
+    /// A processor that runs a guest by itself: what it says of itself, and its frequency, in place of this profile's. Prices stay, and are of
+    /// no use.
+    pub fn of_host(mut self, raw_cpuid: Vec<[u32; 6]>, tsc_hz: u64) -> Self {
+        let leaf = |number: u32| raw_cpuid.iter().find(|row| row[0] == number);
+        if let Some(row) = leaf(0) {
+            // EBX of "AuthenticAMD" and of "HygonGenuine".
+            let amd = [0x6874_7541, 0x6f67_7948].contains(&row[3]);
+            self.vendor = if amd { Vendor::Amd } else { Vendor::Intel };
+        }
+        if let Some(row) = leaf(0x8000_0008) {
+            self.physical_bits.value = row[2] as u8;
+        }
+        let brand =
+            (0x8000_0002..=0x8000_0004).filter_map(leaf).flat_map(|row| &row[2..]).flat_map(|word| word.to_le_bytes());
+        let brand: Vec<u8> = brand.take_while(|byte| *byte != 0).collect();
+        self.title = String::from_utf8_lossy(&brand).trim().to_owned();
+        self.name = "host".to_owned();
+        self.tsc_hz.value = tsc_hz;
+        self.raw_cpuid = raw_cpuid;
+        self
+    }
+
     /// What the real processor's CPUID returns for a leaf and sub-leaf, if the profile has it.
     pub fn real_cpuid(&self, leaf: u32, subleaf: u32) -> Option<CpuidLeaf> {
         let entry = self.raw_cpuid.iter().find(|entry| entry[0] == leaf && entry[1] == subleaf)?;

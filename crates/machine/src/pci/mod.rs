@@ -44,7 +44,7 @@ pub struct Inbox {
 }
 
 /// A PCI function.
-pub trait Function: Saved {
+pub trait Function: Saved + Send {
     /// What its state is called.
     fn name(&self) -> &'static str;
     /// Its configuration space.

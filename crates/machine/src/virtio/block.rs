@@ -46,7 +46,7 @@ enum Status {
 }
 
 /// What holds the sectors.
-pub trait Backing {
+pub trait Backing: Send {
     /// Length in bytes.
     fn len(&self) -> u64;
     /// Whether there are no bytes at all.

@@ -26,7 +26,7 @@ use crate::state::Saved;
 use ledger::Ticks;
 
 /// What a device adds to the transport.
-pub trait Device: Saved {
+pub trait Device: Saved + Send {
     /// What its state is called.
     fn name(&self) -> &'static str;
     /// Virtio device type.

@@ -1,0 +1,113 @@
+//! What a ledger gets of a run on KVM: exits to this program, where the guest stood, and nothing that only the processor knows.
+
+use super::registers::State;
+use ledger::recorder::Origin;
+use ledger::{Kind, Recorder};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use x86::control::CR0_PG;
+
+/// More different places than this are counted as one: a guest decides how many there are.
+const MOST_PLACES: usize = 1 << 18;
+
+/// Where a guest stood, and why it left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    rip: u64,
+    ring: u8,
+    space: u64,
+    kind: Kind,
+}
+
+/// Exits of one virtual processor.
+#[derive(Debug, Default)]
+pub struct Counts(FxHashMap<Place, u64>);
+
+impl Counts {
+    /// Counts an exit with these registers.
+    pub fn add(&mut self, kind: Kind, state: &State) {
+        let space = if state.sregs.cr0 & CR0_PG == 0 { 0 } else { state.sregs.cr3 & !0xfff & !(1 << 63) };
+        let place = Place { rip: state.regs.rip, ring: state.sregs.ss.dpl & 3, space, kind };
+        let room = self.0.len() < MOST_PLACES;
+        let place = if room || self.0.contains_key(&place) { place } else { Place { rip: 0, space: 0, ..place } };
+        *self.0.entry(place).or_default() += 1;
+    }
+
+    /// Puts what was counted on record. It costs nothing there: no profile says what KVM takes.
+    pub fn record(self, recorder: &mut Recorder) {
+        for (Place { rip, ring, space, kind }, count) in self.0 {
+            let origin = recorder.origin(Origin::new(1, ring, space));
+            recorder.add(origin, rip, kind, count, 0);
+        }
+    }
+}
+
+/// What a machine keeps of its run on KVM.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Why KVM could not go on.
+    pub failure: Option<String>,
+    /// KVM's own counters, by name.
+    pub statistics: BTreeMap<String, u64>,
+    /// How long the run took by the host's clock.
+    pub elapsed: Duration,
+}
+
+impl Report {
+    /// What the head of a ledger says.
+    pub fn facts(&self) -> Vec<(String, String)> {
+        let counted = "exits to user space, at 0 ticks each; instructions and time are not".to_owned();
+        let counters = self.statistics.iter().filter(|(_, value)| **value != 0);
+        let counters: Vec<String> = counters.map(|(name, value)| format!("{name} {value}")).collect();
+        let counters = if counters.is_empty() { "none".to_owned() } else { counters.join(", ") };
+        let facts = [
+            ("backend", "kvm".to_owned()),
+            ("counted", counted),
+            ("host time", format!("{:.6} s", self.elapsed.as_secs_f64())),
+            ("kvm counters", counters),
+        ];
+        facts.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ledger::symbols::Symbols;
+    use ledger::{Family, Header, Ledger, Profile};
+
+    #[test]
+    fn exits_are_on_the_ledger_where_the_guest_stood_and_cost_nothing() {
+        let mut counts = Counts::default();
+        let mut state = State::default();
+        state.regs.rip = 0x10_0000;
+        state.sregs.cr3 = 0x5000;
+        counts.add(Kind::new(Family::PortOut, 0x3f8), &state);
+        counts.add(Kind::new(Family::PortOut, 0x3f8), &state);
+        (state.sregs.cr0, state.sregs.ss.dpl) = (CR0_PG, 3);
+        counts.add(Kind::new(Family::PortIn, 0x60), &state);
+        let mut recorder = Recorder::default();
+        counts.record(&mut recorder);
+        recorder.finish();
+        let header = Header::new(&Profile::named("skx").unwrap(), vec![0]);
+        let ledger = Ledger::new(header, &recorder, &Symbols::default());
+        let seen: Vec<_> = ledger.events.iter().map(|event| (event.rip, event.count, event.ticks)).collect();
+        assert_eq!(seen, [(0x10_0000, 2, 0), (0x10_0000, 1, 0)]);
+        let origins: Vec<_> = ledger.origins.iter().map(|origin| (origin.ring, origin.space)).collect();
+        assert_eq!(origins, [(0, 0), (3, 0x5000)]);
+        assert!(ledger.verify().is_ok());
+    }
+
+    #[test]
+    fn places_are_told_apart_up_to_a_limit() {
+        let mut counts = Counts::default();
+        let mut state = State::default();
+        for rip in 0..MOST_PLACES as u64 + 10 {
+            state.regs.rip = rip;
+            counts.add(Kind::new(Family::Halt, 0), &state);
+        }
+        assert!(counts.0.len() <= MOST_PLACES);
+        assert_eq!(counts.0.values().sum::<u64>(), MOST_PLACES as u64 + 10);
+    }
+}
