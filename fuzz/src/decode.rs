@@ -7,7 +7,7 @@ use arbitrary::{Result, Unstructured};
 use cpu::arch::{Segment, TableRegister, attention};
 use cpu::model::Model;
 use cpu::predict::Predictor;
-use cpu::testing::{CODE, DATA, Machine, RAM, STACK, set_flat_segments};
+use testkit::{CODE, DATA, Machine, RAM, STACK, set_flat_segments};
 use cpu::tlb::Tlb;
 use cpu::{Bus, Exit, Features, Ident, capability::Capabilities};
 use std::cell::{OnceCell, RefCell};

@@ -6,6 +6,9 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as cpu;
+
 pub mod arch;
 pub mod bus;
 pub mod cache;
@@ -43,7 +46,8 @@ pub mod state;
 mod stopping;
 pub mod stops;
 pub mod table;
-pub mod testing;
+#[cfg(test)]
+mod testing;
 pub mod tier;
 pub mod tlb;
 pub mod translate;

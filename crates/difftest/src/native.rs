@@ -335,7 +335,7 @@ pub struct Host {
     /// The x87 data pointer only follows instructions that raise an unmasked exception (CPUID.(EAX=7,ECX=0):EBX\[6\]). It then
     /// says nothing about ours after others.
     pub data_pointer_kept: bool,
-    /// See [`cpu::testing::host_is_amd`].
+    /// See [`testkit::host_is_amd`].
     pub amd: bool,
 }
 
@@ -343,7 +343,7 @@ impl Host {
     /// This host.
     pub fn new() -> Self {
         let data_pointer_kept = std::arch::x86_64::__cpuid_count(7, 0).ebx >> 6 & 1 != 0;
-        Self { data_pointer_kept, amd: cpu::testing::host_is_amd() }
+        Self { data_pointer_kept, amd: testkit::host_is_amd() }
     }
 }
 

@@ -29,8 +29,6 @@ pub mod x87;
 pub mod xsave;
 
 #[cfg(test)]
-mod hint_tests;
-#[cfg(test)]
 mod legacy_tests;
 #[cfg(test)]
 mod monitor_tests;
