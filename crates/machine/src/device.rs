@@ -1,11 +1,10 @@
 //! What a device of the board is: the ranges that it claims, one trait for what it does, and one argument for what it needs.
 
-use crate::board::Ending;
 use crate::devices::Line;
 use crate::memory::GuestRam;
-use crate::pci::Msi;
 use crate::state::Saved;
 use ledger::Ticks;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The addresses of a [`Claim`].
@@ -76,6 +75,19 @@ pub enum Pin {
     Input(u8),
 }
 
+/// How a guest ends its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ending {
+    /// Power off (ACPI S5).
+    PowerOff,
+    /// Reset (i8042, port 0x92 or 0xcf9).
+    Reset,
+    /// The kernel said by pvpanic that it has panicked.
+    Panic,
+    /// A write to the debug-exit port: the exit status it asks for.
+    DebugExit(u8),
+}
+
 /// What a device asks of the whole machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -87,6 +99,15 @@ pub enum Request {
     ExitStatus(u8),
     /// The alarm of the real-time clock has gone off, which wakes a suspended machine.
     Alarm,
+}
+
+/// A message-signalled interrupt: a 32-bit write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Msi {
+    /// Where to.
+    pub address: u64,
+    /// What.
+    pub data: u32,
 }
 
 /// What devices have to say to the rest of the board, until it has been carried there.

@@ -1,8 +1,9 @@
 //! A whole machine: made from a configuration, run against a host, asked about afterwards.
 
 use crate::MAX_CPUS;
-use crate::board::{Board, Ending, Parts};
+use crate::board::{Board, Parts};
 use crate::console::{Console, PanicWatch};
+use crate::device::Ending;
 use crate::error::MachineError;
 use crate::firmware::{self, Firmware, Processor};
 use crate::hypervisor_memory::HypervisorMemory;

@@ -18,6 +18,7 @@ pub mod muldiv;
 pub mod segment;
 pub mod shift;
 pub mod stack;
+pub mod stack_access;
 #[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
 pub mod string;
 pub mod syscall;

@@ -5,8 +5,8 @@
 //! one page has them, their host address is kept, and the others need no probe. Otherwise a copy of the trace takes over that probes for
 //! each operand on its own. So it does after a handler, which may have changed what the tables know.
 
-use super::emit::writes;
-use super::plan::Plan;
+use super::layout::MOST_GROUPS;
+use super::plan::{Plan, writes};
 use super::trace::Part;
 use crate::op::{NO_REG, Op};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind};
@@ -14,8 +14,6 @@ use rustc_hash::FxHashMap;
 use x86::page::PAGE;
 use x86::{reg, seg};
 
-/// Groups of a trace at most.
-pub const MOST_GROUPS: usize = 16;
 /// Bytes from the first to the last of a group at most: the more there are, the more often they are in two pages.
 const WIDEST: i64 = 256;
 

@@ -20,6 +20,7 @@ mod emit;
 mod entry;
 mod fix;
 mod group;
+mod key;
 mod layout;
 mod listing;
 mod plan;
@@ -27,20 +28,21 @@ mod plan;
 mod run;
 mod string;
 mod system;
-pub(crate) mod trace;
+mod trace;
 mod vector;
 #[allow(unsafe_code, reason = "translated code is machine code")]
 mod x87;
 
-pub use emit::{KEYS, Key};
+pub use key::{KEYS, Key};
 pub use layout::Running;
 pub use listing::Listing;
 pub(crate) use run::Before;
 
 use crate::native::Executable;
-use emit::{Aim, Link, Source};
+use emit::{Aim, Link};
 use iced_x86::{Encoder, InstructionInfoFactory};
 use rustc_hash::FxHashMap;
+use trace::Source;
 
 /// Memory for translated code. When it is full, everything is translated anew.
 const SIZE: usize = 64 << 20;

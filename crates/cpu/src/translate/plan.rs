@@ -1,8 +1,8 @@
 //! What becomes of each instruction of a block: executed natively, written out by the translator, or run by its handler.
 
-use super::emit::{Access, Key};
+use super::key::{Access, Key};
 use crate::op::{Op, SEG_FLAT};
-use iced_x86::{Instruction, Mnemonic, OpKind, Register, RflagsBits};
+use iced_x86::{Instruction, Mnemonic, OpAccess, OpKind, Register, RflagsBits};
 use ledger::{Class, Family, Kind};
 use x86::msr::SPEC_CTRL;
 use x86::seg;
@@ -475,4 +475,9 @@ fn die(mut flags: u32, instructions: &[Instruction], plans: &[Plan]) -> bool {
         }
     }
     false
+}
+
+/// Whether an operand may be written.
+pub fn writes(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite)
 }

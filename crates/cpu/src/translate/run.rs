@@ -1,12 +1,12 @@
 //! Entering translated code, and what it calls back for.
 
-use super::emit::{Access, Event, Source};
-use super::layout::Running;
-use super::trace::{CHEAPEST, MOST_PARTS, SPAN};
-use super::vector::NEEDS;
+use super::key::Access;
+use super::layout::{NEEDS, Running};
+use super::trace::{Event, Place, SPAN, Source};
 use super::{Code, Key, entry};
 use crate::arch::NOT_LOADED;
 use crate::cache::{BlockCache, NONE};
+use crate::counters::CHEAPEST;
 use crate::decode::mode;
 use crate::exec::vector::run::{AVX_STATE, MASKS};
 use crate::fault::Flow;
@@ -53,33 +53,6 @@ impl Context {
     fn spend(&mut self, now: Ticks) -> Ticks {
         let time = now.wrapping_sub(std::mem::replace(&mut self.since, now));
         time.saturating_add(std::mem::replace(&mut self.spent, CHEAPEST))
-    }
-}
-
-/// Where in a trace a handler runs an instruction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The trace goes on after the block.
-    pub inside: bool,
-    /// What was executed of the trace has not been counted.
-    pub uncounted: bool,
-    /// The number of the translation.
-    pub number: u32,
-    /// Which of its parts it is.
-    pub part: usize,
-}
-
-// The number of a part has four bits.
-const _: () = assert!(MOST_PARTS <= 1 << 4);
-
-impl Place {
-    /// As translated code has it.
-    pub fn encode(self) -> u32 {
-        self.number << 6 | (self.part as u32) << 2 | u32::from(self.uncounted) << 1 | u32::from(self.inside)
-    }
-
-    fn decode(code: u32) -> Self {
-        Self { inside: code & 1 != 0, uncounted: code & 2 != 0, number: code >> 6, part: (code >> 2) as usize & 15 }
     }
 }
 
@@ -366,7 +339,7 @@ impl Cpu {
         cache.count(index, origin, &self.wiring.recorder);
     }
 
-    /// Which kinds of vector and x87 instructions must be left to their handlers, by [`super::vector::Need`].
+    /// Which kinds of vector and x87 instructions must be left to their handlers, by [`super::layout::Need`].
     fn refused(&self) -> [u64; NEEDS] {
         let sse = self.arch.cr0 & (CR0_EM | CR0_TS) == 0 && self.arch.cr4 & CR4_OSFXSR != 0;
         let avx = self.arch.cr0 & (CR0_TS | CR0_PE) == CR0_PE

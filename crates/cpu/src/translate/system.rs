@@ -1,8 +1,10 @@
 //! Instructions on flags that concern the system, on bits in memory, and those of the system that handlers would be called for most.
 
 use super::asm::{M, R};
-use super::emit::{Access, Emit, Event};
+use super::emit::Emit;
+use super::key::Access;
 use super::layout::{BUDGET, FIRST, SECOND, TEST, field, host, memory_register, segment_base};
+use super::trace::Event;
 use crate::arch::Segment;
 use crate::state::Cpu;
 use iced_x86::{Mnemonic, OpKind};

@@ -9,8 +9,7 @@
 
 use super::asm::{M, R};
 use super::emit::Emit;
-use super::layout::{BIAS, FIRST, Running, TEST, field};
-use super::vector::Need;
+use super::layout::{BIAS, FIRST, Need, Running, TEST, field};
 use crate::arch::{F80, X87};
 use crate::cache::BlockCache;
 use crate::exec::x87::stack::{data_selector, note_instruction};

@@ -15,7 +15,7 @@ pub use map::ClaimError;
 pub use parts::Parts;
 
 use crate::console::{self, Input, Takers};
-use crate::device::{At, Context, Device, Outputs, Pin, Request};
+use crate::device::{At, Context, Device, Ending, Outputs, Pin, Request};
 use crate::devices::ioapic::decode_msi;
 use crate::devices::lapic::{Interrupt, Lapic, route};
 use crate::devices::marker::Mark;
@@ -28,7 +28,6 @@ use ledger::Ticks;
 use ledger::profile::Profile;
 use map::Map;
 use parts::Maker;
-use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The input of the I/O APIC that the timer's ISA interrupt, 0, goes to, as the MADT says.
@@ -42,19 +41,6 @@ const CONSOLE: u8 = 1;
 
 /// Number and name under which accesses are charged to memory of PCI functions, which guests may move.
 const PCI_MEMORY: (u32, &str) = (4, "PCI device");
-
-/// How a guest ends its machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ending {
-    /// Power off (ACPI S5).
-    PowerOff,
-    /// Reset (i8042, port 0x92 or 0xcf9).
-    Reset,
-    /// The kernel said by pvpanic that it has panicked.
-    Panic,
-    /// A write to the debug-exit port: the exit status it asks for.
-    DebugExit(u8),
-}
 
 /// Why a board can't be made.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,6 @@
 //! Ways for a test program to end the run: the debug exit port, and the "Shutdown" port of Bochs.
 
-use crate::board::Ending;
-use crate::device::{At, Claim, Context, Device, Request};
+use crate::device::{At, Claim, Context, Device, Ending, Request};
 use crate::state::{Plain, StateError, require};
 use serde::{Deserialize, Serialize};
 

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 use super::Line;
-use crate::board::Ending;
-use crate::device::{At, Claim, Context, Device, Pin, Request};
+use crate::device::{At, Claim, Context, Device, Ending, Pin, Request};
 
 /// Data port, and command and status port.
 pub const PORTS: [u16; 2] = [0x60, 0x64];

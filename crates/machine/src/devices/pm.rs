@@ -4,8 +4,7 @@
 //! The layout is one block of [`SIZE`] ports, so that the FADT only needs the block's base. Sleep types are those of
 //! common virtual machines: 0 is soft off (S5), 1 is suspend to RAM (S3). A suspended machine wakes by [`Pm::wake`].
 
-use crate::board::Ending;
-use crate::device::{At, Claim, Context, Device, Pin, Request};
+use crate::device::{At, Claim, Context, Device, Ending, Pin, Request};
 use crate::state::{Plain, StateError, require, same};
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,7 @@
 //! The pvpanic port, by which a kernel that has panicked says so. Linux has a driver for it (`pvpanic-mmio`), which finds it by the
 //! ACPI device `QEMU0001`.
 
-use crate::board::Ending;
-use crate::device::{At, Claim, Context, Device, Request};
+use crate::device::{At, Claim, Context, Device, Ending, Request};
 use crate::state::{Plain, StateError};
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,6 @@
 //! Reset registers: system control port A (0x92) and the reset control register (0xcf9), which the FADT can name.
 
-use crate::board::Ending;
-use crate::device::{At, Claim, Context, Device, Request};
+use crate::device::{At, Claim, Context, Device, Ending, Request};
 use crate::state::{Plain, StateError, require};
 use serde::{Deserialize, Serialize};
 

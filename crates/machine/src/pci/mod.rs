@@ -12,7 +12,7 @@ pub(crate) mod testing;
 mod tests;
 
 pub use config::{Config, Identity, ROM};
-pub use msix::{Msi, MsiX};
+pub use msix::MsiX;
 
 use std::ops::Range;
 

@@ -1,6 +1,7 @@
 //! MSI-X: the vector table, masks and pending bits (PCI 3.0, 6.8.2).
 
 use super::config::Config;
+use crate::device::Msi;
 use crate::state::{StateError, require, same};
 use serde::{Deserialize, Serialize};
 
@@ -10,15 +11,6 @@ const ENABLE: u16 = 1 << 15;
 const FUNCTION_MASK: u16 = 1 << 14;
 const ENTRY_LEN: usize = 16;
 const ENTRY_MASKED: u32 = 1;
-
-/// A message-signalled interrupt: a 32-bit write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Msi {
-    /// Where to.
-    pub address: u64,
-    /// What.
-    pub data: u32,
-}
 
 /// The MSI-X capability of a function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

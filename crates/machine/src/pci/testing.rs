@@ -1,7 +1,8 @@
 //! A bus with memory, driven as the board drives it.
 
-use super::{Msi, PciBus};
+use super::PciBus;
 use crate::acpi;
+use crate::device::Msi;
 use crate::device::{At, Context, Device, Outputs, Pin};
 use crate::memory::{GuestRam, layout};
 use crate::state::Saved;

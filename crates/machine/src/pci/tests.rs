@@ -2,6 +2,7 @@
 
 use super::testing::Rig;
 use super::*;
+use crate::device::Msi;
 
 struct Thing {
     config: Config,

@@ -7,6 +7,7 @@
 
 mod block;
 mod console;
+mod disk;
 mod entropy;
 mod overlay;
 mod ring;
@@ -14,8 +15,9 @@ mod ring;
 mod tests;
 mod transport;
 
-pub use block::{Backing, Block, Disk, DiskError};
+pub use block::Block;
 pub use console::Console;
+pub use disk::{Backing, Disk, DiskError};
 pub use entropy::Entropy;
 pub use ring::{Broken, Chain, Ring};
 pub use transport::VirtioPci;

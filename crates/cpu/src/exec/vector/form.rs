@@ -1,10 +1,9 @@
 //! Forms: what a decoded vector instruction becomes, shared by all instructions that differ in registers only.
 
 use crate::exec::vector::exact::Rounding;
-use crate::exec::vector::run;
 use crate::native::{Extra, Kind, Plan, Stub};
-use crate::op::{Handler, Op};
-use iced_x86::{Code, CpuidFeature, Instruction, Mnemonic, Register};
+use crate::op::Op;
+use iced_x86::{Code, Instruction, Mnemonic, Register};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -97,7 +96,7 @@ pub struct Form {
 static FORMS: Mutex<BTreeMap<u64, &'static Form>> = Mutex::new(BTreeMap::new());
 
 impl Form {
-    /// The form of an operation whose handler is one of [`run`]'s.
+    /// The form of an operation whose handler is one of [`run`](crate::exec::vector::run)'s.
     #[inline(always)]
     pub fn of(op: &Op) -> &'static Self {
         // SAFETY: `bind` put the address of a leaked form there, for exactly the handlers that call this.
@@ -146,7 +145,8 @@ fn tiny(i: &Instruction) -> Tiny {
     }
 }
 
-fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
+/// The form of an instruction, and whether its encoding is VEX. `None`: the host's units don't execute it.
+pub(super) fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
     let plan = Plan::new(i, mxcsr)?;
     let vex = plan.vex;
     let dot = if mxcsr { Dot::of(i) } else { None };
@@ -174,70 +174,4 @@ fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
     }));
     forms.insert(plan.key(), form);
     Some((form, vex))
-}
-
-/// Binds an instruction that does not look at MXCSR.
-pub fn integer(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    bind(i, op, false)
-}
-
-/// Binds an instruction that can signal SIMD floating-point exceptions.
-pub fn float(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    bind(i, op, true)
-}
-
-/// Whether the host has what is not required of every host: 256-bit AES and PCLMULQDQ.
-fn host_has(i: &Instruction) -> bool {
-    i.code().cpuid_features().iter().all(|feature| match feature {
-        CpuidFeature::VAES => std::arch::is_x86_feature_detected!("vaes"),
-        CpuidFeature::VPCLMULQDQ => std::arch::is_x86_feature_detected!("vpclmulqdq"),
-        _ => true,
-    })
-}
-
-fn bind(i: &Instruction, op: &mut Op, mxcsr: bool) -> Option<Handler> {
-    let encoding = i.code().encoding();
-    if encoding != iced_x86::EncodingKind::Legacy && encoding != iced_x86::EncodingKind::VEX {
-        return None;
-    }
-    if !host_has(i) {
-        return None;
-    }
-    let (form, vex) = form(i, mxcsr)?;
-    op.imm = std::ptr::from_ref(form) as u64;
-    if form.extra == Extra::ReadsXmm0 {
-        op.r3 = 0;
-    }
-    let vectors = |kinds: &[Kind]| kinds.iter().all(|k| matches!(k, Kind::None | Kind::Xmm | Kind::Ymm));
-    let plain = form.writes && !form.flags && matches!(form.extra, Extra::None | Extra::ReadsXmm0);
-    if plain && vectors(&form.kinds) {
-        return Some(match (vex, mxcsr) {
-            (false, false) => run::registers::<false, false>,
-            (false, true) => run::registers::<false, true>,
-            (true, false) => run::registers::<true, false>,
-            (true, true) => run::registers::<true, true>,
-        });
-    }
-    if plain && form.memory == 1 && vectors(&[form.kinds[0], form.kinds[2], form.kinds[3]]) {
-        return Some(match (vex, mxcsr) {
-            (false, false) => run::loading::<false, false, 1>,
-            (false, true) => run::loading::<false, true, 1>,
-            (true, false) => run::loading::<true, false, 1>,
-            (true, true) => run::loading::<true, true, 1>,
-        });
-    }
-    if plain && form.memory == 2 && vectors(&[form.kinds[0], form.kinds[1], form.kinds[3]]) {
-        return Some(match (vex, mxcsr) {
-            (false, false) => run::loading::<false, false, 2>,
-            (false, true) => run::loading::<false, true, 2>,
-            (true, false) => run::loading::<true, false, 2>,
-            (true, true) => run::loading::<true, true, 2>,
-        });
-    }
-    Some(match (vex, mxcsr) {
-        (false, false) => run::general::<false, false>,
-        (false, true) => run::general::<false, true>,
-        (true, false) => run::general::<true, false>,
-        (true, true) => run::general::<true, true>,
-    })
 }

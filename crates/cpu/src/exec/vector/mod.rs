@@ -4,6 +4,7 @@
 //! [`crate::native`]) and [`run`] calls it. Moves, and what must not differ between hosts, are in Rust.
 
 pub mod approximate;
+pub mod bind;
 pub mod exact;
 #[allow(unsafe_code, reason = "an operation holds a pointer to its form")]
 pub mod form;
@@ -31,7 +32,7 @@ pub fn shared(i: &Instruction, op: &mut Op) -> Option<Handler> {
         }
         Mnemonic::Cmpsd => {
             op.class = ledger::Class::VectorFp;
-            form::float(i, op)
+            bind::float(i, op)
         }
         _ => None,
     }
