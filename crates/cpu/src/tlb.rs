@@ -594,14 +594,15 @@ impl Tlb {
         self.flushes.current
     }
 
-    /// Puts a VPID and an EPT pointer in force. Translations of others stay, out of reach.
-    pub fn enter(&mut self, vpid: u16, eptp: Option<u64>) {
+    /// Puts a VPID and an EPT pointer in force. Translations of others stay, out of reach. `true`: there were too many, and contexts
+    /// have got numbers that were those of others.
+    #[must_use]
+    pub fn enter(&mut self, vpid: u16, eptp: Option<u64>) -> bool {
         let table = eptp.map_or(u64::MAX, |pointer| pointer & EPT_TABLE);
-        let (known_vpid, known_ept) = match self.flushes.find(vpid, table) {
-            (None, _) if self.flushes.vpids.len() == MOST_VPIDS => self.start_over(vpid, table),
-            (_, None) if self.flushes.epts.len() == MOST_EPTS => self.start_over(vpid, table),
-            known => known,
-        };
+        let known = self.flushes.find(vpid, table);
+        let full = matches!(known, (None, _) if self.flushes.vpids.len() == MOST_VPIDS)
+            || matches!(known, (_, None) if self.flushes.epts.len() == MOST_EPTS);
+        let (known_vpid, known_ept) = if full { self.start_over(vpid, table) } else { known };
         let Flushes { vpids, epts, current, .. } = &mut self.flushes;
         let vpid = known_vpid.unwrap_or_else(|| {
             vpids.push(OfVpid::new(vpid));
@@ -613,6 +614,7 @@ impl Tlb {
         });
         *current = Context { vpid: vpid as u8, ept: ept as u8 };
         self.flushes.renew_view();
+        full
     }
 
     /// Forgets everything and what the numbers stood for; finds anew.
