@@ -683,7 +683,7 @@ impl Cpu {
     }
 
     /// Hands what blocks have counted to the recorder; the totals are complete after this.
-    pub fn settle(&mut self, cache: &mut BlockCache) {
+    pub fn record_counts(&mut self, cache: &mut BlockCache) {
         cache.spill_all(&mut self.wiring.recorder.clone().borrow_mut());
     }
 

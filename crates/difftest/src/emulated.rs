@@ -6,7 +6,7 @@ use crate::layout::*;
 use crate::state::{Exception, Outcome, State};
 use cpu::arch::F80;
 use cpu::model::{CpuidEntry, CpuidRegs};
-use cpu::ram::Region;
+use cpu::ram::RamRegion;
 use cpu::{Cpu, Ram};
 use std::rc::Rc;
 use testkit::Raised;
@@ -44,11 +44,11 @@ pub struct Emulated {
     code64: bool,
 }
 
-fn region(start: u64, len: u64, owners: &mut Vec<Box<[u64]>>) -> Region {
+fn region(start: u64, len: u64, owners: &mut Vec<Box<[u64]>>) -> RamRegion {
     let mut memory = vec![0u64; (len / 8) as usize].into_boxed_slice();
     let host = memory.as_mut_ptr().cast();
     owners.push(memory);
-    Region { start, len, host, read_only: false, hidden: false }
+    RamRegion { start, len, host, read_only: false, hidden: false }
 }
 
 impl Emulated {

@@ -124,7 +124,7 @@ pub struct Outputs {
 }
 
 /// What a device is given when it is accessed or time passes: the time, memory for DMA, and ways to interrupt.
-pub struct Context<'a> {
+pub struct DeviceContext<'a> {
     /// The time. It never goes back, except for local APICs, which follow their own processor's clock.
     pub now: Ticks,
     /// The processor that accesses the device; 0 if none does.
@@ -135,7 +135,7 @@ pub struct Context<'a> {
     pub out: &'a mut Outputs,
 }
 
-impl Context<'_> {
+impl DeviceContext<'_> {
     /// Drives an input of the interrupt controllers as a line says.
     pub fn drive(&mut self, pin: Pin, line: &mut Line) {
         line.drain(|level| self.out.lines.push((pin, level)));
@@ -158,14 +158,14 @@ pub trait Device: Saved {
     fn claims(&self) -> &'static [Claim];
 
     /// A read from one of its ranges.
-    fn read(&mut self, at: At, ctx: &mut Context) -> u64;
+    fn read(&mut self, at: At, ctx: &mut DeviceContext) -> u64;
 
     /// A write to one of its ranges.
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context);
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext);
 
     /// The machine wakes from suspension to RAM: a device that has had no power in the meantime is as firmware leaves it. The
     /// interrupt controllers have forgotten the levels of lines: one that is high is driven again.
-    fn reset(&mut self, _ctx: &mut Context) {}
+    fn reset(&mut self, _ctx: &mut DeviceContext) {}
 
     /// When it does something by itself.
     fn next_event(&self) -> Option<Ticks> {
@@ -173,5 +173,5 @@ pub trait Device: Saved {
     }
 
     /// Lets time pass. An event whose time has come must be over afterwards.
-    fn advance(&mut self, _ctx: &mut Context) {}
+    fn advance(&mut self, _ctx: &mut DeviceContext) {}
 }

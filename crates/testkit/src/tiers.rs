@@ -296,7 +296,7 @@ impl Tiers {
 type Charge = (Origin, u64, Option<(Kind, u64, Ticks)>, Option<(Shape, u64)>);
 
 fn charges(machine: &mut Machine) -> Vec<Charge> {
-    machine.cpu.settle(&mut machine.cache);
+    machine.cpu.record_counts(&mut machine.cache);
     let recorder = machine.cpu.wiring.recorder.borrow();
     let origin = |id: ledger::OriginId| recorder.origins()[id.0 as usize];
     let events = recorder.events().map(|(id, rip, kind, amount)| {

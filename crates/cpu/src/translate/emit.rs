@@ -6,10 +6,10 @@ mod general;
 use super::Code;
 use super::asm::{Asm, Forward, M, R};
 use super::group::{Groups, Member, Which};
-use super::key::{Access, Key};
+use super::key::{AccessMode, Key};
 use super::layout::{BUDGET, FIRST, SECOND, TEST, fetch, field, large};
 use super::plan::Plan;
-use super::trace::{Event, Part, Place, Source, Way};
+use super::trace::{HandlerSite, Part, Surcharge, TraceSource, Way};
 use crate::front::{large_signature, signature};
 use crate::op::Op;
 use aside::{From, Lost, OtherPage, Stub};
@@ -74,7 +74,7 @@ pub struct Emit<'a> {
     /// The code.
     pub asm: Asm,
     /// The block.
-    pub source: &'a Source<'a>,
+    pub source: &'a TraceSource<'a>,
     encoder: &'a mut Encoder,
     factory: &'a mut InstructionInfoFactory,
     /// Under which access the instruction at hand runs.
@@ -108,7 +108,7 @@ pub struct Emit<'a> {
 }
 
 /// Translates a trace.
-pub fn emit(source: &Source, encoder: &mut Encoder, factory: &mut InstructionInfoFactory) -> Emitted {
+pub fn emit(source: &TraceSource, encoder: &mut Encoder, factory: &mut InstructionInfoFactory) -> Emitted {
     let groups = Some(Groups::of(source.parts, source.key.narrow, factory)).filter(Groups::any);
     let mut emit = Emit {
         asm: Asm { code: Vec::with_capacity(512) },
@@ -277,7 +277,7 @@ impl<'a> Emit<'a> {
     }
 
     /// What the instruction at hand charges besides its class.
-    pub fn event(&self) -> Option<Event> {
+    pub fn event(&self) -> Option<Surcharge> {
         self.part().events[self.at]
     }
 
@@ -293,7 +293,7 @@ impl<'a> Emit<'a> {
     /// Goes on if a page is known to be where it was, on its own or, if it can be, in a large page: the less likely of the two is
     /// looked at out of line.
     fn check_page(&mut self, linear: u64, physical: u64, lost: Lost) {
-        let user = self.source.key.access == Access::User;
+        let user = self.source.key.access == AccessMode::User;
         let small = (signature(linear, physical, user).0, fetch(linear));
         let whole = (large_signature(linear, physical, user).0, large(linear));
         let either = (linear ^ physical) & ((1 << 21) - 1) & !(PAGE - 1) == 0;
@@ -405,7 +405,8 @@ impl<'a> Emit<'a> {
 
     /// What a handler is called with: the number of the operation, and above it its place, if that matters.
     fn slow_code(&self) -> u64 {
-        let mut place = Place { inside: self.part().way != Way::End, uncounted: !self.counted, ..Place::default() };
+        let mut place =
+            HandlerSite { inside: self.part().way != Way::End, uncounted: !self.counted, ..HandlerSite::default() };
         if place.uncounted && self.part > 0 {
             (place.number, place.part) = (self.source.number, self.part);
         }

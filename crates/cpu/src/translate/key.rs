@@ -2,7 +2,7 @@
 
 /// Who may access what, as far as translations differ by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum AccessMode {
     /// CPL 3.
     User = 0,
     /// CPL 0, without SMAP.
@@ -17,7 +17,7 @@ pub enum Access {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     /// Who may access what.
-    pub access: Access,
+    pub access: AccessMode,
     /// 32-bit code with flat segments, else 64-bit code.
     pub narrow: bool,
 }
@@ -34,17 +34,17 @@ impl Key {
     /// The table of [`Area::tables`](crate::front::Area::tables).
     pub fn table(self) -> usize {
         match self.access {
-            Access::User => 0,
-            Access::Supervisor | Access::Override => 1,
-            Access::SupervisorOnly => 2,
+            AccessMode::User => 0,
+            AccessMode::Supervisor | AccessMode::Override => 1,
+            AccessMode::SupervisorOnly => 2,
         }
     }
 
     /// After STAC or CLAC.
     pub fn after(self, access_control: bool) -> Self {
         let access = match (self.access, access_control) {
-            (Access::SupervisorOnly | Access::Override, true) => Access::Override,
-            (Access::SupervisorOnly | Access::Override, false) => Access::SupervisorOnly,
+            (AccessMode::SupervisorOnly | AccessMode::Override, true) => AccessMode::Override,
+            (AccessMode::SupervisorOnly | AccessMode::Override, false) => AccessMode::SupervisorOnly,
             (other, _) => other,
         };
         Self { access, ..self }

@@ -98,8 +98,8 @@ pub struct Running {
     pub(super) resume: u64,
     /// The host's stack pointer.
     pub(super) host_stack: u64,
-    /// What is handed to [`super::run::slow`].
-    pub(super) context: *mut super::run::Context,
+    /// What is handed to [`super::dispatch::slow`].
+    pub(super) context: *mut super::dispatch::Handover,
     /// What [`BUDGET`] counts from.
     pub(super) base: u64,
     /// 0 outside non-root mode.

@@ -1,6 +1,6 @@
 //! What becomes of each instruction of a block: executed natively, written out by the translator, or run by its handler.
 
-use super::key::{Access, Key};
+use super::key::{AccessMode, Key};
 use crate::op::{Op, SEG_FLAT};
 use iced_x86::{Instruction, Mnemonic, OpAccess, OpKind, Register, RflagsBits};
 use ledger::{Class, Family, Kind};
@@ -385,8 +385,8 @@ fn is_string(i: &Instruction, op: &Op) -> bool {
 pub fn event(i: &Instruction, key: Key) -> Option<Kind> {
     use Mnemonic::*;
     Some(match i.mnemonic() {
-        Swapgs if key.access != Access::User => Kind::new(Family::Swapgs, 0),
-        Wrmsr if key.access != Access::User => Kind::new(Family::Wrmsr, SPEC_CTRL),
+        Swapgs if key.access != AccessMode::User => Kind::new(Family::Swapgs, 0),
+        Wrmsr if key.access != AccessMode::User => Kind::new(Family::Wrmsr, SPEC_CTRL),
         Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq if i.has_rep_prefix() => {
             Kind::new(Family::Instruction, Class::StringStep as u32)
         }

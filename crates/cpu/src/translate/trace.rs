@@ -6,7 +6,7 @@
 //! blocks: it is only entered where that is certain. A page is checked whenever the trace comes to it from another one.
 
 use super::Key;
-use super::key::Access;
+use super::key::AccessMode;
 use super::plan::{Plan, event, plans};
 use crate::cache::{Block, BlockCache, DEAD};
 use crate::counters::CHEAPEST;
@@ -48,7 +48,7 @@ pub struct Miss {
 /// What an instruction charges besides its class, each time or so often as it says: counted under a number, if at all, and this
 /// much time.
 #[derive(Clone, Copy, Debug)]
-pub struct Event {
+pub struct Surcharge {
     /// See [`Miss::counter`].
     pub counter: Option<u32>,
     /// Its price.
@@ -70,7 +70,7 @@ pub struct Part {
     /// What becomes of them.
     pub plans: Vec<Plan>,
     /// What they charge besides their class.
-    pub events: Vec<Option<Event>>,
+    pub events: Vec<Option<Surcharge>>,
     /// How a misprediction of the last instruction is charged.
     pub miss: Option<Miss>,
     /// Its page is part of a large one, most likely.
@@ -99,7 +99,7 @@ impl Part {
 }
 
 /// What to translate.
-pub struct Source<'a> {
+pub struct TraceSource<'a> {
     /// The number of the translation.
     pub number: u32,
     /// The blocks, in the order of execution.
@@ -116,7 +116,7 @@ pub struct Source<'a> {
     pub spec_ctrl: u64,
 }
 
-impl Source<'_> {
+impl TraceSource<'_> {
     /// Time between the beginnings of the first block and the last.
     pub fn span(&self) -> Ticks {
         let before = &self.parts[..self.parts.len() - 1];
@@ -126,7 +126,7 @@ impl Source<'_> {
 
 /// Where in a trace a handler runs an instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct HandlerSite {
     /// The trace goes on after the block.
     pub inside: bool,
     /// What was executed of the trace has not been counted.
@@ -140,7 +140,7 @@ pub struct Place {
 // The number of a part has four bits.
 const _: () = assert!(MOST_PARTS <= 1 << 4);
 
-impl Place {
+impl HandlerSite {
     /// As translated code has it.
     pub fn encode(self) -> u32 {
         self.number << 6 | (self.part as u32) << 2 | u32::from(self.uncounted) << 1 | u32::from(self.inside)
@@ -282,7 +282,7 @@ impl Cpu {
     }
 
     /// What the instructions of a part charge besides their class.
-    fn events(&self, cache: &mut BlockCache, part: &Part, key: Key) -> Vec<Option<Event>> {
+    fn events(&self, cache: &mut BlockCache, part: &Part, key: Key) -> Vec<Option<Surcharge>> {
         let mut kinds: Vec<_> = part.instructions.iter().map(|i| (i.ip(), event(i, key))).collect();
         if let (Some(shadow), Some(last)) = (part.shadow, kinds.last_mut()) {
             *last = (shadow.rip, Some(Kind::new(Family::Instruction, shadow.class as u32)));
@@ -349,7 +349,7 @@ impl Cpu {
     /// The instruction after a block that ends with STI, if it is a NOP in the same line of code, so that whatever changes it
     /// drops the block.
     fn shadow(&self, block: &Block, key: Key) -> Option<Shadow> {
-        if key.narrow || key.access == Access::User {
+        if key.narrow || key.access == AccessMode::User {
             return None;
         }
         let len = u64::from(block.len);

@@ -1,6 +1,6 @@
 //! What a sweep does not execute, and which differences are the vendors' or the processor's own, each with the reason.
 
-use super::Outcome;
+use super::Reaction;
 use super::space::{Encoding, Map};
 use iced_x86::{Instruction, Mnemonic};
 use x86::vector;
@@ -33,8 +33,8 @@ pub fn not_run(encoding: &Encoding) -> Option<&'static str> {
 pub fn explained(
     encoding: &Encoding,
     instruction: &Instruction,
-    native: &Outcome,
-    emulated: &Outcome,
+    native: &Reaction,
+    emulated: &Reaction,
 ) -> Option<&'static str> {
     use Mnemonic::*;
     let amd = testkit::host_is_amd();

@@ -3,7 +3,7 @@
 use super::disk::{Backing, SECTOR};
 use super::overlay::Overlay;
 use super::{Broken, Chain, Device, Ring};
-use crate::device::Context;
+use crate::device::DeviceContext;
 use crate::state::{Saved, StateError, decode, encode, same};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -186,7 +186,7 @@ impl Device for Block {
         &self.config
     }
 
-    fn process(&mut self, _queue: u16, ring: &mut Ring, _ctx: &mut Context) -> Result<(), Broken> {
+    fn process(&mut self, _queue: u16, ring: &mut Ring, _ctx: &mut DeviceContext) -> Result<(), Broken> {
         while let Some(mut chain) = ring.pop()? {
             let room = chain.writer.available_bytes();
             // A request without a byte for its status can't be answered: it is given back untouched.

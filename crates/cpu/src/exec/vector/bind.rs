@@ -1,8 +1,8 @@
 //! Which handler runs a vector instruction, by its form.
 
+use crate::exec::vector::execute;
 use crate::exec::vector::form::form;
-use crate::exec::vector::run;
-use crate::native::{Extra, Kind};
+use crate::native::{Extra, OperandKind};
 use crate::op::{Handler, Op};
 use iced_x86::{CpuidFeature, Instruction};
 
@@ -38,36 +38,38 @@ fn bind(i: &Instruction, op: &mut Op, mxcsr: bool) -> Option<Handler> {
     if form.extra == Extra::ReadsXmm0 {
         op.r3 = 0;
     }
-    let vectors = |kinds: &[Kind]| kinds.iter().all(|k| matches!(k, Kind::None | Kind::Xmm | Kind::Ymm));
+    let vectors = |kinds: &[OperandKind]| {
+        kinds.iter().all(|k| matches!(k, OperandKind::None | OperandKind::Xmm | OperandKind::Ymm))
+    };
     let plain = form.writes && !form.flags && matches!(form.extra, Extra::None | Extra::ReadsXmm0);
     if plain && vectors(&form.kinds) {
         return Some(match (vex, mxcsr) {
-            (false, false) => run::registers::<false, false>,
-            (false, true) => run::registers::<false, true>,
-            (true, false) => run::registers::<true, false>,
-            (true, true) => run::registers::<true, true>,
+            (false, false) => execute::registers::<false, false>,
+            (false, true) => execute::registers::<false, true>,
+            (true, false) => execute::registers::<true, false>,
+            (true, true) => execute::registers::<true, true>,
         });
     }
     if plain && form.memory == 1 && vectors(&[form.kinds[0], form.kinds[2], form.kinds[3]]) {
         return Some(match (vex, mxcsr) {
-            (false, false) => run::loading::<false, false, 1>,
-            (false, true) => run::loading::<false, true, 1>,
-            (true, false) => run::loading::<true, false, 1>,
-            (true, true) => run::loading::<true, true, 1>,
+            (false, false) => execute::loading::<false, false, 1>,
+            (false, true) => execute::loading::<false, true, 1>,
+            (true, false) => execute::loading::<true, false, 1>,
+            (true, true) => execute::loading::<true, true, 1>,
         });
     }
     if plain && form.memory == 2 && vectors(&[form.kinds[0], form.kinds[1], form.kinds[3]]) {
         return Some(match (vex, mxcsr) {
-            (false, false) => run::loading::<false, false, 2>,
-            (false, true) => run::loading::<false, true, 2>,
-            (true, false) => run::loading::<true, false, 2>,
-            (true, true) => run::loading::<true, true, 2>,
+            (false, false) => execute::loading::<false, false, 2>,
+            (false, true) => execute::loading::<false, true, 2>,
+            (true, false) => execute::loading::<true, false, 2>,
+            (true, true) => execute::loading::<true, true, 2>,
         });
     }
     Some(match (vex, mxcsr) {
-        (false, false) => run::general::<false, false>,
-        (false, true) => run::general::<false, true>,
-        (true, false) => run::general::<true, false>,
-        (true, true) => run::general::<true, true>,
+        (false, false) => execute::general::<false, false>,
+        (false, true) => execute::general::<false, true>,
+        (true, false) => execute::general::<true, false>,
+        (true, true) => execute::general::<true, true>,
     })
 }

@@ -1,7 +1,7 @@
 //! Forms: what a decoded vector instruction becomes, shared by all instructions that differ in registers only.
 
 use crate::exec::vector::exact::Rounding;
-use crate::native::{Extra, Kind, Plan, Stub};
+use crate::native::{Extra, OperandKind, Stub, StubPlan};
 use crate::op::Op;
 use iced_x86::{Code, Instruction, Mnemonic, Register};
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ pub struct Form {
     /// Likewise, for floating-point instructions when the host's MXCSR is the guest's already.
     pub loaded: Option<Stub>,
     /// Kinds of the operands.
-    pub kinds: [Kind; 4],
+    pub kinds: [OperandKind; 4],
     /// Implicit operands.
     pub extra: Extra,
     /// Which operand is memory (4: none).
@@ -96,7 +96,7 @@ pub struct Form {
 static FORMS: Mutex<BTreeMap<u64, &'static Form>> = Mutex::new(BTreeMap::new());
 
 impl Form {
-    /// The form of an operation whose handler is one of [`run`](crate::exec::vector::run)'s.
+    /// The form of an operation whose handler is one of [`execute`](crate::exec::vector::execute)'s.
     #[inline(always)]
     pub fn of(op: &Op) -> &'static Self {
         // SAFETY: `bind` put the address of a leaked form there, for exactly the handlers that call this.
@@ -147,14 +147,14 @@ fn tiny(i: &Instruction) -> Tiny {
 
 /// The form of an instruction, and whether its encoding is VEX. `None`: the host's units don't execute it.
 pub(super) fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
-    let plan = Plan::new(i, mxcsr)?;
+    let plan = StubPlan::new(i, mxcsr)?;
     let vex = plan.vex;
     let dot = if mxcsr { Dot::of(i) } else { None };
     let mut forms = FORMS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(form) = forms.get(&plan.key()) {
         return Some((form, vex));
     }
-    let memory = plan.kinds.iter().position(|kind| *kind == Kind::Memory);
+    let memory = plan.kinds.iter().position(|kind| *kind == OperandKind::Memory);
     let tiny = if mxcsr { tiny(i) } else { Tiny::Never };
     let form: &'static Form = Box::leak(Box::new(Form {
         stub: plan.publish()?,
@@ -166,8 +166,8 @@ pub(super) fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)
         align: if memory.is_some() { align(i, vex) } else { 0 },
         writes: plan.writes,
         flags: plan.flags,
-        mmx: plan.kinds.contains(&Kind::Mmx),
-        sse: plan.kinds.contains(&Kind::Xmm) || plan.kinds.contains(&Kind::Ymm),
+        mmx: plan.kinds.contains(&OperandKind::Mmx),
+        sse: plan.kinds.contains(&OperandKind::Xmm) || plan.kinds.contains(&OperandKind::Ymm),
         tiny,
         rounding: if mxcsr { Rounding::of(i) } else { None },
         dot,

@@ -1,7 +1,7 @@
 //! Moves between registers and memory, without a stub.
 
 use crate::exec::vector::bind;
-use crate::exec::vector::run::{aligned, ready};
+use crate::exec::vector::execute::{aligned, ready};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};

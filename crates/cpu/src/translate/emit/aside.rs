@@ -13,7 +13,7 @@ use std::mem::offset_of;
 /// Something out of line, and a way back.
 pub(super) struct Stub {
     from: From,
-    /// What [`slow`](crate::translate::run::slow) is told.
+    /// What [`slow`](crate::translate::dispatch::slow) is told.
     code: u64,
     back: Option<Back>,
     /// Needs of vector and x87 instructions that are met where it comes back.

@@ -37,7 +37,13 @@ pub struct Operation {
 
 impl Default for Operation {
     fn default() -> Self {
-        Self { vmxon: None, current: NO_VMCS, vmcs: Vmcs::default(), host_nesting: Default::default(), host_under: [0; 5] }
+        Self {
+            vmxon: None,
+            current: NO_VMCS,
+            vmcs: Vmcs::default(),
+            host_nesting: Default::default(),
+            host_under: [0; 5],
+        }
     }
 }
 
