@@ -63,10 +63,10 @@ qemu() {
         -serial stdio "$@" $(parameter qemu '') </dev/null
 }
 
-# run_linux NAME PROCESSORS MEMORY INITRAMFS COMMANDLINE: boots the kernel inside, and succeeds if its workload does.
+# run_linux PROCESSORS MEMORY INITRAMFS COMMANDLINE: boots the kernel inside, and succeeds if its workload does. The machine and the prefix
+# of its console are l2 on the first host, l3 on a host inside (tollgate.level=2).
 run_linux() {
-    machine=$1
-    shift
+    machine=l$(($(parameter level 1) + 1))
     cat >/tmp/$machine.sh <<END
 . /lib/hosting.sh
 qemu -smp "\$1" -m "\$2" -kernel /l2/vmlinuz -initrd "\$3" -append "\$4" >/tmp/$machine.fifo
