@@ -12,6 +12,16 @@ use x86::control::CR0_PG;
 pub struct Nesting(u64);
 
 impl Nesting {
+    /// As a number.
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Of a number.
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     /// A handler begins.
     fn enter(&mut self, interrupt: bool) {
         self.0 = self.0 << 1 | u64::from(interrupt);

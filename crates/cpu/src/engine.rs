@@ -39,6 +39,8 @@ pub struct Engine {
     pub host_origin: OriginId,
     /// Set while the instruction that hit [`Cause::CodeWrite`] restarts.
     pub code_write_allowed: bool,
+    /// An event is being delivered.
+    pub delivering: bool,
     /// Guest-physical addresses of decoded or monitored bytes that were written: page and 64-byte-line mask.
     pub code_writes: Vec<(u64, u64)>,
     /// The emulation that is under way, in root mode.
@@ -65,6 +67,7 @@ impl Engine {
             origin,
             host_origin: origin,
             code_write_allowed: false,
+            delivering: false,
             code_writes: Vec::new(),
             emulation: None,
             stopping: Stopping::default(),

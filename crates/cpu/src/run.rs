@@ -14,6 +14,7 @@ use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Ticks};
 use x86::debug::DR6_BS;
 use x86::page::PAGE;
+use x86::vmx::activity;
 use x86::{flags, seg};
 
 /// Why [`Cpu::run`] returned.
@@ -25,6 +26,8 @@ pub enum Exit {
     Bus,
     /// HLT: nothing more to do until an interrupt.
     Halt,
+    /// A guest of the machine's own hypervisor waits for a start-up signal.
+    WaitForStartup,
     /// MWAIT: nothing more to do until an interrupt or a write to the monitored line.
     Mwait {
         /// Interrupts end it even if they are masked.
@@ -489,6 +492,10 @@ impl Cpu {
         if self.arch.attention & attention::VM_EXIT != 0 {
             self.arch.attention &= !attention::VM_EXIT;
             self.engine.stopping.exited = true;
+            if self.arch.vmx.operation.is_on() {
+                self.exit_to_software();
+                return None;
+            }
             return Some(Exit::Vm);
         }
         if self.arch.attention & attention::SHUTDOWN != 0 {
@@ -516,7 +523,7 @@ impl Cpu {
             if !self.arch.vmx.active {
                 return Some(Exit::Halt);
             }
-            self.arch.vmx.halted = true;
+            self.arch.vmx.halted = activity::HLT;
         }
         if self.arch.attention & attention::MWAIT != 0 {
             let masked = self.arch.attention & attention::MWAIT_MASKED != 0;
@@ -527,8 +534,10 @@ impl Cpu {
             if self.guest_events(shadow) {
                 return None;
             }
-            if self.arch.vmx.halted {
-                return Some(Exit::Halt);
+            match self.arch.vmx.halted {
+                activity::ACTIVE => {}
+                activity::WAIT_FOR_SIPI => return Some(Exit::WaitForStartup),
+                _ => return Some(Exit::Halt),
             }
         } else if shadow == 0 {
             if self.arch.attention & attention::NMI != 0 && !self.arch.nmi_blocked {
@@ -562,7 +571,7 @@ impl Cpu {
             self.step_attended(cache, shadow);
             return None;
         }
-        let waiting = attention::NMI | attention::INTR;
+        let waiting = attention::NMI | attention::INTR | attention::INIT;
         self.engine.stop_at =
             if self.arch.attention & !waiting != 0 { 0 } else { self.engine.deadline.min(self.arch.vmx.timer_at) };
         None

@@ -60,6 +60,7 @@ impl Bus for NullBus {
     fn acknowledge(&mut self, _: Ident) -> Option<u8> {
         None
     }
+    fn end_of_interrupt(&mut self, _: Ident) {}
     fn cr8(&mut self, _: Ident) -> u8 {
         0
     }
@@ -74,6 +75,7 @@ pub fn model() -> Model {
         cpuid: Vec::new(),
         tsc_hz: 1_000_000_000,
         arch_capabilities: 0,
+        vmx: None,
         physical_bits: 46,
         recorded: true,
     }

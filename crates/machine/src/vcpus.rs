@@ -56,7 +56,7 @@ impl Vcpu {
     /// Whether an external interrupt would wake it.
     fn heeds_interrupts(&self) -> bool {
         match self.activity {
-            Activity::Halted => self.cpu.arch.flags & x86::flags::IF != 0,
+            Activity::Halted => self.cpu.interrupts_end_halt(),
             Activity::Mwait { masked } => masked || self.cpu.arch.flags & x86::flags::IF != 0,
             Activity::Running | Activity::WaitingForStartup => false,
         }
@@ -64,8 +64,14 @@ impl Vcpu {
 
     /// Whether it sleeps and its NMI wakes it.
     fn heeds_nmi(&self) -> bool {
-        let pending = self.cpu.arch.attention & attention::NMI != 0 && !self.cpu.arch.nmi_blocked;
+        let pending = self.cpu.arch.attention & attention::NMI != 0 && !self.cpu.blocks_nmi();
         pending && matches!(self.activity, Activity::Halted | Activity::Mwait { .. })
+    }
+
+    /// When the VMX-preemption timer ends HLT of a guest of the machine's own hypervisor.
+    fn preemption_timer(&self) -> Option<Ticks> {
+        let timer = self.cpu.arch.vmx.timer_at;
+        (self.activity == Activity::Halted && timer != Ticks::MAX).then_some(timer)
     }
 
     /// Whether it waits in MWAIT for a write that has come.
@@ -279,6 +285,11 @@ impl Vcpus {
             match vcpu.activity {
                 Activity::Running => board.advance_timer(index, vcpu.cpu.micro.clock),
                 _ => {
+                    if let Some(event) = vcpu.preemption_timer().filter(|event| *event <= now) {
+                        vcpu.wake(event);
+                        woken = true;
+                        continue;
+                    }
                     let Some(event) = board.timer_event(index).filter(|event| *event <= now) else { continue };
                     board.advance_timer(index, event);
                     if board.interrupt(index) && vcpu.heeds_interrupts() {
@@ -295,7 +306,8 @@ impl Vcpus {
     fn next_event(&self, concerns: impl Fn(usize, &Vcpu) -> bool) -> Option<Ticks> {
         let board = self.board.borrow();
         let mine = self.all.iter().enumerate().filter(|(i, v)| concerns(*i, v));
-        mine.filter_map(|(i, _)| board.timer_event(i)).chain(board.next_event()).min()
+        let timers = mine.flat_map(|(i, v)| [board.timer_event(i), v.preemption_timer()]);
+        timers.flatten().chain(board.next_event()).min()
     }
 
     /// Whether a debugger has stopped in the midst of a turn.
@@ -351,6 +363,7 @@ impl Vcpus {
                 }
                 Ok(Exit::Deadline | Exit::Bus) => {}
                 Ok(Exit::Halt) => vcpu.activity = Activity::Halted,
+                Ok(Exit::WaitForStartup) => vcpu.activity = Activity::WaitingForStartup,
                 Ok(Exit::Mwait { masked }) => vcpu.activity = Activity::Mwait { masked },
                 Ok(Exit::Shutdown) => return Some(Pause::TripleFault(index)),
                 Ok(Exit::Vm) => return Some(Pause::UnhandledExit(index, vcpu.cpu.arch.vm_exit.reason)),
@@ -420,7 +433,13 @@ impl Vcpus {
         for (index, vcpu) in self.all.iter_mut().enumerate() {
             let lapic = board.lapic(index);
             if lapic.has_signals() {
-                if lapic.take_init() {
+                // In VMX root operation INIT waits; in non-root operation it exits.
+                if vcpu.cpu.non_root() && vcpu.cpu.arch.vmx.operation.is_on() {
+                    if vcpu.activity != Activity::WaitingForStartup && lapic.take_init() {
+                        vcpu.cpu.attend(attention::INIT);
+                        vcpu.activity = Activity::Running;
+                    }
+                } else if !vcpu.cpu.blocks_init() && lapic.take_init() {
                     lapic.reset();
                     vcpu.reset(true);
                     vcpu.activity = Activity::WaitingForStartup;
@@ -432,7 +451,9 @@ impl Vcpus {
                 let startup = lapic.take_startup();
                 if let (Some(page), Activity::WaitingForStartup) = (startup, vcpu.activity) {
                     let now = board.now();
-                    start(&mut vcpu.cpu, page, now);
+                    if !vcpu.cpu.guest_startup(page) {
+                        start(&mut vcpu.cpu, page, now);
+                    }
                     vcpu.activity = Activity::Running;
                 }
             }
@@ -476,7 +497,7 @@ impl Vcpus {
 
     /// Nobody runs: lets time pass to the next event.
     fn sleep(&mut self) -> Option<Pause> {
-        if !self.all.iter().any(Vcpu::heeds_interrupts) {
+        if !self.all.iter().any(|vcpu| vcpu.heeds_interrupts() || vcpu.preemption_timer().is_some()) {
             return Some(Pause::Stuck);
         }
         // Without an event only input from outside can wake it.

@@ -114,6 +114,8 @@ pub const APIC_BASE_ENABLE: u64 = 1 << 11;
 pub const FEATURE_CONTROL_LOCKED: u64 = 1 << 0;
 /// In FEATURE_CONTROL: VMX outside SMX operation.
 pub const FEATURE_CONTROL_VMX: u64 = 1 << 2;
+/// In FEATURE_CONTROL: VMX in SMX operation.
+pub const FEATURE_CONTROL_VMX_IN_SMX: u64 = 1 << 1;
 /// In MISC_ENABLE: MONITOR and MWAIT.
 pub const MISC_ENABLE_MONITOR: u64 = 1 << 18;
 /// In MISC_ENABLE: branch trace storage is unavailable.

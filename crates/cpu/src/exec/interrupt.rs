@@ -209,6 +209,13 @@ impl Cpu {
     }
 
     pub(crate) fn enter_handler(&mut self, event: &Event) -> Exec {
+        self.engine.delivering = true;
+        let entered = self.enter_handler_by_mode(event);
+        self.engine.delivering = false;
+        entered
+    }
+
+    fn enter_handler_by_mode(&mut self, event: &Event) -> Exec {
         if !self.protected() {
             return self.enter_real(event);
         }

@@ -98,6 +98,7 @@ impl Bus for Board {
     fn acknowledge(&mut self, _: Ident) -> Option<u8> {
         std::mem::take(&mut self.raised).then_some(INTERRUPT as u8)
     }
+    fn end_of_interrupt(&mut self, _: Ident) {}
     fn cr8(&mut self, _: Ident) -> u8 {
         0
     }

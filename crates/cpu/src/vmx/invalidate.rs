@@ -107,7 +107,7 @@ impl Cpu {
         let under = [self.arch.cr0, self.arch.cr4, self.arch.msr.efer, u64::from(self.arch.pkru), self.arch.msr.pkrs];
         let controls = &self.arch.vmx.controls;
         let tagged = if self.arch.vmx.active {
-            let vpid = if controls.secondary(secondary::VPID) { controls.vpid } else { 0 };
+            let vpid = controls.tag();
             let eptp = controls.secondary(secondary::EPT).then_some(controls.eptp);
             self.arch.vmx.ept = eptp.is_some();
             self.micro.tlb.enter(vpid, eptp);

@@ -87,6 +87,7 @@ impl Bus for TestBus {
     fn acknowledge(&mut self, _: Ident) -> Option<u8> {
         self.interrupts.pop_front()
     }
+    fn end_of_interrupt(&mut self, _: Ident) {}
     fn cr8(&mut self, _: Ident) -> u8 {
         self.cr8
     }

@@ -454,6 +454,12 @@ impl Bus for Board {
         vector
     }
 
+    fn end_of_interrupt(&mut self, who: Ident) {
+        self.touch(who);
+        self.devices.lapics[who.cpu].end_of_interrupt();
+        self.settle();
+    }
+
     fn cr8(&mut self, who: Ident) -> u8 {
         self.devices.lapics[who.cpu].cr8()
     }

@@ -137,6 +137,7 @@ fn run(
         cpuid: vec![leaf],
         tsc_hz: 1_000_000_000,
         arch_capabilities: 0,
+        vmx: None,
         physical_bits: 46,
         recorded: true,
     });

@@ -432,7 +432,8 @@ impl Lapic {
         self.tpr = value << 4;
     }
 
-    fn end_of_interrupt(&mut self) {
+    /// Ends the interrupt of highest priority in service, as a write to EOI does.
+    pub fn end_of_interrupt(&mut self) {
         let Some(vector) = highest(&self.isr) else { return };
         assign(&mut self.isr, vector, false);
         if !contains(&self.tmr, vector) {
