@@ -82,3 +82,14 @@ END
     [ -n "$status" ] || { echo "tollgate: $machine did not end its workload"; return 1; }
     return "$status"
 }
+
+# run_host WORDS: boots this image again inside, packed anew, so that the machine inside is a host as well; the words go onto its kernel
+# command line.
+run_host() {
+    (cd / && find bin init l2 lib lib64 sbin usr workloads | cpio --quiet -o -H newc >/tmp/self.cpio) || fail "this image cannot be packed"
+    inherited=
+    for word in level=2 "accel=$accel" "kvm=$(parameter kvm distribution)"; do inherited="$inherited tollgate.$word"; done
+    for word in $words; do case $word in kvm.* | kvm_intel.*) inherited="$inherited $word" ;; esac done
+    run_linux "$(parameter cpus 1)" "$(parameter memory 1G)" /tmp/self.cpio \
+        "console=ttyS0,115200 panic=-1 $(parameter append quiet)$inherited $1"
+}
