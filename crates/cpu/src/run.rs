@@ -13,6 +13,7 @@ use crate::walk::Access;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Ticks};
 use x86::debug::DR6_BS;
+use x86::msr::DEBUGCTL_BTF;
 use x86::page::PAGE;
 use x86::vmx::activity;
 use x86::{flags, seg};
@@ -26,6 +27,8 @@ pub enum Exit {
     Bus,
     /// HLT: nothing more to do until an interrupt.
     Halt,
+    /// An INIT signal that VMX operation had blocked resets the processor.
+    Init,
     /// A guest of the machine's own hypervisor waits for a start-up signal.
     WaitForStartup,
     /// MWAIT: nothing more to do until an interrupt or a write to the monitored line.
@@ -270,6 +273,7 @@ impl Cpu {
         let linear = self.code_linear();
         let completed = match self.fetch_operation(cache, linear, mode) {
             Ok(op) => {
+                self.engine.stepped = op.class;
                 let ticks = u64::from(self.wiring.model.costs.class[op.class as usize]);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
                 match execute(self, &op) {
@@ -498,6 +502,11 @@ impl Cpu {
             }
             return Some(Exit::Vm);
         }
+        if self.arch.attention & attention::INIT != 0 && !self.arch.vmx.operation.is_on() {
+            // VMX operation had blocked it.
+            self.arch.attention &= !attention::INIT;
+            return Some(Exit::Init);
+        }
         if self.arch.attention & attention::SHUTDOWN != 0 {
             self.arch.attention &= !attention::SHUTDOWN;
             return Some(Exit::Shutdown);
@@ -612,7 +621,11 @@ impl Cpu {
         self.arch.attention &= !shadow;
         self.arch.vmx.shadow = shadow;
         self.arch.single_step = traced;
+        let start = self.arch.rip;
         let completed = self.step(cache);
+        if traced && self.arch.msr.debugctl & DEBUGCTL_BTF != 0 && !self.has_branched(start) {
+            self.arch.single_step = false;
+        }
         self.arch.vmx.shadow = 0;
         self.arch.vmx.trap_pending |= self.traps_monitored();
         if completed {
@@ -629,6 +642,18 @@ impl Cpu {
             self.arch.attention &= !attention::STEP;
         }
         self.engine.stop_at = 0;
+    }
+
+    /// Whether the instruction at `start`, which has been executed alone, was a branch that was taken.
+    fn has_branched(&self, start: u64) -> bool {
+        use Class::*;
+        let class = self.engine.stepped;
+        let next = start.wrapping_add(u64::from(self.engine.ilen));
+        match class {
+            Jump | Call | Return | IndirectJump | IndirectCall => true,
+            String | StringStep => false,
+            _ => self.arch.rip != if self.engine.long64 { next } else { next & 0xffff_ffff },
+        }
     }
 
     /// Whether DR7 enables any instruction breakpoint.

@@ -100,6 +100,14 @@ impl Vcpu {
         }
     }
 
+    /// An INIT signal in VMX operation: it ends HLT of a guest, which exits. A guest that waits for start-up does not heed it.
+    fn hold_init(&mut self) {
+        self.cpu.attend(attention::INIT);
+        if self.cpu.non_root() && self.activity == Activity::Halted {
+            self.activity = Activity::Running;
+        }
+    }
+
     /// Ends HLT or MWAIT at time `now`; it is charged its sleep.
     fn wake(&mut self, now: Ticks) {
         let asleep = now.saturating_sub(self.cpu.micro.clock);
@@ -363,6 +371,11 @@ impl Vcpus {
                 }
                 Ok(Exit::Deadline | Exit::Bus) => {}
                 Ok(Exit::Halt) => vcpu.activity = Activity::Halted,
+                Ok(Exit::Init) => {
+                    self.board.borrow_mut().lapic(index).reset();
+                    vcpu.reset(true);
+                    vcpu.activity = Activity::WaitingForStartup;
+                }
                 Ok(Exit::WaitForStartup) => vcpu.activity = Activity::WaitingForStartup,
                 Ok(Exit::Mwait { masked }) => vcpu.activity = Activity::Mwait { masked },
                 Ok(Exit::Shutdown) => return Some(Pause::TripleFault(index)),
@@ -433,16 +446,15 @@ impl Vcpus {
         for (index, vcpu) in self.all.iter_mut().enumerate() {
             let lapic = board.lapic(index);
             if lapic.has_signals() {
-                // In VMX root operation INIT waits; in non-root operation it exits.
-                if vcpu.cpu.non_root() && vcpu.cpu.arch.vmx.operation.is_on() {
-                    if vcpu.activity != Activity::WaitingForStartup && lapic.take_init() {
-                        vcpu.cpu.attend(attention::INIT);
-                        vcpu.activity = Activity::Running;
+                if lapic.take_init() {
+                    match vcpu.cpu.arch.vmx.operation.is_on() {
+                        true => vcpu.hold_init(),
+                        false => {
+                            lapic.reset();
+                            vcpu.reset(true);
+                            vcpu.activity = Activity::WaitingForStartup;
+                        }
                     }
-                } else if !vcpu.cpu.blocks_init() && lapic.take_init() {
-                    lapic.reset();
-                    vcpu.reset(true);
-                    vcpu.activity = Activity::WaitingForStartup;
                 }
                 // One may be served while another is latched; more are lost (SDM vol. 3, 6.7.1).
                 let most = if vcpu.cpu.arch.nmi_blocked { 1u8 } else { 2 };

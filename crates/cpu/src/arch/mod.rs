@@ -37,7 +37,7 @@ pub mod attention {
     pub const MWAIT_MASKED: u32 = 1 << 11;
     /// A VM exit has been made: the hypervisor goes on.
     pub const VM_EXIT: u32 = 1 << 12;
-    /// An INIT signal for a guest, which exits.
+    /// An INIT signal that VMX operation blocks: in non-root mode it exits, and after VMXOFF it resets.
     pub const INIT: u32 = 1 << 13;
 }
 

@@ -79,7 +79,7 @@ static PLAIN: &[Plain] = &[
         needs: Some(Capability::Sep),
     },
     Plain { index: MCG_STATUS, field: |m| &mut m.mcg_status, check: Check::Bits(0), needs: Some(Capability::Mce) },
-    Plain { index: DEBUGCTL, field: |m| &mut m.debugctl, check: Check::Bits(0), needs: None },
+    Plain { index: DEBUGCTL, field: |m| &mut m.debugctl, check: Check::Bits(DEBUGCTL_BITS), needs: None },
     Plain { index: STAR, field: |m| &mut m.star, check: Check::Bits(!0), needs: Some(Capability::LongMode) },
     Plain { index: LSTAR, field: |m| &mut m.lstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
     Plain { index: CSTAR, field: |m| &mut m.cstar, check: Check::Canonical, needs: Some(Capability::LongMode) },

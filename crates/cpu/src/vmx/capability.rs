@@ -167,7 +167,7 @@ impl VmxCapabilities {
         let words = [&vmx.pin, &vmx.primary, &vmx.exit, &vmx.entry];
         Self {
             revision: vmx.revision.value,
-            has_true: words.iter().all(|word| word.value.true_allowed_0.is_some()),
+            has_true: words.iter().any(|word| word.value.true_allowed_0.is_some()),
             pin: Settings::of(vmx.pin.value, default1::PIN, executed::PIN),
             primary: Settings::of(vmx.primary.value, default1::PRIMARY, executed::PRIMARY),
             secondary,

@@ -293,9 +293,8 @@ impl Cpu {
         let known = pending_debug::BREAKPOINTS | pending_debug::ENABLED_BREAKPOINT | pending_debug::BS;
         require(pending & !known == 0, "reserved bits of the pending debug exceptions")?;
         let held = sti || mov_ss || halted;
-        let traced = self.arch.flags & flags::TF != 0;
-        require(!held || (pending & pending_debug::BS != 0) == traced, "pending single step against RFLAGS.TF")?;
-        self.check_guest_pdptes(c)
+        let traced = self.steps_instructions();
+        require(!held || (pending & pending_debug::BS != 0) == traced, "pending single step against RFLAGS.TF")
     }
 
     /// Whether blocking and activity admit the injected event.
@@ -325,14 +324,6 @@ impl Cpu {
             _ => false,
         };
         require(heeded, "event that does not end the activity state")
-    }
-
-    /// Under EPT the PDPTEs are those that the processor's fields hold; without, they come from memory on entry.
-    fn check_guest_pdptes(&self, c: &Controls) -> Check {
-        if !self.pae_paging() || !c.secondary(secondary::EPT) {
-            return Ok(());
-        }
-        require(self.arch.pdpte.iter().all(|entry| self.good_pdpte(*entry)), "reserved bits of a PDPTE")
     }
 
     /// Paging with PDPTEs.

@@ -267,7 +267,8 @@ impl Cpu {
         controls.eptp = eptp;
         controls.eptp_index = argument as u16;
         let vpid = controls.tag();
-        self.micro.tlb.enter(vpid, Some(eptp));
+        // Whatever the numbers of contexts, nothing on the fast paths is kept.
+        let _ = self.micro.tlb.enter(vpid, Some(eptp));
         self.mapping_changed();
         true
     }

@@ -6,6 +6,7 @@ use crate::arch::attention;
 use crate::fault::{Cause, Fault};
 use crate::state::Cpu;
 use ledger::{Family, Kind, TICKS_PER_CYCLE, Ticks};
+use x86::msr::DEBUGCTL_BTF;
 use x86::vmx::{activity, entry, exit, interruptibility, interruption, pending_debug, pin, reason, secondary};
 use x86::{flags, rights, seg};
 
@@ -85,10 +86,14 @@ impl Cpu {
         self.inject();
     }
 
-    /// Without EPT an entry loads the PDPTEs from memory.
+    /// Checks the PDPTEs: under EPT those that the processor's fields hold; without, an entry loads them from memory.
     pub(super) fn load_guest_pdptes(&mut self) -> Result<(), &'static str> {
-        if !self.pae_paging() || self.arch.vmx.controls.secondary(secondary::EPT) {
+        if !self.pae_paging() {
             return Ok(());
+        }
+        if self.arch.vmx.controls.secondary(secondary::EPT) {
+            let good = self.arch.pdpte.iter().all(|entry| self.good_pdpte(*entry));
+            return if good { Ok(()) } else { Err("reserved bits of a PDPTE") };
         }
         self.load_pdptes(self.arch.cr3).map_err(|_| {
             self.engine.fault = Cause::None;
@@ -192,6 +197,11 @@ impl Cpu {
         ss.rights = ss.rights & !(3 << rights::DPL_SHIFT) | u32::from(self.arch.cpl) << rights::DPL_SHIFT;
     }
 
+    /// Whether a single-step trap follows each instruction, and not each branch only.
+    pub(super) fn steps_instructions(&self) -> bool {
+        self.arch.flags & flags::TF != 0 && self.arch.msr.debugctl & DEBUGCTL_BTF == 0
+    }
+
     /// The debug exceptions that an exit leaves pending: those that it has priority over, or that MOV SS holds back.
     fn pending_debug_exceptions(&self, blocking: u32, halted: bool) -> u64 {
         let held = blocking & interruptibility::MOV_SS != 0 || self.arch.vm_exit.basic() == reason::MONITOR_TRAP;
@@ -203,7 +213,7 @@ impl Cpu {
         // What an entry in this state asks for.
         let shadow = interruptibility::STI | interruptibility::MOV_SS;
         if blocking & shadow != 0 || halted {
-            let traced = self.arch.flags & flags::TF != 0;
+            let traced = self.steps_instructions();
             pending = (pending & !pending_debug::BS) | if traced { pending_debug::BS } else { 0 };
         }
         pending

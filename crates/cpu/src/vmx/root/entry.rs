@@ -11,6 +11,7 @@ use crate::exec::msr::good_pat;
 use crate::state::Cpu;
 use ledger::{Family, Kind};
 use x86::control::*;
+use x86::msr::DEBUGCTL_BITS;
 use x86::vmx::qualification::entry_failure;
 use x86::vmx::{entry, error, pin, primary, reason, region, secondary, vmcs};
 use x86::{debug, flags, reg, seg};
@@ -157,6 +158,7 @@ impl Cpu {
         self.wiring.ram.disarm_monitor(self.wiring.index);
         let host_nesting = std::mem::replace(&mut self.micro.charged.nesting, guest_nesting);
         self.arch.vmx.operation.host_nesting = host_nesting;
+        self.arch.vmx.operation.host_under = self.translation_registers();
         let raw = self.check_fields();
         self.arch.vmx.controls = controls;
         self.load_guest();
@@ -196,9 +198,11 @@ impl Cpu {
             let rflags = v.get(vmcs::GUEST_RFLAGS);
             require(rflags & 2 != 0 && rflags & !RFLAGS == 0, "reserved bits of RFLAGS")?;
             require(v.get(vmcs::GUEST_CR0) >> 32 == 0, "upper half of CR0")?;
+            let limits = [vmcs::GUEST_GDTR_LIMIT, vmcs::GUEST_IDTR_LIMIT];
+            require(limits.iter().all(|limit| v.get(*limit) >> 16 == 0), "limit of GDTR or IDTR")?;
             if controls & entry::LOAD_DEBUG != 0 {
                 require(v.get(vmcs::GUEST_DR7) >> 32 == 0, "upper half of DR7")?;
-                require(v.get(vmcs::GUEST_DEBUGCTL) == 0, "reserved bits of DEBUGCTL")?;
+                require(v.get(vmcs::GUEST_DEBUGCTL) & !DEBUGCTL_BITS == 0, "reserved bits of DEBUGCTL")?;
             }
             require(controls & entry::LOAD_PAT == 0 || good_pat(v.get(vmcs::GUEST_PAT)), "PAT")?;
             if controls & entry::LOAD_EFER != 0 {

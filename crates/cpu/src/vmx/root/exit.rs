@@ -114,8 +114,11 @@ impl Cpu {
             return self.abort_vmx(abort::HOST_PDPTE);
         }
         let loaded = self.load_msrs(self.arch.vmx.controls.msr_lists.exit_load);
-        // Registers that translation depends on are the host's now.
-        self.space_changed(None);
+        // What the fast paths know of the host's address spaces depends on these registers, too.
+        match self.arch.vmx.operation.host_under == self.translation_registers() {
+            true => self.space_changed(None),
+            false => self.mapping_changed(),
+        }
         self.mode_changed();
         if loaded.is_err() {
             self.abort_vmx(abort::LOADING_MSRS);

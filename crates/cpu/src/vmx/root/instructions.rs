@@ -230,31 +230,6 @@ impl Cpu {
         (exists(whole, capabilities) && (quad || !high)).then_some((whole, place, high))
     }
 
-    /// Flags after VMREAD or VMWRITE in non-root mode: an error number goes to the shadow VMCS.
-    fn conclude_shadow(&mut self, instruction: u32, shadow: u64, outcome: Outcome) -> Exec<Flow> {
-        self.charge(Kind::new(Family::VmxInstruction, instruction), 1);
-        let image = match outcome {
-            Succeeded => 0,
-            Failed(number) if shadow != NO_VMCS => {
-                if let Some(place) = place(vmcs::INSTRUCTION_ERROR) {
-                    self.region_written(shadow, region::SIZE);
-                    self.wiring.ram.write(field_address(shadow, place), u64::from(number));
-                }
-                ZF
-            }
-            Failed(_) | Invalid => CF,
-        };
-        self.arch.lazy.load(image);
-        Ok(Flow::End)
-    }
-
-    fn conclude_access(&mut self, instruction: u32, shadow: Option<u64>, outcome: Outcome) -> Exec<Flow> {
-        match shadow {
-            Some(shadow) => self.conclude_shadow(instruction, shadow, outcome),
-            None => self.conclude(instruction, outcome),
-        }
-    }
-
     /// An operand that is as wide as a register.
     fn natural(&self, value: u64) -> u64 {
         if self.engine.long64 { value } else { value & 0xffff_ffff }
@@ -265,10 +240,10 @@ fn vmread(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let encoding = cpu.natural(cpu.reg(op.r1));
     let shadow = cpu.field_access(op, reason::VMREAD, encoding, 0)?;
     if shadow.unwrap_or(cpu.arch.vmx.operation.current) == NO_VMCS {
-        return cpu.conclude_access(reason::VMREAD, shadow, Invalid);
+        return cpu.conclude(reason::VMREAD, Invalid);
     }
     let Some((_, place, high)) = cpu.field(encoding) else {
-        return cpu.conclude_access(reason::VMREAD, shadow, Failed(error::UNSUPPORTED_FIELD));
+        return cpu.conclude(reason::VMREAD, Failed(error::UNSUPPORTED_FIELD));
     };
     let value = match shadow {
         Some(region) => cpu.wiring.ram.read::<u64>(field_address(region, place)).unwrap_or(u64::MAX),
@@ -281,7 +256,7 @@ fn vmread(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         (false, true) => cpu.set::<u64>(op.r0, value),
         (false, false) => cpu.set::<u32>(op.r0, value as u32),
     }
-    cpu.conclude_access(reason::VMREAD, shadow, Succeeded)
+    cpu.conclude(reason::VMREAD, Succeeded)
 }
 
 fn vmwrite(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
@@ -289,14 +264,14 @@ fn vmwrite(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let encoding = cpu.natural(cpu.reg(op.r1));
     let shadow = cpu.field_access(op, reason::VMWRITE, encoding, 1)?;
     if shadow.unwrap_or(cpu.arch.vmx.operation.current) == NO_VMCS {
-        return cpu.conclude_access(reason::VMWRITE, shadow, Invalid);
+        return cpu.conclude(reason::VMWRITE, Invalid);
     }
     let Some((whole, place, high)) = cpu.field(encoding) else {
-        return cpu.conclude_access(reason::VMWRITE, shadow, Failed(error::UNSUPPORTED_FIELD));
+        return cpu.conclude(reason::VMWRITE, Failed(error::UNSUPPORTED_FIELD));
     };
     let anything = cpu.wiring.model.vmx.is_some_and(|c| c.has_misc(misc::VMWRITE_ANY));
     if is_information(whole) && !anything {
-        return cpu.conclude_access(reason::VMWRITE, shadow, Failed(error::VMWRITE_READ_ONLY));
+        return cpu.conclude(reason::VMWRITE, Failed(error::VMWRITE_READ_ONLY));
     }
     let value = match (memory, cpu.engine.long64) {
         (true, true) => cpu.load::<u64>(op)?,
@@ -319,7 +294,7 @@ fn vmwrite(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         }
         None => cpu.arch.vmx.operation.vmcs.set(whole, value),
     }
-    cpu.conclude_access(reason::VMWRITE, shadow, Succeeded)
+    cpu.conclude(reason::VMWRITE, Succeeded)
 }
 
 fn vmlaunch(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {

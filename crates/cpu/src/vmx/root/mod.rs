@@ -31,11 +31,19 @@ pub struct Operation {
     vmcs: Vmcs,
     /// What handlers the host was in when it entered the guest ([`crate::charged::Nesting`]).
     host_nesting: crate::charged::Nesting,
+    /// Registers that translation depends on, as the host left them when it entered the guest.
+    host_under: [u64; 5],
 }
 
 impl Default for Operation {
     fn default() -> Self {
-        Self { vmxon: None, current: NO_VMCS, vmcs: Vmcs::default(), host_nesting: Default::default() }
+        Self {
+            vmxon: None,
+            current: NO_VMCS,
+            vmcs: Vmcs::default(),
+            host_nesting: Default::default(),
+            host_under: [0; 5],
+        }
     }
 }
 
@@ -58,11 +66,6 @@ impl Operation {
 }
 
 impl Cpu {
-    /// Whether INIT and start-up signals wait: in VMX root operation of guest software (SDM vol. 3, 23.8).
-    pub fn blocks_init(&self) -> bool {
-        self.arch.vmx.operation.is_on() && !self.arch.vmx.active
-    }
-
     /// Notes that the processor itself is about to write to guest memory.
     fn region_written(&mut self, address: u64, len: u64) {
         self.code_written(address, len);
