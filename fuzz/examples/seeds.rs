@@ -1,7 +1,7 @@
 //! Writes the seeds of each target to `corpus/<target>`: what the fuzzer starts from.
 
 use std::{fs, io};
-use tollgate_fuzz::{decode, devices, hypervisor, ledger, loader, profile, restore, translate, virtio};
+use tollgate_fuzz::{decode, devices, hypervisor, ledger, loader, profile, restore, translate, virtio, vmx};
 
 fn main() -> io::Result<()> {
     let targets = [
@@ -14,6 +14,7 @@ fn main() -> io::Result<()> {
         ("restore", restore::seeds()),
         ("translate", translate::seeds()),
         ("virtio", virtio::seeds()),
+        ("vmx", vmx::seeds()),
     ];
     for (target, seeds) in targets {
         let directory = format!("{}/corpus/{target}", env!("CARGO_MANIFEST_DIR"));

@@ -10,3 +10,4 @@ pub mod profile;
 pub mod restore;
 pub mod translate;
 pub mod virtio;
+pub mod vmx;
