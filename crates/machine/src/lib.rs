@@ -11,6 +11,7 @@ pub mod device;
 pub mod devices;
 pub mod error;
 pub mod firmware;
+mod host_time;
 pub mod hypervisor_memory;
 mod kernel_symbols;
 mod lacking;

@@ -5,6 +5,7 @@ use crate::board::{Board, Ending, Parts};
 use crate::console::{Console, PanicWatch};
 use crate::error::MachineError;
 use crate::firmware::{self, Firmware, Processor};
+use crate::host_time::{HostClock, Pace};
 use crate::hypervisor_memory::HypervisorMemory;
 use crate::loader::{self, Module, Options};
 use crate::memory::GuestRam;
@@ -20,7 +21,7 @@ use ledger::{Recorder, TICKS_PER_CYCLE, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What time is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,34 +72,6 @@ pub trait Host {
     }
     /// Nothing to do for up to this long, unless there is input.
     fn idle(&mut self, limit: Duration);
-}
-
-/// Keeps an idle guest's clock beside the host's.
-#[derive(Debug, Default)]
-struct Pace {
-    /// The host's time and the guest's from which on both pass alike.
-    since: Option<(Instant, Duration)>,
-}
-
-impl Pace {
-    /// How far the guest may be behind the host: so much is made up for the time that a sleep takes too long.
-    const SLACK: Duration = Duration::from_millis(100);
-
-    /// The guest has done something, which takes another time on the host.
-    fn worked(&mut self) {
-        self.since = None;
-    }
-
-    /// How long the host must wait until the idle guest's time has come.
-    fn ahead(&mut self, guest: Duration) -> Option<Duration> {
-        let now = Instant::now();
-        let (host, start) = *self.since.get_or_insert((now, guest));
-        let due = host + guest.saturating_sub(start);
-        if now > due + Self::SLACK {
-            self.since = Some((now, guest));
-        }
-        due.checked_duration_since(now)
-    }
 }
 
 /// What a host has for a machine.
@@ -158,7 +131,7 @@ pub struct Machine {
     /// Guest memory.
     pub ram: GuestRam,
     pub(crate) clock: ClockSource,
-    started: Option<Instant>,
+    host_clock: HostClock,
     /// What blocks and their translations took when the run ended.
     pub taken: cpu::cache::Taken,
     pub(crate) profile: Profile,
@@ -246,7 +219,7 @@ impl Machine {
             recorder,
             ram,
             clock: config.clock,
-            started: None,
+            host_clock: HostClock::default(),
             taken: cpu::cache::Taken::default(),
             profile: config.profile,
             platform: config.platform,
@@ -305,10 +278,7 @@ impl Machine {
             if stop(self) {
                 return None;
             }
-            if self.clock == ClockSource::Host {
-                self.follow_host();
-            }
-            let pause = self.vcpus.run();
+            let pause = self.slice();
             if let Some(outcome) = self.outside(pause, host) {
                 break outcome;
             }
@@ -317,9 +287,23 @@ impl Machine {
         Some(outcome)
     }
 
-    /// The run begins, unless it has.
+    /// The run begins, or goes on.
     pub(crate) fn start(&mut self) {
-        self.started.get_or_insert_with(Instant::now);
+        self.host_clock.start();
+    }
+
+    /// The machine stands still: a clock that follows the host's does too.
+    pub(crate) fn stand_still(&mut self) {
+        self.host_clock.stop();
+    }
+
+    /// Runs the processors until something is to be done outside.
+    pub(crate) fn slice(&mut self) -> Pause {
+        // A turn that a debugger has interrupted ends when it was to end.
+        if self.clock == ClockSource::Host && !self.vcpus.is_held() {
+            self.follow_host();
+        }
+        self.vcpus.run()
     }
 
     /// The run is over.
@@ -398,9 +382,10 @@ impl Machine {
         const LONGEST: Duration = Duration::from_millis(10);
         // What the guest has not taken yet is there already: it does not wait for a user.
         let attended = host.attended() && self.replay.listens();
+        let expects = attended || self.replay.has_more();
         let waits = quiet && attended && self.board.borrow().console_waiting() == 0;
         if event == Ticks::MAX {
-            if quiet && !attended {
+            if quiet && !expects {
                 return Some(Outcome::Stuck);
             }
             host.idle(LONGEST);
@@ -427,9 +412,9 @@ impl Machine {
         u128::from(self.profile.tsc_hz.value) * u128::from(TICKS_PER_CYCLE)
     }
 
-    /// The host's time since the run began, in ticks.
+    /// The host's time that the run has taken, in ticks.
     fn host_ticks(&self) -> Ticks {
-        self.started.map_or(0, |started| ticks(started.elapsed(), self.profile.tsc_hz.value))
+        ticks(self.host_clock.elapsed(), self.profile.tsc_hz.value)
     }
 
     /// Moves clocks that lag behind the host's on to it.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Platform;
+use crate::machine::{ClockSource, Config};
 use crate::testing::{self, ENTRY, Nobody, hvm};
 use cpu::Tier;
 use iced_x86::code_asm::*;
@@ -14,7 +15,7 @@ const BUFFER: u32 = 0x10_2000;
 const TURNS: u32 = 5;
 const BYTES: u32 = 6;
 
-/// What the guest does, and where its parts begin: counts in memory, fills bytes, spins for some pauses, and leaves with status 1.
+/// What the guest does, and where its parts begin: counts in memory, fills bytes, spins for some turns, and leaves with status 1.
 fn program() -> (Vec<u8>, [u64; 4]) {
     let mut a = CodeAssembler::new(32).unwrap();
     let mut count = a.create_label();
@@ -295,6 +296,22 @@ fn the_ledger_so_far_does_not_change_the_ledger() {
     // Nor does an end in the midst of one make it wrong.
     let (.., ledger) = debug(Tier::Auto, &Platform::Bare, &[&format!("Z0,{fill:x},1"), "c", "vCont;s:1", "k"]);
     assert!(ledger::Ledger::read(&ledger).unwrap().verify().is_ok());
+}
+
+#[test]
+fn with_the_hosts_clock_time_goes_on() {
+    let end = program().1[3];
+    let commands = [format!("Z1,{end:x},1"), "c".to_owned(), "D".to_owned()].map(|command| packet(&command));
+    let client = Rc::new(RefCell::new(Client { commands: commands.into(), ..Client::default() }));
+    let config = testing::config(&program().0, Platform::Bare, Tier::Interpreter);
+    let mut machine = Machine::new(Config { clock: ClockSource::Host, ..config }).unwrap();
+    let history = History::new(None);
+    let outcome = machine.run_debugged(&mut Nobody, &mut Once(Some(Script(client.clone()))), history).unwrap();
+    assert_eq!(outcome, Outcome::DebugExit(1));
+    assert!(client.borrow().answers[1].starts_with("T05"), "{:?}", client.borrow().answers);
+    // Of its own the guest takes 6 million cycles for its 6 million instructions, each of which takes the host more than one.
+    let cycles = machine.vcpus.now() / ledger::TICKS_PER_CYCLE;
+    assert!(cycles > 12_000_000, "{cycles}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod tests;
 
 use crate::console::PanicWatch;
 use crate::machine::{ClockSource, Machine};
+use crate::replay::Turns;
 use crate::state::{DeviceState, RestoreError, StateError, decode, encode};
 use crate::tasks::TasksState;
 use crate::vcpus::Activity;
@@ -108,7 +109,7 @@ struct State {
     tasks: TasksState,
     watch: PanicWatch,
     look: (Ticks, Ticks),
-    turns: u64,
+    turns: Turns,
     monitors: Vec<Option<u64>>,
     triggered: bool,
 }
@@ -158,7 +159,7 @@ impl Machine {
             tasks: self.vcpus.tasks.save(),
             watch: self.watch.clone(),
             look: self.look,
-            turns: self.replay.turns,
+            turns: self.replay.time(),
             monitors,
             triggered,
         };
@@ -207,7 +208,8 @@ impl Machine {
             .restore_blocks(&state.blocks, &mut self.vcpus.cache)
             .map_err(|error| SnapshotError::Processor(0, error))?;
         ram.restore_monitors(&state.monitors[..state.monitors.len().min(count)], state.triggered);
-        (self.watch, self.look, self.replay.turns) = (state.watch, state.look, state.turns);
+        (self.watch, self.look) = (state.watch, state.look);
+        self.replay.go_on_from(state.turns);
         drop(self.ram.take_written());
         Ok(())
     }
