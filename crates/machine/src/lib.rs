@@ -4,6 +4,7 @@
 
 pub mod account;
 pub mod acpi;
+pub mod awaited;
 pub mod board;
 pub mod console;
 pub mod debugger;

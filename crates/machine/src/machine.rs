@@ -1,6 +1,7 @@
 //! A whole machine: made from a configuration, run against a host, asked about afterwards.
 
 use crate::MAX_CPUS;
+use crate::awaited::Awaited;
 use crate::board::{Board, Ending, Parts};
 use crate::console::{Console, PanicWatch};
 use crate::error::MachineError;
@@ -141,8 +142,10 @@ pub struct Machine {
     pub(crate) description: Vec<(&'static str, String)>,
     /// What files are called on this host, which no ledger may depend on.
     names: Vec<(&'static str, String)>,
-    /// The image, if it is an ELF file that may have symbols.
-    pub(crate) elf: Option<Vec<u8>>,
+    /// The image, which may have symbols.
+    pub(crate) image: Vec<u8>,
+    /// Functions of the guest that are waited for.
+    pub(crate) awaited: Option<Awaited>,
 }
 
 /// The processor's model of a profile on a platform. Without charges every instruction takes one cycle and events take none: time then
@@ -208,7 +211,6 @@ impl Machine {
         description.extend(config.platform.describe());
         let files = loader::join_modules(config.modules.iter().map(|module| module.file.as_str()));
         let names = vec![("kernel", config.kernel_name), ("initrd", files)];
-        let elf = config.kernel.starts_with(b"\x7fELF").then_some(config.kernel);
         Ok(Self {
             vcpus,
             watch: PanicWatch::default(),
@@ -225,7 +227,8 @@ impl Machine {
             platform: config.platform,
             description,
             names,
-            elf,
+            image: config.kernel,
+            awaited: None,
         })
     }
 
@@ -303,7 +306,15 @@ impl Machine {
         if self.clock == ClockSource::Host && !self.vcpus.is_held() {
             self.follow_host();
         }
-        self.vcpus.run()
+        if let Some(awaited) = &mut self.awaited {
+            awaited.look(&mut self.vcpus);
+        }
+        loop {
+            match (self.vcpus.run(), &mut self.awaited) {
+                (Pause::Debug(index), Some(awaited)) => awaited.reached(&mut self.vcpus, index, &self.ram),
+                (pause, _) => return pause,
+            }
+        }
     }
 
     /// The run is over.

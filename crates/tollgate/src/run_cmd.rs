@@ -41,6 +41,7 @@ Examples:
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu tdp --cr0-wp unload
   tollgate run --kernel vmlinux --append 'console=ttyS0 nokaslr' --gdb 1234
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --save-at 0.5 booted.snapshot
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --save-at start_kernel early.snapshot
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --restore booted.snapshot --ledger rest.ledger
 
 Keys on a terminal: Ctrl-A x ends the run, Ctrl-A h lists the others.
@@ -299,7 +300,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     };
     let mut machine = boot(config)?;
     let images = facts.clone();
-    let mut moments = args.moments.prepare(&mut machine, facts.clone(), tsc_hz)?;
+    let awaited: Vec<Symbol> =
+        symbol_files.iter().flat_map(|(_, all)| all).filter(|s| args.moments.names(s)).cloned().collect();
+    let mut moments = args.moments.prepare(&mut machine, facts.clone(), tsc_hz, &awaited)?;
     // From here on a signal ends the run, not the program: nothing is left behind.
     let mut console = console()?;
     // An unwritable ledger is better known before the run than after it.
@@ -314,7 +317,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             eprintln!("tollgate: the guest waits for a debugger at {sockets}");
             let again: Make = Box::new(|| {
                 let mut machine = make(tier).ok()?;
-                args.moments.prepare(&mut machine, images.clone(), tsc_hz).ok()?;
+                args.moments.prepare(&mut machine, images.clone(), tsc_hz, &awaited).ok()?;
                 Some(machine)
             });
             machine.run_debugged(&mut console, &mut sockets, History::new(repeats(args).then_some(again)))?
