@@ -115,6 +115,9 @@ pub fn ticks(time: Duration, tsc_hz: u64) -> Ticks {
 /// What an image is called where a guest asks for it (multiboot, PVH). The host's names of files would make runs differ.
 const KERNEL_NAME: &str = "kernel";
 
+/// What a workload is called where a run is described.
+pub(crate) const WORKLOAD: &str = "workload";
+
 /// A machine.
 pub struct Machine {
     /// The processors.
@@ -185,6 +188,7 @@ impl Machine {
         let model = Arc::new(model(&config.profile, config.clock, &config.platform));
         let recorder = Rc::new(RefCell::new(Recorder::default()));
         let paravirt = matches!(&config.platform, Platform::Hvm(switches) if switches.paravirt);
+        let workload = config.parts.workload.clone();
         let parts = Parts { paravirt, console: Console::of_command_line(&config.cmdline), ..config.parts };
         let board = Board::new(&ram, config.cpus, &config.profile, parts)?;
         let board = Rc::new(RefCell::new(board));
@@ -209,6 +213,9 @@ impl Machine {
             ("tollgate", env!("CARGO_PKG_VERSION").to_owned()),
         ];
         description.extend(config.platform.describe());
+        if !workload.is_empty() {
+            description.push((WORKLOAD, workload));
+        }
         let files = loader::join_modules(config.modules.iter().map(|module| module.file.as_str()));
         let names = vec![("kernel", config.kernel_name), ("initrd", files)];
         Ok(Self {

@@ -18,7 +18,7 @@ const LARGEST: u64 = 1 << 40;
 #[command(next_help_heading = "Options that save and repeat a run")]
 pub struct MomentArgs {
     /// Saves the machine at a moment, and goes on: WHEN is a virtual time in seconds, or the name of a region of interest, at whose
-    /// first beginning it is, or FUNCTION[+OFFSET] of the kernel or the image, when it is first executed. The end of the slice
+    /// first beginning it is, or `workload`, when the guest asks for it, or FUNCTION[+OFFSET] of the kernel or the image, when it is first executed. The end of the slice
     /// of 2 million cycles that it falls in is meant. May be repeated. What the guest writes to disks stays in memory, and in the
     /// snapshot
     #[arg(long, num_args = 2, value_names = ["WHEN", "FILE"], action = clap::ArgAction::Append)]
@@ -38,6 +38,8 @@ pub struct MomentArgs {
 /// When a snapshot is taken.
 enum When {
     Time(Ticks),
+    /// The guest asks for its workload.
+    Workload,
     /// A region of interest or a function, under its number among those that the machine waits for.
     Name(String, usize),
 }
@@ -48,6 +50,7 @@ impl When {
         let number = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
         match number.filter(|seconds| (0.0..1e9).contains(seconds)) {
             Some(seconds) => Self::Time(machine::machine::ticks(Duration::from_secs_f64(seconds), tsc_hz)),
+            None if text == "workload" => Self::Workload,
             None => {
                 places.push(Place::parse(text));
                 Self::Name(text.to_owned(), places.len() - 1)
@@ -58,6 +61,7 @@ impl When {
     fn has_come(&self, machine: &Machine) -> bool {
         match self {
             Self::Time(time) => machine.vcpus.now() >= *time,
+            Self::Workload => machine.board.borrow().workload_asked(),
             Self::Name(name, number) => {
                 let recorder = machine.recorder.borrow();
                 let region = recorder.known_region(name);
@@ -75,6 +79,7 @@ impl When {
                 "the run ended, and it had neither a region nor a function of that name"
             }
             Self::Name(..) => "the run ended, and the function was not executed",
+            Self::Workload => "the run ended, and the guest did not ask for it",
             Self::Time(_) => "the run ended before",
         }
     }

@@ -332,7 +332,8 @@ impl Cpu {
         }
     }
 
-    fn write_efer(&mut self, value: u64) -> bool {
+    /// Writes IA32_EFER as WRMSR does. `false`: that would fault, and nothing has changed.
+    pub fn write_efer(&mut self, value: u64) -> bool {
         let capabilities = self.wiring.capabilities;
         let mut known = EFER_LMA;
         for (feature, bit) in [

@@ -25,8 +25,13 @@ pub struct Position {
     pub count: Count,
 }
 
-/// Makes a machine as another one was before its run. `None`: it can't be made any more.
-pub type Make<'a> = Box<dyn Fn() -> Option<Machine> + 'a>;
+/// Makes a machine as another one was before its run.
+pub struct Make<'a> {
+    /// Makes one that has not run. `None`: it can't be made any more.
+    pub machine: Box<dyn Fn() -> Option<Machine> + 'a>,
+    /// Takes it to where the run began, if that was a snapshot. `false`: it can't be restored any more.
+    pub begin: Box<dyn Fn(&mut Machine) -> bool + 'a>,
+}
 
 /// What is known of a run beside the machine.
 pub struct History<'m> {
@@ -87,19 +92,21 @@ impl<'m> History<'m> {
 
     /// A machine as near before a turn as there is one, with how many bytes it has printed.
     fn nearest_before(&self, turns: u64) -> Option<(Machine, u64)> {
-        let make = || {
-            let mut machine = (self.make.as_ref()?)()?;
-            machine.replay.follow(self.journal.clone()?);
-            Some(machine)
-        };
-        let mut machine = make()?;
+        let make = self.make.as_ref()?;
+        // A machine is restored once: to a snapshot on the way, or to where the run began.
         if let Some(moment) = self.kept.before(turns) {
+            let mut machine = (make.machine)()?;
+            machine.replay.follow(self.journal.clone()?);
             if machine.restore(&moment.file, &[]).is_ok() {
                 return Some((machine, moment.printed));
             }
             self.kept.useless.set(true);
-            machine = make()?;
         }
+        let mut machine = (make.machine)()?;
+        if !(make.begin)(&mut machine) {
+            return None;
+        }
+        machine.replay.follow(self.journal.clone()?);
         Some((machine, 0))
     }
 }

@@ -13,7 +13,7 @@ mod pages;
 mod tests;
 
 use crate::console::PanicWatch;
-use crate::machine::{ClockSource, Machine};
+use crate::machine::{ClockSource, Machine, WORKLOAD};
 use crate::replay::Turns;
 use crate::state::{DeviceState, RestoreError, StateError, decode, encode};
 use crate::tasks::TasksState;
@@ -130,7 +130,9 @@ impl Machine {
         let mut facts: Vec<(String, String)> = images.to_vec();
         facts.push(("number of processors".to_owned(), self.vcpus.all.len().to_string()));
         facts.push(("processor".to_owned(), file::hash(format!("{:?}", self.profile).as_bytes())));
-        facts.extend(self.description.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        // Of the workload its device knows whether it must be the same.
+        let described = self.description.iter().filter(|(key, _)| *key != WORKLOAD);
+        facts.extend(described.map(|(key, value)| ((*key).to_owned(), value.clone())));
         facts
     }
 
