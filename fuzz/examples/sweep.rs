@@ -1,7 +1,7 @@
 //! Executes every opcode, with every mandatory prefix, with memory and register operands, in every mode, through the `decode`
 //! target: what a fuzzer would take long to come by. `sweep ROUNDS [SEED]` does it with other registers each round.
 
-use cpu::testing::Random;
+use testkit::Random;
 use std::panic::catch_unwind;
 use tollgate_fuzz::decode;
 

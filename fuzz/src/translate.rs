@@ -1,7 +1,7 @@
 //! Any bytes as a program, under the interpreter and the translator: they must not differ.
 
-use cpu::testing::tiers::{CODE_PAGES, STACK, Start, Tiers, Width};
-use cpu::testing::{CODE, DATA, Random};
+use testkit::tiers::{CODE_PAGES, STACK, Start, Tiers, Width};
+use testkit::{CODE, DATA, Random};
 use cpu::{Exit, Tier};
 use std::cell::RefCell;
 

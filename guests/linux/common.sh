@@ -108,6 +108,110 @@ unpack_package() {
     printf '%s\n' "$dir"
 }
 
+# find_in_tree TREE NAME: the file of that name in the tree's directories for programs and libraries, if it is there.
+find_in_tree() {
+    local dir
+    for dir in bin usr/bin lib64 usr/lib64 lib/x86_64-linux-gnu usr/lib/x86_64-linux-gnu; do
+        if [ -e "$1/$dir/$2" ]; then
+            echo "$1/$dir/$2"
+            return
+        fi
+    done
+    return 1
+}
+
+# find_needed PACKAGE NAME: the package that holds a file which a program of PACKAGE is linked with, and the file. It is in the package
+# itself or in one that it depends on.
+find_needed() {
+    local package found
+    for package in "$1" $(dpkg-deb -f "$(fetch_package "$1")" Depends | tr ',' '\n' | sed 's/^ *//;s/[ (|:].*//;/^\(lib\|zlib\)/!d'); do
+        if found=$(find_in_tree "$(unpack_package "$package")" "$2"); then
+            echo "$package $found"
+            return
+        fi
+    done
+    die "neither $1 nor a package that it depends on has $2"
+}
+
+# add_libraries ROOT PACKAGE ELF: the program's interpreter (by its full path) and the closure of its needed libraries (in /lib,
+# where ld.so looks by default).
+add_libraries() {
+    local root=$1 wanted to found
+    for wanted in $(readelf -lW "$3" | sed -n 's/.*interpreter: \(.*\)\]/\1/p') \
+        $(readelf -d "$3" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p'); do
+        case $wanted in
+        /*) to=$root$wanted ;;
+        ld-linux*) continue ;;
+        *) to=$root/lib/$wanted ;;
+        esac
+        [ ! -e "$to" ] || continue
+        found=$(find_needed "$2" "${wanted##*/}")
+        install -D -m 755 "${found#* }" "$to"
+        add_libraries "$root" "${found%% *}" "$to"
+    done
+}
+
+# add_module MODULES TO NAME: copies a module of a kernel, and what it depends on, into the directory TO, whose file `order` lists
+# them as they must be loaded. Names vary between - and _ in places; files may be compressed.
+add_module() {
+    local modules=$1 to=$2 name=$3 file dependency
+    if grep -qsx "$name.ko" "$to/order"; then return; fi
+    file=$(find "$modules/kernel" -name "${name//_/[-_]}.ko*" | head -n 1)
+    if [ -z "$file" ]; then
+        if grep -q "/${name//_/[-_]}\.ko" "$modules/modules.builtin"; then return; fi
+        case $name in crc32c*) return 0 ;; esac # newer kernels have it as a library
+        die "the kernel has no module $name"
+    fi
+    mkdir -p "$to"
+    case $file in
+    *.xz) need xz && xz -dc "$file" >"$to/$name.ko" ;;
+    *.ko) cp "$file" "$to/$name.ko" ;;
+    *) die "cannot unpack $file" ;;
+    esac
+    objcopy -O binary --only-section=.modinfo "$to/$name.ko" "$to/$name.info"
+    for dependency in $(tr '\0' '\n' <"$to/$name.info" | sed -n 's/^depends=//p' | tr ',-' ' _'); do
+        add_module "$modules" "$to" "$dependency"
+    done
+    rm "$to/$name.info"
+    echo "$name.ko" >>"$to/order"
+}
+
+# fetch_headers FLAVOUR: the packages of the headers of `kernel FLAVOUR`, which must have been made: sets `release`, `suite`, `compiler` (the
+# one that the distribution's kernel was made with) and the array `headers`.
+fetch_headers() {
+    local depends common kbuild first
+    release=$(cat "$cache/kernel-$1/release")
+    suite=
+    [ "$1" != backports ] || suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")-backports
+    first=$(fetch_package "linux-headers-$release" $suite)
+    depends=$(dpkg-deb -f "$first" Depends)
+    # A dependency of the headers' package, by the beginning of its name.
+    dependency() { { grep -o "$1[^ ,]*" <<<"$depends" || true; } | head -n 1; }
+    common=$(dependency 'linux-headers-[^ ,]*-common')
+    kbuild=$(dependency linux-kbuild-)
+    compiler=$(dependency linux-compiler-gcc- | sed 's/linux-compiler-\(gcc-[0-9]*\)-.*/\1/')
+    [ -n "$common" ] && [ -n "$kbuild" ] || die "linux-headers-$release does not name what it needs: $depends"
+    compiler=${compiler:-$(dependency 'gcc-[0-9]')}
+    compiler=${compiler:-gcc}
+    need "$compiler"
+    headers=("$first" "$(fetch_package "$common" $suite)" "$(fetch_package "$kbuild" $suite)")
+}
+
+# unpack_headers: unpacks what fetch_headers has found into the cache, once, and sets `headers_dir`, in which modules are built. The
+# packages refer to each other by links relative to /usr, except for one line of the kernel's Makefile.
+unpack_headers() {
+    local tree=$cache/headers-$release deb
+    headers_dir=$tree/usr/src/linux-headers-$release
+    if [ "$(printf '%s\n' "$tree" "${headers[@]##*/}")" != "$(cat "$tree/packages" 2>/dev/null)" ]; then
+        rm -rf "$tree"
+        mkdir -p "$tree"
+        for deb in "${headers[@]}"; do dpkg-deb -x "$deb" "$tree" || die "cannot unpack $deb; remove it and try again"; done
+        [ -f "$headers_dir/Makefile" ] || die "the headers' package has no $headers_dir/Makefile"
+        sed -i "s|^include /usr/src/|include $tree/usr/src/|" "$headers_dir/Makefile"
+        printf '%s\n' "$tree" "${headers[@]##*/}" >"$tree/packages"
+    fi
+}
+
 # Writes the tree as an initramfs: sorted names, owner 0, one timestamp, so that equal trees give equal bytes. Not
 # compressed: a software processor copies faster than it inflates.
 pack_initramfs() {

@@ -32,6 +32,8 @@ pub trait Bus {
     fn msr_write(&mut self, who: Ident, index: u32, value: u64) -> bool;
     /// Takes the pending external interrupt of highest priority (the INTA cycle), if there still is one.
     fn acknowledge(&mut self, who: Ident) -> Option<u8>;
+    /// Ends the interrupt in service, as a write of zero to the local APIC's EOI register.
+    fn end_of_interrupt(&mut self, who: Ident);
     /// Task priority, bits 7:4 as CR8 shows them in bits 3:0.
     fn cr8(&mut self, who: Ident) -> u8;
     /// Sets the task priority through CR8.

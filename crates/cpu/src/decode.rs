@@ -90,9 +90,8 @@ pub fn operation(instruction: &Instruction, mode: u8) -> (Op, bool) {
         class: Class::System,
         code: instruction.code() as u16,
     };
-    if mode & 3 == mode::BITS16 {
-        op.next &= 0xffff;
-    } else if mode & 3 == mode::BITS32 {
+    // Branches of 16 bits cut EIP short, but what comes after an instruction of 16-bit code does so as in 32-bit code.
+    if mode & 3 != mode::BITS64 {
         op.next &= 0xffff_ffff;
     }
     if instruction.has_lock_prefix() {

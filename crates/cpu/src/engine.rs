@@ -6,7 +6,7 @@ use crate::front::{Fetch, Front};
 use crate::probe::Hit;
 use crate::stops::Stopping;
 use crate::vmx::Emulating;
-use ledger::{OriginId, Ticks};
+use ledger::{Class, OriginId, Ticks};
 
 /// The state of the program that executes instructions.
 #[repr(C)]
@@ -39,6 +39,10 @@ pub struct Engine {
     pub host_origin: OriginId,
     /// Set while the instruction that hit [`Cause::CodeWrite`] restarts.
     pub code_write_allowed: bool,
+    /// The class of the instruction that was executed alone last.
+    pub stepped: Class,
+    /// An event is being delivered.
+    pub delivering: bool,
     /// Guest-physical addresses of decoded or monitored bytes that were written: page and 64-byte-line mask.
     pub code_writes: Vec<(u64, u64)>,
     /// The emulation that is under way, in root mode.
@@ -65,6 +69,8 @@ impl Engine {
             origin,
             host_origin: origin,
             code_write_allowed: false,
+            stepped: Class::Nop,
+            delivering: false,
             code_writes: Vec::new(),
             emulation: None,
             stopping: Stopping::default(),

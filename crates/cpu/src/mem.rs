@@ -113,6 +113,9 @@ impl Cpu {
         let privilege = self.privilege();
         // The whole address: a fault reports the instruction's, not the page's.
         let (address, entry) = self.translate(linear, Access::Fetch, privilege)?;
+        if self.is_apic_access_page(address) {
+            return Err(self.fetch_from_apic_page(address));
+        }
         // A smaller page in the midst of a large one would be found first.
         let large = entry.shift > 12;
         let whole = entry.shift >= 21 && !self.micro.tlb.has_small_code(linear, 21);
@@ -274,6 +277,9 @@ impl Cpu {
             self.data_breakpoint(linear, size, write);
         }
         self.note_watched(linear, size, write);
+        if self.is_apic_access_page(address) {
+            return Ok(Target::Device(address));
+        }
         let Some(backing) = self.backing(address) else { return Ok(Target::Device(address)) };
         let Some(page) = self.wiring.ram.visible_page(backing) else { return Ok(Target::Device(address)) };
         let (page, read_only, code) = (page.host, page.read_only, page.marked());
@@ -355,6 +361,7 @@ impl Cpu {
                 // SAFETY: `size` <= 8 bytes from `host` lie inside one page of RAM.
                 Ok(unsafe { peek(host, size) })
             }
+            Target::Device(address) if self.is_apic_access_page(address) => self.apic_page_read(address, size),
             Target::Device(address) => Ok(self.device_read(address, size as u8)),
         }
     }
@@ -386,6 +393,9 @@ impl Cpu {
                 unsafe { poke(host, size, value) };
             }
             Target::Rom(_) => {}
+            Target::Device(address) if self.is_apic_access_page(address) => {
+                return self.apic_page_write(address, size, value);
+            }
             Target::Device(address) => self.device_write(address, size as u8, value),
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Which processor this is: prices, sizes and CPUID.
 
+use crate::vmx::VmxCapabilities;
 use ledger::profile::{CpuidLeaf, Profile};
 use ledger::{Costs, Geometry};
 
@@ -40,10 +41,17 @@ pub struct Model {
     pub tsc_hz: u64,
     /// IA32_ARCH_CAPABILITIES, where CPUID has it.
     pub arch_capabilities: u64,
+    /// What software may use of VMX, if the processor has it.
+    pub vmx: Option<VmxCapabilities>,
     /// MAXPHYADDR.
     pub physical_bits: u8,
     /// Whether charges are recorded. If not, neither is what they follow from: the predictors are not modelled.
     pub recorded: bool,
+}
+
+/// Whether leaf 1 announces VMX (ECX, bit 5).
+fn shows_vmx(cpuid: &[CpuidLeaf]) -> bool {
+    cpuid.iter().any(|leaf| leaf.leaf == 1 && leaf.ecx & 1 << 5 != 0)
 }
 
 impl Model {
@@ -60,6 +68,7 @@ impl Model {
             cpuid: cpuid.iter().map(entry).collect(),
             tsc_hz: profile.tsc_hz.value,
             arch_capabilities: profile.arch_capabilities.as_ref().map_or(0, |a| a.value),
+            vmx: profile.vmx.as_ref().filter(|_| shows_vmx(cpuid)).map(VmxCapabilities::of),
             physical_bits: profile.physical_bits.value,
             recorded: true,
         }

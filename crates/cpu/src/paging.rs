@@ -146,13 +146,21 @@ impl Layout for Layout64 {
 pub struct LayoutEpt {
     /// Address bits that the processor does not have.
     beyond: u64,
+    /// Bits one of which an entry that is present has.
+    present: u64,
 }
 
 impl LayoutEpt {
     /// On a processor that has no physical addresses with these bits.
     #[inline]
     pub fn new(beyond: u64) -> Self {
-        Self { beyond: beyond & ADDRESS }
+        Self { beyond: beyond & ADDRESS, present: ept::RIGHTS }
+    }
+
+    /// With mode-based execute control: user code has a permission of its own.
+    #[inline]
+    pub fn mode_based(self, on: bool) -> Self {
+        Self { present: if on { ept::RIGHTS | ept::USER_EXECUTE } else { ept::RIGHTS }, ..self }
     }
 }
 
@@ -164,7 +172,7 @@ impl Layout for LayoutEpt {
 
     #[inline(always)]
     fn is_present(&self, entry: u64) -> bool {
-        entry & ept::RIGHTS != 0
+        entry & self.present != 0
     }
 
     #[inline(always)]

@@ -13,7 +13,9 @@ use crate::walk::Access;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Ticks};
 use x86::debug::DR6_BS;
+use x86::msr::DEBUGCTL_BTF;
 use x86::page::PAGE;
+use x86::vmx::activity;
 use x86::{flags, seg};
 
 /// Why [`Cpu::run`] returned.
@@ -25,6 +27,10 @@ pub enum Exit {
     Bus,
     /// HLT: nothing more to do until an interrupt.
     Halt,
+    /// An INIT signal that VMX operation had blocked resets the processor.
+    Init,
+    /// A guest of the machine's own hypervisor waits for a start-up signal.
+    WaitForStartup,
     /// MWAIT: nothing more to do until an interrupt or a write to the monitored line.
     Mwait {
         /// Interrupts end it even if they are masked.
@@ -267,6 +273,7 @@ impl Cpu {
         let linear = self.code_linear();
         let completed = match self.fetch_operation(cache, linear, mode) {
             Ok(op) => {
+                self.engine.stepped = op.class;
                 let ticks = u64::from(self.wiring.model.costs.class[op.class as usize]);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
                 match execute(self, &op) {
@@ -408,7 +415,7 @@ impl Cpu {
 
     /// The operation that this model makes of an instruction, and whether it ends its block. One that it does not have keeps its
     /// name, by which it is counted.
-    pub(crate) fn operation_of(&self, instruction: &Instruction, mode: u8) -> (Op, bool) {
+    pub fn operation_of(&self, instruction: &Instruction, mode: u8) -> (Op, bool) {
         let (mut op, ends) = operation(&self.as_model(*instruction), mode);
         if op.code == iced_x86::Code::INVALID as u16 {
             op.code = instruction.code() as u16;
@@ -489,7 +496,16 @@ impl Cpu {
         if self.arch.attention & attention::VM_EXIT != 0 {
             self.arch.attention &= !attention::VM_EXIT;
             self.engine.stopping.exited = true;
+            if self.arch.vmx.operation.is_on() {
+                self.exit_to_software();
+                return None;
+            }
             return Some(Exit::Vm);
+        }
+        if self.arch.attention & attention::INIT != 0 && !self.arch.vmx.operation.is_on() {
+            // VMX operation had blocked it.
+            self.arch.attention &= !attention::INIT;
+            return Some(Exit::Init);
         }
         if self.arch.attention & attention::SHUTDOWN != 0 {
             self.arch.attention &= !attention::SHUTDOWN;
@@ -516,7 +532,7 @@ impl Cpu {
             if !self.arch.vmx.active {
                 return Some(Exit::Halt);
             }
-            self.arch.vmx.halted = true;
+            self.arch.vmx.halted = activity::HLT;
         }
         if self.arch.attention & attention::MWAIT != 0 {
             let masked = self.arch.attention & attention::MWAIT_MASKED != 0;
@@ -527,8 +543,10 @@ impl Cpu {
             if self.guest_events(shadow) {
                 return None;
             }
-            if self.arch.vmx.halted {
-                return Some(Exit::Halt);
+            match self.arch.vmx.halted {
+                activity::ACTIVE => {}
+                activity::WAIT_FOR_SIPI => return Some(Exit::WaitForStartup),
+                _ => return Some(Exit::Halt),
             }
         } else if shadow == 0 {
             if self.arch.attention & attention::NMI != 0 && !self.arch.nmi_blocked {
@@ -562,7 +580,7 @@ impl Cpu {
             self.step_attended(cache, shadow);
             return None;
         }
-        let waiting = attention::NMI | attention::INTR;
+        let waiting = attention::NMI | attention::INTR | attention::INIT;
         self.engine.stop_at =
             if self.arch.attention & !waiting != 0 { 0 } else { self.engine.deadline.min(self.arch.vmx.timer_at) };
         None
@@ -603,7 +621,11 @@ impl Cpu {
         self.arch.attention &= !shadow;
         self.arch.vmx.shadow = shadow;
         self.arch.single_step = traced;
+        let start = self.arch.rip;
         let completed = self.step(cache);
+        if traced && self.arch.msr.debugctl & DEBUGCTL_BTF != 0 && !self.has_branched(start) {
+            self.arch.single_step = false;
+        }
         self.arch.vmx.shadow = 0;
         self.arch.vmx.trap_pending |= self.traps_monitored();
         if completed {
@@ -620,6 +642,18 @@ impl Cpu {
             self.arch.attention &= !attention::STEP;
         }
         self.engine.stop_at = 0;
+    }
+
+    /// Whether the instruction at `start`, which has been executed alone, was a branch that was taken.
+    fn has_branched(&self, start: u64) -> bool {
+        use Class::*;
+        let class = self.engine.stepped;
+        let next = start.wrapping_add(u64::from(self.engine.ilen));
+        match class {
+            Jump | Call | Return | IndirectJump | IndirectCall => true,
+            String | StringStep => false,
+            _ => self.arch.rip != if self.engine.long64 { next } else { next & 0xffff_ffff },
+        }
     }
 
     /// Whether DR7 enables any instruction breakpoint.
@@ -649,7 +683,7 @@ impl Cpu {
     }
 
     /// Hands what blocks have counted to the recorder; the totals are complete after this.
-    pub fn settle(&mut self, cache: &mut BlockCache) {
+    pub fn record_counts(&mut self, cache: &mut BlockCache) {
         cache.spill_all(&mut self.wiring.recorder.clone().borrow_mut());
     }
 

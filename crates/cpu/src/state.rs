@@ -17,6 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use x86::control::*;
 use x86::debug::{DR6_FIXED, DR7_FIXED};
+use x86::msr::{FEATURE_CONTROL_LOCKED, FEATURE_CONTROL_VMX};
 use x86::{flags, reg, rights, seg};
 
 /// A virtual processor.
@@ -96,8 +97,16 @@ impl Cpu {
         self.arch.cpl = 0;
         if !init {
             let offset = self.arch.msr.tsc_offset;
-            self.arch.msr =
-                Msrs { pat: 0x0007_0406_0007_0406, tsc_offset: offset, misc_enable: 1 | 1 << 18, ..Msrs::default() };
+            // As firmware leaves it: VMX is there where the processor has it.
+            let vmx = if self.wiring.model.vmx.is_some() { FEATURE_CONTROL_VMX } else { 0 };
+            let feature_control = FEATURE_CONTROL_LOCKED | vmx;
+            self.arch.msr = Msrs {
+                pat: 0x0007_0406_0007_0406,
+                feature_control,
+                tsc_offset: offset,
+                misc_enable: 1 | 1 << 18,
+                ..Msrs::default()
+            };
             self.arch.vector = VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80, loaded: NOT_LOADED };
             self.arch.x87.control = 0x40;
             self.arch.x87.status = 0;
@@ -238,7 +247,7 @@ impl Cpu {
 
     /// The time-stamp counter as RDTSC reads it.
     pub fn tsc(&self) -> u64 {
-        self.machine_tsc().wrapping_add(self.arch.vmx.tsc_offset())
+        self.arch.vmx.guest_tsc(self.machine_tsc())
     }
 
     /// The time-stamp counter as it is outside non-root mode.
@@ -262,6 +271,7 @@ impl Cpu {
         require(arch.cpl <= 3, "its privilege level")?;
         require(arch.gpr[16..].iter().all(|register| *register == 0), "a register that does not exist")?;
         require(arch.vmx.controls.cr3_target_count as usize <= arch.vmx.controls.cr3_targets.len(), "CR3 targets")?;
+        require(arch.vmx.operation.is_whole(), "its VMCS")?;
         require(micro.clock < LATEST, "its time")?;
         require(micro.fits(&self.wiring.model.geometry), "its TLBs or predictors")?;
         let Charged { task, region, .. } = micro.charged;

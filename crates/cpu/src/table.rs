@@ -73,7 +73,7 @@ pub static FAMILIES: &[(&str, &[Row])] = &[
     ("cpuid", exec::cpuid::ROWS),
     ("ports", exec::io::ROWS),
     ("system", exec::system::ROWS),
-    ("virtual machines", crate::vmx::instructions::ROWS),
+    ("virtual machines", crate::vmx::root::ROWS),
 ];
 
 /// The row of a mnemonic.

@@ -40,7 +40,7 @@ pub struct Entry {
     /// PCID it was filled under.
     pub pcid: u16,
     /// VPID and EPT pointer it was filled under.
-    context: Context,
+    context: Tag,
     /// Fill time; 0 never was filled.
     stamp: u64,
 }
@@ -48,7 +48,7 @@ pub struct Entry {
 impl Entry {
     /// A translation about to be inserted.
     pub fn new(linear: u64, physical: u64, shift: u8, perms: u8, key: u8, pcid: u16) -> Self {
-        Self { linear, physical, shift, perms, key, pcid, context: Context::default(), stamp: 0 }
+        Self { linear, physical, shift, perms, key, pcid, context: Tag::default(), stamp: 0 }
     }
 
     /// Whether it says the same of the same page, to the same address spaces.
@@ -56,7 +56,7 @@ impl Entry {
         Self { stamp: other.stamp, ..*self } == *other
     }
 
-    /// The only number of [`Context::key`] under which it may be found; `None` if that is any of its context.
+    /// The only number of [`Tag::key`] under which it may be found; `None` if that is any of its context.
     pub fn key(&self) -> Option<u32> {
         (self.perms & perm::GLOBAL == 0).then(|| self.context.key(self.pcid))
     }
@@ -79,12 +79,12 @@ pub struct Inserted {
 
 /// A VPID and an EPT pointer, by the numbers that a [`Tlb`] gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Context {
+pub struct Tag {
     vpid: u8,
     ept: u8,
 }
 
-impl Context {
+impl Tag {
     /// Whether the VPID is another than 0.
     pub fn vpid_tagged(self) -> bool {
         self.vpid != 0
@@ -228,11 +228,6 @@ impl Array {
             }
         }
     }
-
-    fn clear(&mut self) {
-        self.entries.fill(Entry::default());
-        self.full.fill(0);
-    }
 }
 
 /// PCIDs that there are.
@@ -261,7 +256,7 @@ struct OfEpt {
     all: u64,
 }
 
-/// VPIDs and EPT pointers told apart at most; with more, everything is flushed and they are numbered anew.
+/// VPIDs and EPT pointers told apart at most; with more, one that has been there for long gives its number away.
 const MOST_VPIDS: usize = 16;
 const MOST_EPTS: usize = 255;
 /// What identifies the translations of an EPT pointer: the address of its root table.
@@ -294,28 +289,31 @@ impl PartialEq for View {
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Flushes {
     now: u64,
-    current: Context,
+    current: Tag,
     #[serde(skip)]
     view: View,
     /// The first is VPID 0.
     vpids: Vec<OfVpid>,
     /// The first is no EPT.
     epts: Vec<OfEpt>,
+    /// How many VPIDs and EPT pointers have got the number of another.
+    taken_over: (u64, u64),
 }
 
 impl Flushes {
     fn new() -> Self {
         Self {
             now: 1,
-            current: Context::default(),
+            current: Tag::default(),
             view: View { pcid: 0, since: 1, global_since: 1 },
             vpids: vec![OfVpid::new(0)],
             epts: vec![OfEpt { table: u64::MAX, all: 0 }],
+            taken_over: (0, 0),
         }
     }
 
     /// Whether it knows the VPID and the EPT pointer.
-    fn has(&self, context: Context) -> bool {
+    fn has(&self, context: Tag) -> bool {
         usize::from(context.vpid) < self.vpids.len() && usize::from(context.ept) < self.epts.len()
     }
 
@@ -376,9 +374,37 @@ impl Flushes {
         self.flush(|flushes, now| note(&mut flushes.vpids[usize::from(flushes.current.vpid)], now));
     }
 
-    /// The numbers of a VPID and an EPT's root table.
-    fn find(&self, vpid: u16, table: u64) -> (Option<usize>, Option<usize>) {
-        (self.vpids.iter().position(|of| of.vpid == vpid), self.epts.iter().position(|of| of.table == table))
+    /// The number of a VPID. `true`: it has been another's until now, and nothing with it is valid any more.
+    fn number_of_vpid(&mut self, vpid: u16) -> (usize, bool) {
+        if let Some(number) = self.vpids.iter().position(|of| of.vpid == vpid) {
+            return (number, false);
+        }
+        if self.vpids.len() < MOST_VPIDS {
+            self.vpids.push(OfVpid::new(vpid));
+            return (self.vpids.len() - 1, false);
+        }
+        let number = 1 + self.taken_over.0 as usize % (MOST_VPIDS - 1);
+        self.taken_over.0 += 1;
+        let of = &mut self.vpids[number];
+        (of.vpid, of.all) = (vpid, self.now);
+        self.now += 1;
+        (number, true)
+    }
+
+    /// Likewise of an EPT's root table.
+    fn number_of_ept(&mut self, table: u64) -> (usize, bool) {
+        if let Some(number) = self.epts.iter().position(|of| of.table == table) {
+            return (number, false);
+        }
+        if self.epts.len() < MOST_EPTS {
+            self.epts.push(OfEpt { table, all: 0 });
+            return (self.epts.len() - 1, false);
+        }
+        let number = 1 + self.taken_over.1 as usize % (MOST_EPTS - 1);
+        self.taken_over.1 += 1;
+        self.epts[number] = OfEpt { table, all: self.now };
+        self.now += 1;
+        (number, true)
     }
 
     fn everything(&mut self) {
@@ -590,38 +616,20 @@ impl Tlb {
     }
 
     /// The VPID and EPT pointer in force.
-    pub fn context(&self) -> Context {
+    pub fn context(&self) -> Tag {
         self.flushes.current
     }
 
-    /// Puts a VPID and an EPT pointer in force. Translations of others stay, out of reach.
-    pub fn enter(&mut self, vpid: u16, eptp: Option<u64>) {
+    /// Puts a VPID and an EPT pointer in force. Translations of others stay, out of reach. `true`: there were too many, and contexts
+    /// have got numbers that were those of others.
+    #[must_use]
+    pub fn enter(&mut self, vpid: u16, eptp: Option<u64>) -> bool {
         let table = eptp.map_or(u64::MAX, |pointer| pointer & EPT_TABLE);
-        let (known_vpid, known_ept) = match self.flushes.find(vpid, table) {
-            (None, _) if self.flushes.vpids.len() == MOST_VPIDS => self.start_over(vpid, table),
-            (_, None) if self.flushes.epts.len() == MOST_EPTS => self.start_over(vpid, table),
-            known => known,
-        };
-        let Flushes { vpids, epts, current, .. } = &mut self.flushes;
-        let vpid = known_vpid.unwrap_or_else(|| {
-            vpids.push(OfVpid::new(vpid));
-            vpids.len() - 1
-        });
-        let ept = known_ept.unwrap_or_else(|| {
-            epts.push(OfEpt { table, all: 0 });
-            epts.len() - 1
-        });
-        *current = Context { vpid: vpid as u8, ept: ept as u8 };
+        let (vpid, other_vpid) = self.flushes.number_of_vpid(vpid);
+        let (ept, other_ept) = self.flushes.number_of_ept(table);
+        self.flushes.current = Tag { vpid: vpid as u8, ept: ept as u8 };
         self.flushes.renew_view();
-    }
-
-    /// Forgets everything and what the numbers stood for; finds anew.
-    #[cold]
-    fn start_over(&mut self, vpid: u16, table: u64) -> (Option<usize>, Option<usize>) {
-        self.arrays.iter_mut().for_each(Array::clear);
-        self.flushes.vpids.truncate(1);
-        self.flushes.epts.truncate(1);
-        self.flushes.find(vpid, table)
+        other_vpid || other_ept
     }
 
     /// INVEPT: what was translated through one EPT pointer, or through any.

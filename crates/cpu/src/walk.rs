@@ -123,7 +123,7 @@ impl Cpu {
     /// guest is emulated. `None`: nowhere.
     fn entry_place(&mut self, address: u64, linear: u64, purpose: Purpose, references: &mut u32) -> Exec<Option<u64>> {
         if self.arch.vmx.ept {
-            return self.place(address, linear, purpose, references).map(|placed| Some(placed.address));
+            return self.place(address, linear, purpose, None, references).map(|placed| Some(placed.address));
         }
         Ok(self.backing(address))
     }
@@ -162,7 +162,7 @@ impl Cpu {
     fn under_ept(&mut self, mut entry: Entry, linear: u64, access: Access, references: &mut u32) -> Exec<Entry> {
         let address = entry.physical | (linear & ((1u64 << entry.shift) - 1));
         let Placed { address, shift, rights, dirty } =
-            self.place(address, linear, Purpose::Data(access), references)?;
+            self.place(address, linear, Purpose::Data(access), Some(entry.perms), references)?;
         entry.shift = entry.shift.min(shift);
         let page = !((1u64 << entry.shift) - 1);
         entry.linear = linear & page;
@@ -171,7 +171,22 @@ impl Cpu {
         if !dirty {
             entry.perms &= !perm::DIRTY;
         }
-        Ok(entry)
+        Ok(self.keep_from_apic_page(entry, linear))
+    }
+
+    /// Makes sure that each access to the APIC-access page comes to a walk: what is cached of it allows none, and no large page has it in.
+    fn keep_from_apic_page(&self, mut entry: Entry, linear: u64) -> Entry {
+        if !self.has_apic_access_page(entry.physical, entry.shift) {
+            return entry;
+        }
+        let address = entry.physical | linear & ((1 << entry.shift) - 1);
+        entry.linear = linear & !OFFSET;
+        entry.physical = address & !OFFSET;
+        entry.shift = SHIFT as u8;
+        if self.is_apic_access_page(address) {
+            entry.perms |= perm::EPT_NO_READ | perm::EPT_NO_WRITE | perm::EPT_NO_FETCH;
+        }
+        entry
     }
 
     /// Walks the paging structures for `linear`, checks the access, and sets accessed and dirty flags.
@@ -190,7 +205,7 @@ impl Cpu {
             }
             let page = linear & 0xffff_ffff & !OFFSET;
             let entry = Entry::new(linear & !OFFSET, page, SHIFT as u8, perms, 0, self.pcid());
-            return Ok(Walked { entry, references: 0 });
+            return Ok(Walked { entry: self.keep_from_apic_page(entry, linear), references: 0 });
         }
         let registers = PagingRegisters {
             cr3: self.arch.cr3,
@@ -258,7 +273,7 @@ impl Cpu {
         path.mark::<L, _>(&mut OwnTables { cpu: self, linear, references: 0 }, write)?;
         let entry = match self.arch.vmx.ept {
             true => self.under_ept(entry, linear, access, &mut references)?,
-            false => entry,
+            false => self.keep_from_apic_page(entry, linear),
         };
         Ok(Walked { entry, references })
     }

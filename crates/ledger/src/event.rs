@@ -229,6 +229,12 @@ pub enum Family {
     /// Something that a hypervisor's software does; parameter: [`crate::Operation`].
     #[strum(message = "hypervisor operations")]
     Operation,
+    /// Instruction of VMX other than those that enter a guest; parameter: the basic exit reason that it has in non-root mode.
+    #[strum(message = "VMX instructions")]
+    VmxInstruction,
+    /// MSR loaded or stored from a list on a VM entry or exit; parameter: index.
+    #[strum(message = "MSRs of VM entries and exits")]
+    MsrList,
 }
 
 impl Family {

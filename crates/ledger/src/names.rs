@@ -48,7 +48,7 @@ impl Family {
 
     /// Whether events of the family are work of a hypervisor, or of the processor for one.
     pub const fn is_hypervisor(self) -> bool {
-        matches!(self, Family::VmExit | Family::VmEntry | Family::Operation)
+        matches!(self, Family::VmExit | Family::VmEntry | Family::Operation | Family::VmxInstruction | Family::MsrList)
     }
 
     /// Whether events of the family are misses in some level of the TLB.

@@ -22,7 +22,7 @@ impl Machine {
             all.add("", 0, found);
         }
         if let Some(kernel) = self.kernel() {
-            let modules = kernel_symbols::modules(&kernel, &self.vcpus);
+            let modules = kernel_symbols::modules(&kernel, self.vcpus.cpus());
             all.add_kernel(&kernel);
             for (name, found) in modules {
                 all.add(&name, 0, found);
@@ -33,7 +33,7 @@ impl Machine {
 
     /// The tables of the Linux kernel that runs, if there is one.
     pub(crate) fn kernel(&self) -> Option<Kallsyms> {
-        self.vcpus.tasks.kernel().cloned().or_else(|| kernel_symbols::find(&self.vcpus, &self.ram))
+        self.vcpus.tasks.kernel().cloned().or_else(|| kernel_symbols::find(self.vcpus.cpus(), &self.ram))
     }
 
     /// Whether the hypervisor, if there is one, has kept its tables in order and lost no page of them. What is wrong.

@@ -2,10 +2,11 @@
 
 use crate::MAX_CPUS;
 use crate::awaited::Awaited;
-use crate::board::{Board, Ending, Parts};
+use crate::board::{Board, Parts};
 use crate::console::{Console, PanicWatch};
+use crate::device::Ending;
 use crate::error::MachineError;
-use crate::firmware::{self, Firmware, Processor};
+use crate::firmware::{self, Firmware, SmbiosProcessor};
 use crate::host_time::{HostClock, Pace};
 use crate::hypervisor_memory::HypervisorMemory;
 use crate::loader::{self, Module, Options};
@@ -246,10 +247,10 @@ impl Machine {
             Platform::Emulated => profile.emulated_cpuid(),
             Platform::Bare | Platform::Hvm(_) => profile.cpuid(),
         };
-        let firmware = firmware::Config {
+        let firmware = firmware::FirmwareConfig {
             apic_ids: (0..config.cpus as u32).collect(),
             io_apic_id: Board::IO_APIC_ID,
-            processor: Processor::of(&cpuid, profile.tsc_hz.value),
+            processor: SmbiosProcessor::of(&cpuid, profile.tsc_hz.value),
             virtual_machine: matches!(config.platform, Platform::Hvm(_)),
             second_of_day: (config.parts.rtc_start % 86_400) as u32,
         };

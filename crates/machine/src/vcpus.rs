@@ -5,7 +5,8 @@
 //! stands still until something wakes it, and is charged the time it slept.
 
 use crate::acpi;
-use crate::board::{Board, Ending};
+use crate::board::Board;
+use crate::device::Ending;
 use crate::loader::Entry;
 use crate::memory::GuestRam;
 use crate::tasks::Tasks;
@@ -56,7 +57,7 @@ impl Vcpu {
     /// Whether an external interrupt would wake it.
     fn heeds_interrupts(&self) -> bool {
         match self.activity {
-            Activity::Halted => self.cpu.arch.flags & x86::flags::IF != 0,
+            Activity::Halted => self.cpu.interrupts_end_halt(),
             Activity::Mwait { masked } => masked || self.cpu.arch.flags & x86::flags::IF != 0,
             Activity::Running | Activity::WaitingForStartup => false,
         }
@@ -64,8 +65,14 @@ impl Vcpu {
 
     /// Whether it sleeps and its NMI wakes it.
     fn heeds_nmi(&self) -> bool {
-        let pending = self.cpu.arch.attention & attention::NMI != 0 && !self.cpu.arch.nmi_blocked;
+        let pending = self.cpu.arch.attention & attention::NMI != 0 && !self.cpu.blocks_nmi();
         pending && matches!(self.activity, Activity::Halted | Activity::Mwait { .. })
+    }
+
+    /// When the VMX-preemption timer ends HLT of a guest of the machine's own hypervisor.
+    fn preemption_timer(&self) -> Option<Ticks> {
+        let timer = self.cpu.arch.vmx.timer_at;
+        (self.activity == Activity::Halted && timer != Ticks::MAX).then_some(timer)
     }
 
     /// Whether it waits in MWAIT for a write that has come.
@@ -91,6 +98,14 @@ impl Vcpu {
         self.cpu.reset(init);
         if let Some(guest) = &mut self.guest {
             guest.replaced();
+        }
+    }
+
+    /// An INIT signal in VMX operation: it ends HLT of a guest, which exits. A guest that waits for start-up does not heed it.
+    fn hold_init(&mut self) {
+        self.cpu.attend(attention::INIT);
+        if self.cpu.non_root() && self.activity == Activity::Halted {
+            self.activity = Activity::Running;
         }
     }
 
@@ -165,6 +180,11 @@ impl Vcpus {
             held: None,
             slice: SLICE_CYCLES * ledger::TICKS_PER_CYCLE,
         }
+    }
+
+    /// The processors.
+    pub fn cpus(&self) -> impl Iterator<Item = &Cpu> {
+        self.all.iter().map(|vcpu| &vcpu.cpu)
     }
 
     /// The run is over: its open regions end, and the guest can be looked at.
@@ -279,6 +299,11 @@ impl Vcpus {
             match vcpu.activity {
                 Activity::Running => board.advance_timer(index, vcpu.cpu.micro.clock),
                 _ => {
+                    if let Some(event) = vcpu.preemption_timer().filter(|event| *event <= now) {
+                        vcpu.wake(event);
+                        woken = true;
+                        continue;
+                    }
                     let Some(event) = board.timer_event(index).filter(|event| *event <= now) else { continue };
                     board.advance_timer(index, event);
                     if board.interrupt(index) && vcpu.heeds_interrupts() {
@@ -295,7 +320,8 @@ impl Vcpus {
     fn next_event(&self, concerns: impl Fn(usize, &Vcpu) -> bool) -> Option<Ticks> {
         let board = self.board.borrow();
         let mine = self.all.iter().enumerate().filter(|(i, v)| concerns(*i, v));
-        mine.filter_map(|(i, _)| board.timer_event(i)).chain(board.next_event()).min()
+        let timers = mine.flat_map(|(i, v)| [board.timer_event(i), v.preemption_timer()]);
+        timers.flatten().chain(board.next_event()).min()
     }
 
     /// Whether a debugger has stopped in the midst of a turn.
@@ -351,6 +377,12 @@ impl Vcpus {
                 }
                 Ok(Exit::Deadline | Exit::Bus) => {}
                 Ok(Exit::Halt) => vcpu.activity = Activity::Halted,
+                Ok(Exit::Init) => {
+                    self.board.borrow_mut().lapic(index).reset();
+                    vcpu.reset(true);
+                    vcpu.activity = Activity::WaitingForStartup;
+                }
+                Ok(Exit::WaitForStartup) => vcpu.activity = Activity::WaitingForStartup,
                 Ok(Exit::Mwait { masked }) => vcpu.activity = Activity::Mwait { masked },
                 Ok(Exit::Shutdown) => return Some(Pause::TripleFault(index)),
                 Ok(Exit::Vm) => return Some(Pause::UnhandledExit(index, vcpu.cpu.arch.vm_exit.reason)),
@@ -421,9 +453,14 @@ impl Vcpus {
             let lapic = board.lapic(index);
             if lapic.has_signals() {
                 if lapic.take_init() {
-                    lapic.reset();
-                    vcpu.reset(true);
-                    vcpu.activity = Activity::WaitingForStartup;
+                    match vcpu.cpu.arch.vmx.operation.is_on() {
+                        true => vcpu.hold_init(),
+                        false => {
+                            lapic.reset();
+                            vcpu.reset(true);
+                            vcpu.activity = Activity::WaitingForStartup;
+                        }
+                    }
                 }
                 // One may be served while another is latched; more are lost (SDM vol. 3, 6.7.1).
                 let most = if vcpu.cpu.arch.nmi_blocked { 1u8 } else { 2 };
@@ -432,7 +469,9 @@ impl Vcpus {
                 let startup = lapic.take_startup();
                 if let (Some(page), Activity::WaitingForStartup) = (startup, vcpu.activity) {
                     let now = board.now();
-                    start(&mut vcpu.cpu, page, now);
+                    if !vcpu.cpu.guest_startup(page) {
+                        start(&mut vcpu.cpu, page, now);
+                    }
                     vcpu.activity = Activity::Running;
                 }
             }
@@ -476,7 +515,7 @@ impl Vcpus {
 
     /// Nobody runs: lets time pass to the next event.
     fn sleep(&mut self) -> Option<Pause> {
-        if !self.all.iter().any(Vcpu::heeds_interrupts) {
+        if !self.all.iter().any(|vcpu| vcpu.heeds_interrupts() || vcpu.preemption_timer().is_some()) {
             return Some(Pause::Stuck);
         }
         // Without an event only input from outside can wake it.

@@ -41,6 +41,7 @@ fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
         cpuid: vec![monitor],
         tsc_hz: 1_000_000_000,
         arch_capabilities: 0,
+        vmx: None,
         physical_bits: 46,
         recorded: true,
     });

@@ -1,6 +1,6 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
-use crate::ending::{Ended, conclude};
+use crate::ending::{Ended, LedgerFile, conclude};
 use crate::gdb;
 use crate::identity;
 use crate::moments::MomentArgs;
@@ -347,7 +347,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         say("tollgate: --workload: the guest has not asked for it (our Linux guest does with tollgate.run=-)");
         all_came = false;
     }
-    let status = conclude(args, &machine, Ended { outcome, timed_out, checked: false }, symbol_files, ledger)?;
+    let status = conclude(args.json, &machine, Ended { outcome, timed_out, checked: false }, symbol_files, ledger)?;
     Ok(if all_came { status } else { ExitCode::from(126) })
 }
 
@@ -387,7 +387,7 @@ fn check(
     drop(console);
     match run {
         Ok(outcome) => {
-            conclude(args, machines.translated(), Ended { outcome, timed_out, checked: true }, symbol_files, None)
+            conclude(args.json, machines.translated(), Ended { outcome, timed_out, checked: true }, symbol_files, None)
         }
         Err(found) => {
             let found = both()?.narrow(found);
@@ -404,12 +404,4 @@ fn check(
             bail!("the translation is wrong in stretch {}:\n{}", found.stretch, found.text)
         }
     }
-}
-
-/// A ledger to be.
-pub struct LedgerFile {
-    /// Where it is written.
-    pub file: OutputFile,
-    /// What the run was made from.
-    pub facts: Vec<(String, String)>,
 }

@@ -1,9 +1,9 @@
 //! The program as a user meets it: what it says, on which stream, and with which exit status.
 
-use cpu::testing::Random;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use testkit::Random;
 
 /// Where a guest's code is.
 const ENTRY: u32 = 0x10_0030;

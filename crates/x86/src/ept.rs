@@ -40,6 +40,11 @@ pub const ADDRESS: u64 = crate::page::ADDRESS;
 /// Guest-physical address bits that four levels translate.
 pub const ADDRESS_BITS: u32 = 48;
 
+/// User code may fetch, under mode-based execute control; [`EXECUTE`] is then for supervisor code.
+pub const USER_EXECUTE: u64 = 1 << 10;
+/// An EPT violation of this page is a VM exit, not a virtualization exception.
+pub const SUPPRESS_VE: u64 = 1 << 63;
+
 /// Memory type uncacheable (SDM vol. 3, 11.3).
 pub const UNCACHEABLE: u64 = 0;
 /// Memory type write-back (SDM vol. 3, 11.3).

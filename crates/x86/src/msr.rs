@@ -114,6 +114,14 @@ pub const APIC_BASE_ENABLE: u64 = 1 << 11;
 pub const FEATURE_CONTROL_LOCKED: u64 = 1 << 0;
 /// In FEATURE_CONTROL: VMX outside SMX operation.
 pub const FEATURE_CONTROL_VMX: u64 = 1 << 2;
+/// In FEATURE_CONTROL: VMX in SMX operation.
+pub const FEATURE_CONTROL_VMX_IN_SMX: u64 = 1 << 1;
+/// In DEBUGCTL: last branches are recorded.
+pub const DEBUGCTL_LBR: u64 = 1 << 0;
+/// In DEBUGCTL: RFLAGS.TF traps branches, not instructions.
+pub const DEBUGCTL_BTF: u64 = 1 << 1;
+/// The bits of DEBUGCTL that exist here. No branches are recorded: there are no registers that hold them.
+pub const DEBUGCTL_BITS: u64 = DEBUGCTL_LBR | DEBUGCTL_BTF;
 /// In MISC_ENABLE: MONITOR and MWAIT.
 pub const MISC_ENABLE_MONITOR: u64 = 1 << 18;
 /// In MISC_ENABLE: branch trace storage is unavailable.

@@ -2,7 +2,7 @@
 
 use cpu::Cpu;
 use cpu::arch::{Segment, TableRegister};
-use cpu::testing::{assemble, set_flat_segments, set_long_mode};
+use testkit::{assemble, set_flat_segments, set_long_mode};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use std::cell::OnceCell;

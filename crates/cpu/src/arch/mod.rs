@@ -37,6 +37,8 @@ pub mod attention {
     pub const MWAIT_MASKED: u32 = 1 << 11;
     /// A VM exit has been made: the hypervisor goes on.
     pub const VM_EXIT: u32 = 1 << 12;
+    /// An INIT signal that VMX operation blocks: in non-root mode it exits, and after VMXOFF it resets.
+    pub const INIT: u32 = 1 << 13;
 }
 
 /// The architectural state of a processor: plain data, which is saved, compared and printed by its fields.

@@ -165,6 +165,8 @@ pub struct Msrs {
     pub amd: [u64; AMD_REGISTERS.len()],
     /// IA32_DEBUGCTL.
     pub debugctl: u64,
+    /// IA32_FEATURE_CONTROL.
+    pub feature_control: u64,
     /// IA32_MTRR_DEF_TYPE.
     pub mtrr_def_type: u64,
     /// Fixed-range MTRRs in the order 64K, 16K (2), 4K (8).

@@ -53,12 +53,15 @@ fn read(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         2 => cpu.arch.cr2,
         3 => cpu.arch.cr3,
         4 => cpu.cr4_read(),
-        _ => {
-            cpu.note_device(DeviceAccess::TaskPriority { write: false });
-            let who = cpu.ident();
-            let value = cpu.wiring.bus.borrow_mut().cr8(who);
-            u64::from(value)
-        }
+        _ => match cpu.shadow_cr8() {
+            Some(value) => u64::from(value),
+            None => {
+                cpu.note_device(DeviceAccess::TaskPriority { write: false });
+                let who = cpu.ident();
+                let value = cpu.wiring.bus.borrow_mut().cr8(who);
+                u64::from(value)
+            }
+        },
     };
     cpu.set_sized(op.r0, op.size, value);
     Ok(Flow::End)
@@ -102,6 +105,7 @@ fn move_to(cpu: &mut Cpu, number: u8, value: u64) -> Exec {
             cpu.target_loaded(value);
         }
         4 => cpu.write_cr4(value, kind)?,
+        _ if cpu.set_shadow_cr8(value as u8) => cpu.charge(kind, 1),
         _ => {
             cpu.charge(kind, 1);
             cpu.note_device(DeviceAccess::TaskPriority { write: true });
@@ -134,7 +138,7 @@ impl Cpu {
         let bad = value >> 32 != 0
             || (value & CR0_PG != 0 && value & CR0_PE == 0)
             || (value & CR0_NW != 0 && value & CR0_CD == 0);
-        let fixed = if self.arch.vmx.active { self.arch.vmx.controls.cr0_fixed() } else { 0 };
+        let fixed = self.arch.vmx.cr0_fixed();
         if bad || value & fixed != fixed {
             return Err(self.gp(0));
         }
@@ -276,7 +280,7 @@ impl Cpu {
 
     fn check_cr4(&mut self, value: u64) -> Exec {
         // VMX operation fixes CR4.VMXE, whether or not the model shows it.
-        let fixed = if self.arch.vmx.active { CR4_VMXE } else { 0 };
+        let fixed = if self.arch.vmx.active || self.arch.vmx.operation.is_on() { CR4_VMXE } else { 0 };
         if value & fixed != fixed {
             return Err(self.gp(0));
         }

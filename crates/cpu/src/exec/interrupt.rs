@@ -168,6 +168,8 @@ impl Cpu {
             vector::DB => {
                 self.arch.dr[6] = (self.arch.dr[6] & !DR6_BREAKPOINTS) | self.engine.fault_dr6;
                 self.arch.dr[7] &= !DR7_GD;
+                // SDM vol. 3, 17.4.1 and 17.4.3: the handler is neither recorded nor traced.
+                self.arch.msr.debugctl = 0;
             }
             _ => {}
         }
@@ -209,6 +211,13 @@ impl Cpu {
     }
 
     pub(crate) fn enter_handler(&mut self, event: &Event) -> Exec {
+        self.engine.delivering = true;
+        let entered = self.enter_handler_by_mode(event);
+        self.engine.delivering = false;
+        entered
+    }
+
+    fn enter_handler_by_mode(&mut self, event: &Event) -> Exec {
         if !self.protected() {
             return self.enter_real(event);
         }

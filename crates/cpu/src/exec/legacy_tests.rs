@@ -379,3 +379,14 @@ fn repeated_outs_stops_at_each_access_and_goes_on() {
     }
     assert_eq!(m.cpu.arch.gpr[6], DATA + 3);
 }
+
+#[test]
+fn code_of_16_bits_goes_on_beyond_64_kib_of_its_segment() {
+    let mut m = system(0);
+    let far = 0x12_fff8u32;
+    m.code(|a| a.db(&[&[0xea][..], &far.to_le_bytes(), &CODE16.to_le_bytes()].concat()));
+    // INC AX sixteen times, then HLT: it runs over the end of 64 KiB; EIP is cut by branches of 16 bits only.
+    m.poke(u64::from(far), &[[0x40; 16].as_slice(), &[0xf4]].concat());
+    assert_eq!(m.run(100_000), Exit::Halt);
+    assert_eq!((m.cpu.reg(reg::RAX) as u16, m.cpu.arch.rip), (16, u64::from(far) + 17));
+}

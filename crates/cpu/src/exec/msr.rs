@@ -79,7 +79,7 @@ static PLAIN: &[Plain] = &[
         needs: Some(Capability::Sep),
     },
     Plain { index: MCG_STATUS, field: |m| &mut m.mcg_status, check: Check::Bits(0), needs: Some(Capability::Mce) },
-    Plain { index: DEBUGCTL, field: |m| &mut m.debugctl, check: Check::Bits(0), needs: None },
+    Plain { index: DEBUGCTL, field: |m| &mut m.debugctl, check: Check::Bits(DEBUGCTL_BITS), needs: None },
     Plain { index: STAR, field: |m| &mut m.star, check: Check::Bits(!0), needs: Some(Capability::LongMode) },
     Plain { index: LSTAR, field: |m| &mut m.lstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
     Plain { index: CSTAR, field: |m| &mut m.cstar, check: Check::Canonical, needs: Some(Capability::LongMode) },
@@ -94,6 +94,11 @@ static PLAIN: &[Plain] = &[
 
 fn memory_type(kind: u64) -> bool {
     matches!(kind, 0 | 1 | 4 | 5 | 6)
+}
+
+/// Whether a value can be in IA32_PAT.
+pub(crate) fn good_pat(value: u64) -> bool {
+    each_byte(value, |kind| memory_type(kind) || kind == 7)
 }
 
 fn each_byte(value: u64, good: impl Fn(u64) -> bool) -> bool {
@@ -128,7 +133,8 @@ impl Cpu {
         match index {
             TSC => Some(self.tsc()),
             PLATFORM_ID if !capabilities.amd => Some(0),
-            FEATURE_CONTROL if !capabilities.amd => Some(FEATURE_CONTROL_LOCKED),
+            FEATURE_CONTROL if !capabilities.amd => Some(self.arch.msr.feature_control),
+            VMX_BASIC..=VMX_VMFUNC => self.vmx_msr(index),
             TSC_ADJUST => when(Capability::TscAdjust, self.arch.msr.tsc_adjust),
             SPEC_CTRL if self.spec_ctrl_bits() != 0 => Some(self.arch.msr.spec_ctrl),
             BIOS_SIGN_ID => Some(if capabilities.amd { MICROCODE } else { MICROCODE << 32 }),
@@ -247,6 +253,14 @@ impl Cpu {
                 self.arch.msr.power_ctl = value;
                 true
             }
+            FEATURE_CONTROL if self.wiring.model.vmx.is_some() => {
+                const WRITABLE: u64 = FEATURE_CONTROL_LOCKED | FEATURE_CONTROL_VMX;
+                let good = self.arch.msr.feature_control & FEATURE_CONTROL_LOCKED == 0 && value & !WRITABLE == 0;
+                if good {
+                    self.arch.msr.feature_control = value;
+                }
+                good
+            }
             // Starts the sequence that reads the revision.
             BIOS_SIGN_ID => true,
             MISC_ENABLE if !capabilities.amd => {
@@ -286,7 +300,7 @@ impl Cpu {
                 true
             }
             PAT if capabilities.has(Capability::Pat) => {
-                let good = each_byte(value, |b| memory_type(b) || b == 7);
+                let good = good_pat(value);
                 if good {
                     self.arch.msr.pat = value;
                 }
@@ -332,8 +346,8 @@ impl Cpu {
         }
     }
 
-    /// Writes IA32_EFER as WRMSR does. `false`: that would fault, and nothing has changed.
-    pub fn write_efer(&mut self, value: u64) -> bool {
+    /// Bits of IA32_EFER that exist.
+    pub(crate) fn efer_bits(&self) -> u64 {
         let capabilities = self.wiring.capabilities;
         let mut known = EFER_LMA;
         for (feature, bit) in [
@@ -344,6 +358,12 @@ impl Cpu {
         ] {
             known |= if capabilities.has(feature) { bit } else { 0 };
         }
+        known
+    }
+
+    /// Writes IA32_EFER as WRMSR does. `false`: that would fault, and nothing has changed.
+    pub fn write_efer(&mut self, value: u64) -> bool {
+        let known = self.efer_bits();
         let changed = self.arch.msr.efer ^ value;
         if value & !known != 0 || (changed & EFER_LME != 0 && self.arch.cr0 & CR0_PG != 0) {
             return false;
@@ -363,7 +383,8 @@ fn rdmsr(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.privileged()?;
     let index = cpu.get::<u32>(reg::RCX);
     cpu.msr_exit(index, false)?;
-    let Some(value) = cpu.read_msr(index) else { return Err(cpu.gp(0)) };
+    let found = cpu.virtual_x2apic_read(index).or_else(|| cpu.read_msr(index));
+    let Some(value) = found else { return Err(cpu.gp(0)) };
     cpu.charge(Kind::new(Family::Rdmsr, index), 1);
     cpu.set::<u32>(reg::RAX, value as u32);
     cpu.set::<u32>(reg::RDX, (value >> 32) as u32);
@@ -375,7 +396,8 @@ fn wrmsr(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     let index = cpu.get::<u32>(reg::RCX);
     let value = u64::from(cpu.get::<u32>(reg::RDX)) << 32 | u64::from(cpu.get::<u32>(reg::RAX));
     cpu.msr_exit(index, true)?;
-    if !cpu.write_msr(index, value) {
+    let written = cpu.virtual_x2apic_write(index, value);
+    if !written.unwrap_or_else(|| cpu.write_msr(index, value)) {
         return Err(cpu.gp(0));
     }
     cpu.charge(Kind::new(Family::Wrmsr, index), 1);

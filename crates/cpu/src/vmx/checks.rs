@@ -1,19 +1,21 @@
 //! Checks of VM entry (SDM vol. 3, 26.2 and 26.3). Each failure is named.
 
-use super::controls::Controls;
-use super::controls::supported;
-use super::ept::valid_pointer;
+use super::controls::{Controls, MsrList};
 use crate::arch::Segment;
 use crate::capability::Capability;
 use crate::state::Cpu;
 use x86::control::*;
-use x86::vmx::{activity, entry, exit, interruptibility, interruption, pending_debug, pin, primary, secondary};
+use x86::page::OFFSET;
+use x86::vmx::capability::misc;
+use x86::vmx::{
+    activity, entry, exit, function, interruptibility, interruption, pending_debug, pin, primary, secondary,
+};
 use x86::{descriptor, flags, rights, seg};
 
 /// Result of a check; the error is its name.
-type Check = Result<(), &'static str>;
+pub(super) type Check = Result<(), &'static str>;
 
-fn require(good: bool, name: &'static str) -> Check {
+pub(super) fn require(good: bool, name: &'static str) -> Check {
     if good { Ok(()) } else { Err(name) }
 }
 
@@ -24,29 +26,103 @@ fn software(kind: u32) -> bool {
 }
 
 impl Cpu {
-    /// Checks on the controls (26.2.1).
-    pub(super) fn check_controls(&self, c: &Controls) -> Check {
-        let second = if c.primary & primary::SECONDARY != 0 { c.secondary } else { 0 };
-        require(c.pin & !supported::PIN == 0, "pin-based control that does not exist")?;
-        require(c.primary & !supported::PRIMARY == 0, "primary processor-based control that does not exist")?;
-        require(second & !supported::SECONDARY == 0, "secondary processor-based control that does not exist")?;
-        require(c.exit & !supported::EXIT == 0, "VM-exit control that does not exist")?;
-        require(c.entry & !supported::ENTRY == 0, "VM-entry control that does not exist")?;
-        require(c.cr3_target_count <= 4, "CR3-target count above 4")?;
+    /// Checks on the controls (26.2.1). `protected`: the guest that is to be entered has CR0.PE set.
+    pub(super) fn check_controls(&self, c: &Controls, protected: bool) -> Check {
+        self.check_execution_controls(c)?;
+        self.check_apic_controls(c)?;
+        self.check_paging_controls(c)?;
+        let timer = c.pin & pin::PREEMPTION_TIMER != 0;
+        require(timer || c.exit & exit::SAVE_PREEMPTION_TIMER == 0, "preemption timer saved but not activated")?;
+        let lists = [&c.msr_lists.exit_store, &c.msr_lists.exit_load, &c.msr_lists.entry_load];
+        require(lists.into_iter().all(|list| self.good_list(list)), "address of a list of MSRs")?;
+        self.check_injection(c, protected)
+    }
+
+    fn check_execution_controls(&self, c: &Controls) -> Check {
+        let offered = self.vmx_capabilities();
+        require(offered.pin.admits(c.pin), "pin-based controls")?;
+        require(offered.primary.admits(c.primary), "primary processor-based controls")?;
+        require(offered.secondary.admits(c.second()), "secondary processor-based controls")?;
+        require(offered.exit.admits(c.exit), "VM-exit controls")?;
+        require(offered.entry.admits(c.entry), "VM-entry controls")?;
+        require(c.cr3_target_count <= offered.cr3_targets(), "CR3-target count")?;
+        let bitmaps = c.io_bitmap_addresses.into_iter().flatten().chain(c.msr_bitmap_address);
+        require(bitmaps.into_iter().all(|page| self.page_aligned(page)), "address of an I/O or MSR bitmap")?;
         require(c.pin & pin::NMI != 0 || c.pin & pin::VIRTUAL_NMIS == 0, "virtual NMIs without NMI exiting")?;
         let window = c.primary & primary::NMI_WINDOW != 0;
         require(c.pin & pin::VIRTUAL_NMIS != 0 || !window, "NMI-window exiting without virtual NMIs")?;
-        require(second & secondary::VPID == 0 || c.vpid != 0, "VPID 0")?;
-        let ept = second & secondary::EPT != 0;
-        require(ept || second & secondary::UNRESTRICTED_GUEST == 0, "unrestricted guest without EPT")?;
-        require(!ept || valid_pointer(c.eptp, self.wiring.model.physical_bits), "EPT pointer")?;
-        let timer = c.pin & pin::PREEMPTION_TIMER != 0;
-        require(timer || c.exit & exit::SAVE_PREEMPTION_TIMER == 0, "preemption timer saved but not activated")?;
-        self.check_injection(c)
+        let scales = c.secondary(secondary::TSC_SCALING);
+        require(!scales || c.tsc_multiplier != 0, "TSC multiplier 0")?;
+        let shadows = c.secondary(secondary::VMCS_SHADOWING);
+        let good = c.shadow_bitmaps.iter().all(|page| self.page_aligned(*page));
+        require(!shadows || good, "address of a VMREAD or VMWRITE bitmap")
+    }
+
+    /// What virtualizes the APIC.
+    fn check_apic_controls(&self, c: &Controls) -> Check {
+        let accesses = c.secondary(secondary::APIC_ACCESSES);
+        let virtual_interrupts = c.secondary(secondary::VIRTUAL_INTERRUPTS);
+        if c.primary & primary::TPR_SHADOW != 0 {
+            require(self.page_aligned(c.virtual_apic), "address of the virtual-APIC page")?;
+            require(virtual_interrupts || c.tpr_threshold >> 4 == 0, "reserved bits of the TPR threshold")?;
+            let checked = !virtual_interrupts && !accesses;
+            require(
+                !checked || c.tpr_threshold & 15 <= self.virtual_tpr(c) >> 4,
+                "TPR threshold above the virtual TPR",
+            )?;
+        } else {
+            let needs = secondary::X2APIC | secondary::APIC_REGISTERS | secondary::VIRTUAL_INTERRUPTS;
+            require(c.second() & needs == 0, "virtual APIC without TPR shadow")?;
+        }
+        require(!accesses || self.page_aligned(c.apic_access), "address of the APIC-access page")?;
+        require(!accesses || !c.secondary(secondary::X2APIC), "virtual APIC both in memory and in x2APIC mode")?;
+        let external = c.pin & pin::EXTERNAL_INTERRUPT != 0;
+        require(!virtual_interrupts || external, "virtual-interrupt delivery without external-interrupt exiting")?;
+        if c.pin & pin::POSTED_INTERRUPTS != 0 {
+            let acknowledged = c.exit & exit::ACKNOWLEDGE_INTERRUPT != 0;
+            require(virtual_interrupts && acknowledged, "posted interrupts without what they need")?;
+            require(c.posted_vector >> 8 == 0, "posted-interrupt vector")?;
+            let descriptor = c.posted_descriptor;
+            let good = descriptor & 63 == 0 && descriptor & self.beyond_physical() == 0;
+            require(good, "address of the posted-interrupt descriptor")?;
+        }
+        Ok(())
+    }
+
+    /// What concerns guest-physical addresses and translations.
+    fn check_paging_controls(&self, c: &Controls) -> Check {
+        require(!c.secondary(secondary::VPID) || c.vpid != 0, "VPID 0")?;
+        let ept = c.secondary(secondary::EPT);
+        let needs = secondary::UNRESTRICTED_GUEST | secondary::PML | secondary::MODE_BASED_EXECUTE;
+        require(ept || c.second() & needs == 0, "control that needs EPT")?;
+        require(!ept || self.valid_ept_pointer(c.eptp), "EPT pointer")?;
+        require(
+            !c.secondary(secondary::PML) || self.page_aligned(c.pml_address),
+            "address of the page-modification log",
+        )?;
+        if c.secondary(secondary::VM_FUNCTIONS) {
+            let switching = 1 << function::EPTP_SWITCHING;
+            require(c.vm_functions & !switching == 0, "VM-function controls")?;
+            let good = ept && self.page_aligned(c.eptp_list);
+            require(c.vm_functions & switching == 0 || good, "EPTP switching")?;
+        }
+        let exceptions = c.secondary(secondary::EPT_VIOLATION_VE);
+        require(!exceptions || self.page_aligned(c.ve_address), "virtualization-exception information address")
+    }
+
+    /// Whether a physical address is that of a page.
+    pub(super) fn page_aligned(&self, address: u64) -> bool {
+        address & (OFFSET | self.beyond_physical()) == 0
+    }
+
+    fn good_list(&self, list: &MsrList) -> bool {
+        let last = list.address.wrapping_add(16 * u64::from(list.count)).wrapping_sub(1);
+        let reaches = last < list.address || (list.address | last) & self.beyond_physical() != 0;
+        list.count == 0 || list.address & 15 == 0 && !reaches
     }
 
     /// Checks on the event to inject (26.2.1.3).
-    fn check_injection(&self, c: &Controls) -> Check {
+    fn check_injection(&self, c: &Controls, protected: bool) -> Check {
         let info = c.entry_interruption;
         if info & interruption::VALID == 0 {
             return Ok(());
@@ -57,17 +133,18 @@ impl Cpu {
             interruption::NMI => vector == 2,
             interruption::HARDWARE_EXCEPTION => vector < 32,
             interruption::PRIVILEGED_SOFTWARE_EXCEPTION | interruption::SOFTWARE_EXCEPTION => vector < 32,
-            interruption::OTHER_EVENT => vector == 0,
+            interruption::OTHER_EVENT => vector == 0 && self.vmx_capabilities().primary.offers(primary::MONITOR_TRAP),
             _ => false,
         };
         require(good, "interruption type and vector")?;
         require(info & 0x7fff_f000 == 0, "reserved bits of the interruption information")?;
-        let real = c.secondary(secondary::UNRESTRICTED_GUEST) && !self.protected();
+        let real = c.secondary(secondary::UNRESTRICTED_GUEST) && !protected;
         let pushes = matches!(vector, 8 | 10..=14 | 17) && kind == interruption::HARDWARE_EXCEPTION && !real;
         require((info & interruption::ERROR_CODE != 0) == pushes, "error code of the event")?;
         require(!pushes || c.entry_error_code >> 16 == 0, "reserved bits of the error code")?;
         let length = c.entry_instruction_length;
-        require(!software(kind) || (1..=15).contains(&length), "instruction length of a software event")
+        let least = u32::from(!self.vmx_capabilities().has_misc(misc::LENGTH_0));
+        require(!software(kind) || (least..=15).contains(&length), "instruction length of a software event")
     }
 
     /// Checks on the guest's state (26.3.1), which the processor's fields hold: whether it can be entered with these controls.
@@ -191,11 +268,22 @@ impl Cpu {
 
     fn check_non_register_state(&self, c: &Controls) -> Check {
         let halted = c.activity == activity::HLT;
-        require(matches!(c.activity, activity::ACTIVE | activity::HLT), "activity state")?;
+        let offered = self.vmx_capabilities();
+        let known = match c.activity {
+            activity::ACTIVE => true,
+            activity::HLT => offered.has_misc(misc::HLT),
+            activity::SHUTDOWN => offered.has_misc(misc::SHUTDOWN),
+            activity::WAIT_FOR_SIPI => offered.has_misc(misc::WAIT_FOR_SIPI),
+            _ => false,
+        };
+        require(known, "activity state")?;
         require(!halted || self.arch.seg[usize::from(seg::SS)].dpl() == 0, "HLT outside level 0")?;
         let blocking = c.interruptibility;
         let (sti, mov_ss) = (blocking & interruptibility::STI != 0, blocking & interruptibility::MOV_SS != 0);
-        require(!halted || !(sti || mov_ss), "HLT with blocking by STI or MOV SS")?;
+        require(
+            c.activity == activity::ACTIVE || !(sti || mov_ss),
+            "blocking by STI or MOV SS of a processor that is not active",
+        )?;
         let known = interruptibility::STI | interruptibility::MOV_SS | interruptibility::NMI;
         require(blocking & !known == 0, "reserved bits of the interruptibility state")?;
         require(!(sti && mov_ss), "blocking by STI and MOV SS")?;
@@ -205,9 +293,8 @@ impl Cpu {
         let known = pending_debug::BREAKPOINTS | pending_debug::ENABLED_BREAKPOINT | pending_debug::BS;
         require(pending & !known == 0, "reserved bits of the pending debug exceptions")?;
         let held = sti || mov_ss || halted;
-        let traced = self.arch.flags & flags::TF != 0;
-        require(!held || (pending & pending_debug::BS != 0) == traced, "pending single step against RFLAGS.TF")?;
-        self.check_guest_pdptes(c)
+        let traced = self.steps_instructions();
+        require(!held || (pending & pending_debug::BS != 0) == traced, "pending single step against RFLAGS.TF")
     }
 
     /// Whether blocking and activity admit the injected event.
@@ -228,20 +315,15 @@ impl Cpu {
             }
             _ => {}
         }
-        let wakes = match kind {
-            interruption::EXTERNAL | interruption::NMI | interruption::OTHER_EVENT => true,
-            interruption::HARDWARE_EXCEPTION => matches!(vector, 1 | 18),
+        let heeded = match (c.activity, kind) {
+            (activity::ACTIVE, _) => true,
+            (activity::HLT, interruption::EXTERNAL | interruption::NMI | interruption::OTHER_EVENT) => true,
+            (activity::HLT, interruption::HARDWARE_EXCEPTION) => matches!(vector, 1 | 18),
+            (activity::SHUTDOWN, interruption::NMI) => true,
+            (activity::SHUTDOWN, interruption::HARDWARE_EXCEPTION) => vector == 18,
             _ => false,
         };
-        require(c.activity != activity::HLT || wakes, "event that does not end HLT")
-    }
-
-    /// Under EPT the PDPTEs are those that the processor's fields hold; without, they come from memory on entry.
-    fn check_guest_pdptes(&self, c: &Controls) -> Check {
-        if !self.pae_paging() || !c.secondary(secondary::EPT) {
-            return Ok(());
-        }
-        require(self.arch.pdpte.iter().all(|entry| self.good_pdpte(*entry)), "reserved bits of a PDPTE")
+        require(heeded, "event that does not end the activity state")
     }
 
     /// Paging with PDPTEs.

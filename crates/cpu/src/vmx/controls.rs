@@ -1,55 +1,7 @@
 //! What a VMCS holds besides the registers: the controls of non-root mode, and the guest state that no register has.
 
 use std::rc::Rc;
-use x86::vmx::{interruption, primary};
-
-/// The controls that there are, of those that the manuals define.
-///
-/// Of VM-exit and VM-entry controls there are none that only say what is copied between the processor and a VMCS: the guest's
-/// registers stay in the processor.
-pub(crate) mod supported {
-    use x86::vmx::{entry, exit, pin, primary, secondary};
-
-    /// Of [`pin`].
-    pub const PIN: u32 = pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS | pin::PREEMPTION_TIMER;
-    /// Of [`primary`].
-    pub const PRIMARY: u32 = primary::INTERRUPT_WINDOW
-        | primary::TSC_OFFSETTING
-        | primary::HLT
-        | primary::INVLPG
-        | primary::MWAIT
-        | primary::RDPMC
-        | primary::RDTSC
-        | primary::CR3_LOAD
-        | primary::CR3_STORE
-        | primary::CR8_LOAD
-        | primary::CR8_STORE
-        | primary::NMI_WINDOW
-        | primary::MOV_DR
-        | primary::UNCONDITIONAL_IO
-        | primary::IO_BITMAPS
-        | primary::MONITOR_TRAP
-        | primary::MSR_BITMAPS
-        | primary::MONITOR
-        | primary::PAUSE
-        | primary::SECONDARY;
-    /// Of [`secondary`].
-    pub const SECONDARY: u32 = secondary::EPT
-        | secondary::DESCRIPTOR_TABLE
-        | secondary::RDTSCP
-        | secondary::VPID
-        | secondary::WBINVD
-        | secondary::UNRESTRICTED_GUEST
-        | secondary::PAUSE_LOOP
-        | secondary::RDRAND
-        | secondary::INVPCID
-        | secondary::RDSEED
-        | secondary::XSAVES;
-    /// Of [`exit`].
-    pub const EXIT: u32 = exit::ACKNOWLEDGE_INTERRUPT | exit::SAVE_PREEMPTION_TIMER;
-    /// Of [`entry`].
-    pub const ENTRY: u32 = entry::IA32E_GUEST;
-}
+use x86::vmx::{interruption, primary, secondary};
 
 /// I/O bitmaps A and B, one after the other.
 pub type IoBitmap = [u8; 8192];
@@ -72,6 +24,26 @@ mod bitmap {
         let bitmap = <[u8; N]>::try_from(bytes).map_err(|_| D::Error::invalid_length(length, &"a whole bitmap"))?;
         Ok(Some(Rc::new(bitmap)))
     }
+}
+
+/// A list of MSRs in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct MsrList {
+    /// Physical address.
+    pub address: u64,
+    /// Entries.
+    pub count: u32,
+}
+
+/// The lists of MSRs that transitions go through (SDM vol. 3, 24.7.2 and 24.8.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct MsrLists {
+    /// Stored on VM exits.
+    pub exit_store: MsrList,
+    /// Loaded on VM exits.
+    pub exit_load: MsrList,
+    /// Loaded on VM entries.
+    pub entry_load: MsrList,
 }
 
 /// The controls, and the guest state that no register holds. The names are those of the SDM, vol. 3, 24.4 to 24.8.
@@ -105,12 +77,16 @@ pub struct Controls {
     pub cr3_targets: [u64; 4],
     /// How many of them count.
     pub cr3_target_count: u32,
-    /// Ports that exit, with [`primary::IO_BITMAPS`]; none given: all do.
+    /// Ports that exit, with [`primary::IO_BITMAPS`], of a hypervisor outside the machine's memory.
     #[serde(with = "bitmap")]
     pub io_bitmap: Option<Rc<IoBitmap>>,
-    /// MSRs that exit, with [`primary::MSR_BITMAPS`]; none given: all do.
+    /// If there is no [`Self::io_bitmap`], the physical addresses of I/O bitmaps A and B; none given: all ports exit.
+    pub io_bitmap_addresses: Option<[u64; 2]>,
+    /// MSRs that exit, with [`primary::MSR_BITMAPS`], of a hypervisor outside the machine's memory.
     #[serde(with = "bitmap")]
     pub msr_bitmap: Option<Rc<MsrBitmap>>,
+    /// If there is no [`Self::msr_bitmap`], the physical address of the MSR bitmaps; none given: all MSRs exit.
+    pub msr_bitmap_address: Option<u64>,
     /// XSAVES and XRSTORS components that exit.
     pub xss_bitmap: u64,
     /// Added to the time-stamp counter, with [`primary::TSC_OFFSETTING`].
@@ -123,8 +99,42 @@ pub struct Controls {
     pub ple_gap: u32,
     /// Pause-loop exiting: time-stamp cycles that a loop may take.
     pub ple_window: u32,
-    /// VMX-preemption timer, in units of [`super::PREEMPTION_TIMER_SHIFT`].
+    /// VMX-preemption timer, in units that IA32_VMX_MISC gives.
     pub preemption_timer: u32,
+    /// The TSC is multiplied by this, with 48 bits behind the binary point, before the offset is added.
+    pub tsc_multiplier: u64,
+    /// The physical address of the virtual-APIC page.
+    pub virtual_apic: u64,
+    /// The physical address of the APIC-access page.
+    pub apic_access: u64,
+    /// TPR threshold.
+    pub tpr_threshold: u32,
+    /// Guest interrupt status: requesting virtual interrupt in the low byte, servicing virtual interrupt in the high one.
+    pub interrupt_status: u16,
+    /// Vectors whose virtual EOI exits: bit by vector.
+    pub eoi_exits: [u64; 4],
+    /// The vector by which posted interrupts are announced.
+    pub posted_vector: u16,
+    /// The physical address of the posted-interrupt descriptor.
+    pub posted_descriptor: u64,
+    /// VM functions that are enabled, see [`x86::vmx::function`].
+    pub vm_functions: u64,
+    /// The physical address of the list of EPT pointers.
+    pub eptp_list: u64,
+    /// Which of them is in use.
+    pub eptp_index: u16,
+    /// The physical address of the page-modification log.
+    pub pml_address: u64,
+    /// The entry of the log that is written next; beyond 511: it is full.
+    pub pml_index: u16,
+    /// The physical address of the virtualization-exception information area.
+    pub ve_address: u64,
+    /// The physical addresses of the VMREAD and VMWRITE bitmaps.
+    pub shadow_bitmaps: [u64; 2],
+    /// VMCS link pointer: with VMCS shadowing, the shadow VMCS.
+    pub link_pointer: u64,
+    /// MSRs that a VM exit stores, then loads, and a VM entry loads.
+    pub msr_lists: MsrLists,
 
     /// Event to inject, see [`interruption`]; an exit clears its valid bit.
     pub entry_interruption: u32,
@@ -135,7 +145,7 @@ pub struct Controls {
 
     /// Blocking by STI, MOV SS and NMI, see [`x86::vmx::interruptibility`].
     pub interruptibility: u32,
-    /// Active or halted, see [`x86::vmx::activity`].
+    /// Activity state, see [`x86::vmx::activity`].
     pub activity: u32,
     /// Debug exceptions that are due, see [`x86::vmx::pending_debug`].
     pub pending_debug: u64,
@@ -156,6 +166,16 @@ impl Controls {
     pub fn injects(&self) -> bool {
         let info = self.entry_interruption;
         info & interruption::VALID != 0 && info & interruption::TYPE != interruption::OTHER_EVENT
+    }
+
+    /// The VPID that translations are tagged with.
+    pub fn tag(&self) -> u16 {
+        if self.secondary(secondary::VPID) { self.vpid } else { 0 }
+    }
+
+    /// The secondary controls, if they count.
+    pub fn second(&self) -> u32 {
+        if self.primary & primary::SECONDARY != 0 { self.secondary } else { 0 }
     }
 
     /// Whether all the given secondary controls are set and active.

@@ -53,6 +53,7 @@ impl Bus for Board {
     fn acknowledge(&mut self, _: Ident) -> Option<u8> {
         None
     }
+    fn end_of_interrupt(&mut self, _: Ident) {}
     fn cr8(&mut self, _: Ident) -> u8 {
         self.cr8
     }

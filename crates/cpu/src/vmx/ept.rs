@@ -3,12 +3,17 @@
 use crate::fault::{Exec, Fault};
 use crate::paging::{self, Layout, LayoutEpt, Path, ReadEntry, Root, Stop, UpdateEntry};
 use crate::state::Cpu;
+use crate::tlb::perm;
 use crate::walk::Access;
 use std::convert::Infallible;
 use x86::ept::*;
-use x86::page::SHIFT_PML4;
+use x86::page::{OFFSET, PAGE, SHIFT_PML4};
+use x86::vmx::capability::ept_vpid as capability;
+use x86::vmx::function::{EPTP_LIST_ENTRIES, EPTP_SWITCHING};
 use x86::vmx::qualification::ept as qualification;
-use x86::vmx::reason;
+use x86::vmx::virtualization_exception as area;
+use x86::vmx::{reason, secondary};
+use x86::{reg, vector};
 
 /// What a guest-physical address is translated for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,18 +41,12 @@ pub(crate) struct Placed {
     pub dirty: bool,
 }
 
-/// Whether an EPT pointer is valid (SDM vol. 3, 26.2.1.1).
-pub(super) fn valid_pointer(eptp: u64, physical_bits: u8) -> bool {
-    matches!(eptp & EPTP_TYPE, UNCACHEABLE | WRITE_BACK)
-        && eptp & EPTP_LENGTH == EPTP_FOUR_LEVELS
-        && eptp & EPTP_RESERVED == 0
-        && eptp >> u32::from(physical_bits).min(52) == 0
-}
-
 /// The tables of EPT, as the processor walks them and sets flags in them.
 struct EptTables<'a> {
     cpu: &'a mut Cpu,
     references: &'a mut u32,
+    /// The entry that was read last.
+    last: u64,
 }
 
 impl ReadEntry for EptTables<'_> {
@@ -56,7 +55,8 @@ impl ReadEntry for EptTables<'_> {
     #[inline(always)]
     fn read(&mut self, address: u64, _: bool) -> Result<u64, Infallible> {
         *self.references += 1;
-        Ok(self.cpu.wiring.ram.read::<u64>(address).unwrap_or(u64::MAX))
+        self.last = self.cpu.wiring.ram.read::<u64>(address).unwrap_or(u64::MAX);
+        Ok(self.last)
     }
 }
 
@@ -88,9 +88,31 @@ impl Cpu {
         self.arch.vmx.controls.eptp & EPTP_ACCESSED_DIRTY != 0
     }
 
+    /// Whether an EPT pointer is valid (SDM vol. 3, 26.2.1.1).
+    pub(super) fn valid_ept_pointer(&self, eptp: u64) -> bool {
+        let offered = self.vmx_capabilities();
+        let kind = match eptp & EPTP_TYPE {
+            UNCACHEABLE => capability::UNCACHEABLE,
+            WRITE_BACK => capability::WRITE_BACK,
+            _ => return false,
+        };
+        let flags = eptp & EPTP_ACCESSED_DIRTY == 0 || offered.has_ept_vpid(capability::ACCESSED_DIRTY);
+        offered.has_ept_vpid(kind)
+            && flags
+            && eptp & EPTP_LENGTH == EPTP_FOUR_LEVELS
+            && eptp & (EPTP_RESERVED | self.beyond_physical()) == 0
+    }
+
     /// Translates a guest-physical address through EPT, and sets accessed and dirty flags. `linear` is the address that the
-    /// guest's code wants; entries read are added to `references`.
-    pub(crate) fn place(&mut self, address: u64, linear: u64, purpose: Purpose, references: &mut u32) -> Exec<Placed> {
+    /// guest's code wants, which `page` says more of where it is known; entries read are added to `references`.
+    pub(crate) fn place(
+        &mut self,
+        address: u64,
+        linear: u64,
+        purpose: Purpose,
+        page: Option<u8>,
+        references: &mut u32,
+    ) -> Exec<Placed> {
         let flags = self.ept_flags();
         let wanted = match purpose {
             Purpose::Data(Access::Read) | Purpose::Pdpte => READ,
@@ -100,31 +122,45 @@ impl Cpu {
             Purpose::Table if !flags => READ,
             Purpose::Table | Purpose::TableFlags => READ | WRITE,
         };
+        let mut violation = Violation { address, linear, purpose, page, wanted, rights: 0, suppressed: true };
         if address >> ADDRESS_BITS != 0 {
-            return Err(self.ept_violation(address, linear, purpose, wanted, 0));
+            return Err(self.ept_violation(violation));
         }
-        let layout = LayoutEpt::new(self.beyond_physical());
+        let by_mode = self.arch.vmx.controls.secondary(secondary::MODE_BASED_EXECUTE);
+        let layout = LayoutEpt::new(self.beyond_physical()).mode_based(by_mode);
         let root = self.ept_root();
         let mut path = Path::default();
-        let mut tables = EptTables { cpu: self, references };
+        let mut tables = EptTables { cpu: self, references, last: 0 };
         let leaf = match paging::walk(&layout, root, address, &mut tables, &mut path) {
             Ok(leaf) => leaf,
-            Err(Stop::Absent) => return Err(self.ept_violation(address, linear, purpose, wanted, 0)),
+            Err(Stop::Absent) => {
+                violation.suppressed = tables.last & SUPPRESS_VE != 0;
+                return Err(self.ept_violation(violation));
+            }
             Err(Stop::Reserved) => return Err(self.ept_misconfiguration(address)),
             Err(Stop::Unreachable(never)) => match never {},
         };
-        let rights = path.common() & RIGHTS;
+        let all = path.common();
+        let mut rights = all & RIGHTS;
+        if by_mode && page.is_some_and(|perms| perms & perm::USER != 0) {
+            rights = rights & !EXECUTE | if all & USER_EXECUTE != 0 { EXECUTE } else { 0 };
+        }
         if rights & wanted != wanted {
-            return Err(self.ept_violation(address, linear, purpose, wanted, rights));
+            violation.rights = all & if by_mode { RIGHTS | USER_EXECUTE } else { RIGHTS };
+            violation.suppressed = leaf.entry & SUPPRESS_VE != 0;
+            return Err(self.ept_violation(violation));
         }
         let write = wanted & WRITE != 0;
         if flags {
-            let Ok(()) = path.mark::<LayoutEpt, _>(&mut EptTables { cpu: self, references }, write);
+            if write && leaf.entry & DIRTY == 0 {
+                self.log_modification(address)?;
+            }
+            let Ok(()) = path.mark::<LayoutEpt, _>(&mut EptTables { cpu: self, references, last: 0 }, write);
         }
         let offset = address & ((1 << leaf.shift) - 1);
-        let page = layout.page(leaf.entry, leaf.shift);
+        let frame = layout.page(leaf.entry, leaf.shift);
         let dirty = !flags || write || leaf.entry & DIRTY != 0;
-        Ok(Placed { address: page | offset, shift: leaf.shift as u8, rights, dirty })
+        Ok(Placed { address: frame | offset, shift: leaf.shift as u8, rights, dirty })
     }
 
     /// The topmost table of the EPT pointer.
@@ -142,18 +178,70 @@ impl Cpu {
         Some(layout.page(leaf.entry, leaf.shift) | address & ((1 << leaf.shift) - 1))
     }
 
+    /// Page-modification logging (SDM vol. 3, 28.3.6): a page is about to be marked dirty.
+    fn log_modification(&mut self, address: u64) -> Exec {
+        let controls = &self.arch.vmx.controls;
+        if !controls.secondary(secondary::PML) {
+            return Ok(());
+        }
+        let index = controls.pml_index;
+        if u64::from(index) >= PAGE / 8 {
+            return Err(self.exit_fault(reason::PML_FULL, 0));
+        }
+        let at = controls.pml_address + 8 * u64::from(index);
+        self.code_written(at, 8);
+        self.wiring.ram.write(at, address & !OFFSET);
+        self.arch.vmx.controls.pml_index = index.wrapping_sub(1);
+        Ok(())
+    }
+
     #[cold]
-    fn ept_violation(&mut self, address: u64, linear: u64, purpose: Purpose, wanted: u64, rights: u64) -> Fault {
+    fn ept_violation(&mut self, v: Violation) -> Fault {
         use qualification::*;
-        let place = match purpose {
+        let place = match v.purpose {
             Purpose::Data(_) => LINEAR_VALID | FINAL,
             Purpose::Table | Purpose::TableFlags => LINEAR_VALID,
             Purpose::Pdpte => 0,
         };
-        let fault = self.exit_fault(reason::EPT_VIOLATION, wanted | (rights & RIGHTS) << RIGHTS_SHIFT | place);
-        self.arch.vm_exit.guest_physical = address;
-        self.arch.vm_exit.guest_linear = if place & LINEAR_VALID != 0 { linear } else { 0 };
+        let by_mode = if v.rights & x86::ept::USER_EXECUTE != 0 { USER_EXECUTE } else { 0 };
+        let mut qualification = v.wanted | (v.rights & RIGHTS) << RIGHTS_SHIFT | by_mode | place;
+        let advanced = self.vmx_capabilities().has_ept_vpid(capability::ADVANCED_INFORMATION);
+        if let Some(perms) = v.page.filter(|_| advanced && place & FINAL != 0) {
+            let bits = [(perm::USER, USER), (perm::WRITE, WRITABLE), (perm::NO_EXECUTE, NO_EXECUTE)];
+            qualification |= bits.iter().filter(|(bit, _)| perms & bit != 0).fold(0, |all, (_, bit)| all | bit);
+        }
+        let linear = if place & LINEAR_VALID != 0 { v.linear } else { 0 };
+        if !v.suppressed && self.raises_virtualization_exception() {
+            return self.virtualization_exception(qualification, linear, v.address);
+        }
+        let fault = self.exit_fault(reason::EPT_VIOLATION, qualification);
+        self.arch.vm_exit.guest_physical = v.address;
+        self.arch.vm_exit.guest_linear = linear;
         fault
+    }
+
+    /// Whether an EPT violation may be a virtualization exception (25.5.7.1).
+    fn raises_virtualization_exception(&self) -> bool {
+        let controls = &self.arch.vmx.controls;
+        let busy = controls.ve_address + area::BUSY;
+        controls.secondary(secondary::EPT_VIOLATION_VE)
+            && self.protected()
+            && !self.engine.delivering
+            && self.wiring.ram.read::<u32>(busy) == Some(0)
+    }
+
+    /// #VE, with its information area (25.5.7.2).
+    fn virtualization_exception(&mut self, qualification: u64, linear: u64, physical: u64) -> Fault {
+        let at = self.arch.vmx.controls.ve_address;
+        self.code_written(at, 64);
+        let ram = &self.wiring.ram;
+        ram.write(at + area::REASON, reason::EPT_VIOLATION);
+        ram.write(at + area::BUSY, u32::MAX);
+        ram.write(at + area::QUALIFICATION, qualification);
+        ram.write(at + area::LINEAR, linear);
+        ram.write(at + area::PHYSICAL, physical);
+        ram.write(at + area::EPTP_INDEX, self.arch.vmx.controls.eptp_index);
+        self.raise(vector::VE)
     }
 
     #[cold]
@@ -162,4 +250,41 @@ impl Cpu {
         self.arch.vm_exit.guest_physical = address;
         fault
     }
+
+    /// VMFUNC of the function in EAX (25.5.6). `false`: it exits.
+    pub(super) fn vm_function(&mut self) -> bool {
+        let (function, argument) = (self.get::<u32>(reg::RAX), self.get::<u32>(reg::RCX));
+        let controls = &self.arch.vmx.controls;
+        let enabled = function < 64 && controls.vm_functions >> function & 1 != 0;
+        if !enabled || function != EPTP_SWITCHING || u64::from(argument) >= EPTP_LIST_ENTRIES {
+            return false;
+        }
+        let at = controls.eptp_list + 8 * u64::from(argument);
+        let Some(eptp) = self.wiring.ram.read::<u64>(at).filter(|eptp| self.valid_ept_pointer(*eptp)) else {
+            return false;
+        };
+        let controls = &mut self.arch.vmx.controls;
+        controls.eptp = eptp;
+        controls.eptp_index = argument as u16;
+        let vpid = controls.tag();
+        // Whatever the numbers of contexts, nothing on the fast paths is kept.
+        let _ = self.micro.tlb.enter(vpid, Some(eptp));
+        self.mapping_changed();
+        true
+    }
+}
+
+/// An access that EPT does not allow.
+struct Violation {
+    address: u64,
+    linear: u64,
+    purpose: Purpose,
+    /// What the guest's tables say of the page, as [`perm`] has it.
+    page: Option<u8>,
+    /// The access, as [`RIGHTS`].
+    wanted: u64,
+    /// The rights that there are.
+    rights: u64,
+    /// The entry asks for an exit, not an exception.
+    suppressed: bool,
 }

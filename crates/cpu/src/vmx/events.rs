@@ -8,7 +8,7 @@ use crate::fault::{Cause, Exec, Fault};
 use crate::state::Cpu;
 use x86::debug::DR6_CONDITIONS;
 use x86::vmx::qualification::ept as qualification;
-use x86::vmx::{exit, interruption, pin, primary, reason};
+use x86::vmx::{activity, exit, interruption, pin, primary, reason};
 use x86::{flags, vector};
 
 /// An event that was being delivered: interruption information, error code, and the length of the instruction that made it.
@@ -94,7 +94,7 @@ impl Cpu {
 
     /// Whether an event about to be delivered is an exception that exits; then it has.
     pub(crate) fn exception_exits(&mut self, event: &Event) -> bool {
-        self.arch.vmx.halted = false;
+        self.arch.vmx.halted = activity::ACTIVE;
         let original = self.arch.vmx.delivering.take();
         let unblocked = std::mem::take(&mut self.arch.vmx.nmi_unblocked);
         let subject = event.source == Source::Exception && !event.injected;
@@ -212,6 +212,9 @@ impl Cpu {
 
     /// The exit after an instruction or delivery under the monitor trap flag, before any debug trap.
     pub(crate) fn monitor_trap(&mut self) -> bool {
+        if self.arch.vmx.active && self.leave_after_instruction() {
+            return true;
+        }
         let due = self.arch.vmx.active && self.arch.vmx.trap_pending;
         if due {
             self.event_exit(reason::MONITOR_TRAP);
@@ -222,6 +225,15 @@ impl Cpu {
     /// Events between instructions of a guest, highest priority first: whether something exited or was delivered. `shadow` is
     /// the blocking by STI or MOV SS.
     pub(crate) fn guest_events(&mut self, shadow: u32) -> bool {
+        let waits = self.arch.vmx.halted;
+        if waits == activity::WAIT_FOR_SIPI {
+            return false;
+        }
+        if self.arch.attention & attention::INIT != 0 {
+            self.arch.attention &= !attention::INIT;
+            self.event_exit(reason::INIT_SIGNAL);
+            return true;
+        }
         if self.micro.clock >= self.arch.vmx.timer_at {
             self.event_exit(reason::PREEMPTION_TIMER);
             return true;
@@ -235,9 +247,7 @@ impl Cpu {
             self.event_exit(reason::NMI_WINDOW);
             return true;
         }
-        // Virtual NMIs have the blocking for themselves.
-        let nmi_blocked = self.arch.nmi_blocked && pin & pin::VIRTUAL_NMIS == 0;
-        if self.arch.attention & attention::NMI != 0 && !nmi_blocked {
+        if self.arch.attention & attention::NMI != 0 && !self.blocks_nmi() {
             self.arch.attention &= !attention::NMI;
             if pin & pin::NMI != 0 {
                 let nmi = self.information(&Event::new(vector::NMI, None, Source::Nmi), 0);
@@ -245,18 +255,51 @@ impl Cpu {
                     VmExit { reason: reason::EXCEPTION_NMI, interruption: nmi.info, ..VmExit::default() };
                 self.leave_guest();
             } else {
-                self.arch.vmx.halted = false;
+                self.arch.vmx.halted = activity::ACTIVE;
                 self.deliver_nmi();
             }
             return true;
         }
         let open = self.arch.flags & flags::IF != 0;
+        if waits == activity::SHUTDOWN {
+            return false;
+        }
         if primary & primary::INTERRUPT_WINDOW != 0 && open {
             self.event_exit(reason::INTERRUPT_WINDOW);
             return true;
         }
         let exits = pin & pin::EXTERNAL_INTERRUPT != 0;
-        self.arch.attention & attention::INTR != 0 && (exits || open) && self.guest_interrupt(exits)
+        if self.arch.attention & attention::INTR != 0 && (exits || open) && self.guest_interrupt(exits) {
+            return true;
+        }
+        open && self.deliver_virtual_interrupt()
+    }
+
+    /// Whether an external interrupt ends HLT.
+    pub fn interrupts_end_halt(&self) -> bool {
+        match self.arch.vmx.halted {
+            activity::ACTIVE | activity::HLT => {
+                let exits = self.arch.vmx.active && self.arch.vmx.controls.pin & pin::EXTERNAL_INTERRUPT != 0;
+                exits || self.arch.flags & flags::IF != 0
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether NMIs wait for IRET: virtual NMIs have the blocking for themselves.
+    pub fn blocks_nmi(&self) -> bool {
+        let virtual_nmis = self.arch.vmx.active && self.arch.vmx.controls.pin & pin::VIRTUAL_NMIS != 0;
+        self.arch.nmi_blocked && !virtual_nmis
+    }
+
+    /// A start-up signal, with its vector: whether the guest waited for it, which ends in an exit.
+    pub fn guest_startup(&mut self, vector: u8) -> bool {
+        if !self.arch.vmx.active || self.arch.vmx.halted != activity::WAIT_FOR_SIPI {
+            return false;
+        }
+        self.arch.vm_exit = VmExit { reason: reason::SIPI_SIGNAL, qualification: vector.into(), ..VmExit::default() };
+        self.leave_guest();
+        true
     }
 
     /// An external interrupt: whether it still was there.
@@ -273,12 +316,15 @@ impl Cpu {
         };
         self.attend(attention::BUS);
         let event = Event::new(vector, None, Source::External);
+        if exits && self.take_posted_interrupts(vector) {
+            return true;
+        }
         if exits {
             let interruption = self.information(&event, 0).info;
             self.arch.vm_exit = VmExit { reason: reason::EXTERNAL_INTERRUPT, interruption, ..VmExit::default() };
             self.leave_guest();
         } else {
-            self.arch.vmx.halted = false;
+            self.arch.vmx.halted = activity::ACTIVE;
             self.deliver(event, 0);
         }
         true

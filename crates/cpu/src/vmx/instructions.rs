@@ -2,32 +2,12 @@
 //! (SDM vol. 3, 25.1.1): #UD, privilege, I/O permission.
 
 use crate::exec;
-use crate::fault::{Exec, Fault, Flow};
+use crate::fault::{Exec, Fault};
 use crate::op::{NO_REG, Op, SEG_FLAT};
 use crate::state::Cpu;
-use crate::table::Row;
-use iced_x86::{Instruction, Mnemonic::*, OpKind};
-use ledger::{Class, TICKS_PER_CYCLE};
+use ledger::TICKS_PER_CYCLE;
 use x86::seg;
 use x86::vmx::{primary, reason, secondary};
-
-/// Rows of the instructions that VMX brought. Outside non-root mode they do not exist: the processor offers no root mode to
-/// software.
-pub static ROWS: &[Row] = &[
-    Row::end(Vmcall, Class::System, |_, _| Some(vmcall)),
-    Row::end(Vmmcall, Class::System, |_, _| Some(vmmcall)),
-    Row::end(Vmclear, Class::System, |i, op| vmx(i, op, reason::VMCLEAR)),
-    Row::end(Vmlaunch, Class::System, |i, op| vmx(i, op, reason::VMLAUNCH)),
-    Row::end(Vmptrld, Class::System, |i, op| vmx(i, op, reason::VMPTRLD)),
-    Row::end(Vmptrst, Class::System, |i, op| vmx(i, op, reason::VMPTRST)),
-    Row::end(Vmread, Class::System, |i, op| vmx(i, op, reason::VMREAD)),
-    Row::end(Vmresume, Class::System, |i, op| vmx(i, op, reason::VMRESUME)),
-    Row::end(Vmwrite, Class::System, |i, op| vmx(i, op, reason::VMWRITE)),
-    Row::end(Vmxoff, Class::System, |i, op| vmx(i, op, reason::VMXOFF)),
-    Row::end(Vmxon, Class::System, |i, op| vmx(i, op, reason::VMXON)),
-    Row::end(Invept, Class::System, |i, op| vmx(i, op, reason::INVEPT)),
-    Row::end(Invvpid, Class::System, |i, op| vmx(i, op, reason::INVVPID)),
-];
 
 /// The PAUSE loop that privileged code of a guest is in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -36,42 +16,6 @@ pub struct Pauses {
     first: u64,
     /// Cycle of the last one.
     last: u64,
-}
-
-fn vmcall(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    if !cpu.arch.vmx.active || cpu.wiring.capabilities.amd {
-        return exec::undefined(cpu, op);
-    }
-    Err(cpu.exit_fault(reason::VMCALL, 0))
-}
-
-/// What AMD's processors have in its place.
-fn vmmcall(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    if !cpu.arch.vmx.active || !cpu.wiring.capabilities.amd {
-        return exec::undefined(cpu, op);
-    }
-    Err(cpu.exit_fault(reason::VMCALL, 0))
-}
-
-fn vmx(i: &Instruction, op: &mut Op, reason: u32) -> Option<crate::op::Handler> {
-    op.imm = u64::from(reason);
-    // VMREAD and VMWRITE name registers in two operands; Reg1 is that of ModRM.rm, Reg2 that of ModRM.reg.
-    if i.op_count() == 2 && i.op0_kind() == OpKind::Register && i.mnemonic() != Vmread {
-        std::mem::swap(&mut op.r0, &mut op.r1);
-    }
-    Some(vmx_exit)
-}
-
-fn vmx_exit(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    let compatibility = cpu.long_mode() && !cpu.engine.long64;
-    if !cpu.arch.vmx.active || cpu.wiring.capabilities.amd || compatibility || cpu.only_protected().is_err() {
-        return exec::undefined(cpu, op);
-    }
-    let reason = op.imm as u32;
-    Err(match reason {
-        reason::VMLAUNCH | reason::VMRESUME | reason::VMXOFF => cpu.exit_fault(reason, 0),
-        _ => cpu.operand_exit(reason, op, u32::from(op.r0) << 3 | u32::from(op.r1) << 28),
-    })
 }
 
 /// Address-size field of instruction information.

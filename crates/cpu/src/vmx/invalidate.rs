@@ -97,20 +97,27 @@ impl Cpu {
         *self.arch.vmx = NonRoot::default();
         self.micro.level = 0;
         self.micro.charged_space = None;
-        self.micro.tlb.enter(0, None);
+        // No context is new: it was VPID 0 without EPT that began.
+        let _ = self.micro.tlb.enter(0, None);
         self.mapping_changed();
+    }
+
+    /// The registers that translation depends on, besides CR3 and PDPTEs.
+    pub(super) fn translation_registers(&self) -> [u64; 5] {
+        [self.arch.cr0, self.arch.cr4, self.arch.msr.efer, u64::from(self.arch.pkru), self.arch.msr.pkrs]
     }
 
     /// Puts the guest's translations in force on VM entry, the host's on VM exit; [`Self::non_root`] says already which. Without
     /// VPIDs both are VPID 0, and everything of it goes.
     pub(super) fn transition_flush(&mut self) {
-        let under = [self.arch.cr0, self.arch.cr4, self.arch.msr.efer, u64::from(self.arch.pkru), self.arch.msr.pkrs];
+        let under = self.translation_registers();
         let controls = &self.arch.vmx.controls;
+        let mut renumbered = false;
         let tagged = if self.arch.vmx.active {
-            let vpid = if controls.secondary(secondary::VPID) { controls.vpid } else { 0 };
+            let vpid = controls.tag();
             let eptp = controls.secondary(secondary::EPT).then_some(controls.eptp);
             self.arch.vmx.ept = eptp.is_some();
-            self.micro.tlb.enter(vpid, eptp);
+            renumbered = self.micro.tlb.enter(vpid, eptp);
             vpid != 0
         } else {
             let tagged = self.micro.tlb.context().vpid_tagged();
@@ -118,14 +125,14 @@ impl Cpu {
                 self.micro.tlb.flush_all();
             }
             self.arch.vmx.ept = false;
-            self.micro.tlb.enter(0, None);
+            renumbered |= self.micro.tlb.enter(0, None);
             tagged
         };
         if !tagged {
             self.micro.tlb.flush_all();
         }
         // What the fast paths know of a VPID also depends on these registers, which the hypervisor may have changed.
-        if tagged && (!self.arch.vmx.active || self.arch.vmx.left_under == under) {
+        if tagged && !renumbered && (!self.arch.vmx.active || self.arch.vmx.left_under == under) {
             self.space_changed(None);
         } else {
             self.mapping_changed();

@@ -1,29 +1,37 @@
 //! Ports: which accesses exit.
 
-use super::controls::IoBitmap;
 use crate::fault::Exec;
 use crate::op::{Op, SEG_FLAT, address_mask};
 use crate::state::Cpu;
+use x86::page::PAGE;
 use x86::vmx::qualification::io as qualification;
 use x86::vmx::{primary, reason};
 use x86::{reg, seg};
 
-/// Whether the bitmap has one of the `size` ports from `port`, or they go on beyond the last port.
-fn in_bitmap(bitmap: &IoBitmap, port: u16, size: u8) -> bool {
-    let ports = u32::from(port)..u32::from(port) + u32::from(size);
-    ports.into_iter().any(|port| match bitmap.get((port >> 3) as usize) {
-        Some(byte) => byte >> (port & 7) & 1 != 0,
-        None => true,
-    })
-}
-
 impl Cpu {
+    /// Whether one of the `size` ports from `port` exits, or they go on beyond the last port.
     fn port_exits(&self, port: u16, size: u8) -> bool {
         let controls = &self.arch.vmx.controls;
         if !controls.primary(primary::IO_BITMAPS) {
             return controls.primary(primary::UNCONDITIONAL_IO);
         }
-        controls.io_bitmap.as_ref().is_none_or(|bitmap| in_bitmap(bitmap, port, size))
+        let ports = u32::from(port)..u32::from(port) + u32::from(size);
+        ports.into_iter().any(|port| self.port_in_bitmap(port))
+    }
+
+    fn port_in_bitmap(&self, port: u32) -> bool {
+        let Ok(port) = u16::try_from(port) else { return true };
+        let at = usize::from(port >> 3);
+        let controls = &self.arch.vmx.controls;
+        let byte = match (&controls.io_bitmap, controls.io_bitmap_addresses) {
+            (Some(bitmap), _) => bitmap[at],
+            (None, Some(pages)) => {
+                let address = pages[at / PAGE as usize] + at as u64 % PAGE;
+                self.wiring.ram.read::<u8>(address).unwrap_or(u8::MAX)
+            }
+            (None, None) => u8::MAX,
+        };
+        byte >> (port & 7) & 1 != 0
     }
 
     /// IN and OUT, after the permission check. `kind` is the part of the qualification that the instruction knows.

@@ -1,13 +1,18 @@
 //! VMX non-root mode: the contract between the processor and a hypervisor (SDM vol. 3, chapters 24 to 27).
 //!
-//! There is no VMCS in memory. The hypervisor writes the guest's registers into the processor's fields and calls
-//! [`Cpu::vm_entry`] with [`Controls`]; [`Cpu::run`] then runs the guest until something exits, and returns
-//! [`Exit::Vm`](crate::Exit::Vm) with the details in [`vm_exit`](crate::arch::Arch::vm_exit). The guest's registers are still in the processor's fields;
-//! guest state that no register holds (interruptibility, activity, pending debug exceptions) is in the controls.
+//! A hypervisor of the board writes the guest's registers into the processor's fields and calls [`Cpu::vm_entry`] with [`Controls`];
+//! [`Cpu::run`] then runs the guest until something exits, and returns [`Exit::Vm`](crate::Exit::Vm) with the details in
+//! [`vm_exit`](crate::arch::Arch::vm_exit). The guest's registers are still in the processor's fields; guest state that no register holds
+//! (interruptibility, activity, pending debug exceptions) is in the controls.
+//!
+//! Guest software has the instructions of VMX and VMCSs in memory instead: [`root`] makes controls and registers of the current VMCS,
+//! and puts them back on an exit. In between, both use the same non-root mode.
 //!
 //! [`Cpu::vm_entry`]: crate::Cpu::vm_entry
 //! [`Cpu::run`]: crate::Cpu::run
 
+mod apic;
+mod capability;
 mod checks;
 mod controls;
 mod emulate;
@@ -19,31 +24,38 @@ mod ept;
 #[cfg(test)]
 mod ept_tests;
 mod events;
+mod fields;
 mod information;
 pub(crate) mod instructions;
 mod invalidate;
 mod io;
 mod msr;
 mod registers;
+pub(crate) mod root;
 #[cfg(test)]
 mod tag_tests;
 mod transition;
+mod vmcs;
 
 #[cfg(test)]
 mod tests;
 
-pub use controls::{Controls, IoBitmap, MsrBitmap};
+pub use apic::TrapExit;
+pub use capability::{Settings, VmxCapabilities};
+pub use controls::{Controls, IoBitmap, MsrBitmap, MsrList, MsrLists};
 pub use emulate::{Accesses, DeviceAccess, Emulating, Emulation, GuestPhysical, GuestView, Outcome, Stretch};
 pub(crate) use ept::{Placed, Purpose};
 pub use events::Delivering;
 pub use information::VmExit;
 pub use instructions::Pauses;
 pub use invalidate::{Flush, Invept, Invvpid};
+pub use root::Operation;
 pub use transition::EntryFailure;
+pub use vmcs::Vmcs;
 
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
-use x86::vmx::primary;
+use x86::vmx::{activity, primary, secondary};
 
 /// The VMX-preemption timer counts down at the rate of the time-stamp counter divided by two to this power.
 pub const PREEMPTION_TIMER_SHIFT: u32 = 5;
@@ -57,8 +69,10 @@ pub struct NonRoot {
     pub ept: bool,
     /// The controls.
     pub controls: Controls,
-    /// HLT was executed without an exit: nothing but events goes on.
-    pub halted: bool,
+    /// Guest software has entered VMX operation: its hypervisor is in charge of non-root mode.
+    pub operation: Operation,
+    /// The activity state, see [`x86::vmx::activity`]: if it is not active, nothing but events goes on.
+    pub halted: u32,
     /// When the VMX-preemption timer runs out.
     pub timer_at: Ticks,
     /// The registers as the guest sees them, for [`Cpu::look_up`](crate::Cpu::look_up), where they are not the processor's own;
@@ -66,6 +80,10 @@ pub struct NonRoot {
     pub visible: Option<GuestView>,
     /// Registers that translation depends on, as the last transition found them: CR0, CR4, EFER, PKRU, PKRS.
     pub left_under: [u64; 5],
+    /// An exit that comes after the running instruction.
+    pub trap_exit: Option<TrapExit>,
+    /// A virtual interrupt is to be delivered.
+    pub virtual_interrupt: bool,
     /// An exit because of the monitor trap flag comes next.
     pub trap_pending: bool,
     /// Blocking by STI or MOV SS under which the running instruction was started ([`crate::arch::attention`]).
@@ -79,10 +97,16 @@ pub struct NonRoot {
 }
 
 impl NonRoot {
-    /// What is added to the time-stamp counter now.
-    pub fn tsc_offset(&self) -> u64 {
-        let offset = self.active && self.controls.primary(primary::TSC_OFFSETTING);
-        if offset { self.controls.tsc_offset } else { 0 }
+    /// The time-stamp counter as the guest reads it, where the processor's is `tsc` (25.3).
+    pub fn guest_tsc(&self, tsc: u64) -> u64 {
+        if !self.active || !self.controls.primary(primary::TSC_OFFSETTING) {
+            return tsc;
+        }
+        let scaled = match self.controls.secondary(secondary::TSC_SCALING) {
+            true => (u128::from(tsc) * u128::from(self.controls.tsc_multiplier) >> 48) as u64,
+            false => tsc,
+        };
+        scaled.wrapping_add(self.controls.tsc_offset)
     }
 }
 
@@ -92,7 +116,10 @@ impl Default for NonRoot {
             active: false,
             ept: false,
             controls: Controls::default(),
-            halted: false,
+            operation: Operation::default(),
+            trap_exit: None,
+            virtual_interrupt: false,
+            halted: activity::ACTIVE,
             timer_at: Ticks::MAX,
             trap_pending: false,
             shadow: 0,

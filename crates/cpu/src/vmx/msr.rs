@@ -8,16 +8,22 @@ use x86::vmx::{primary, reason};
 impl Cpu {
     fn msr_exits(&self, index: u32, write: bool) -> bool {
         let controls = &self.arch.vmx.controls;
-        let Some(bitmap) = controls.msr_bitmap.as_ref().filter(|_| controls.primary(primary::MSR_BITMAPS)) else {
+        if !controls.primary(primary::MSR_BITMAPS) {
             return true;
-        };
+        }
         let (part, bit) = match index {
             0..RANGE => (0, index),
             HIGH.. if index - HIGH < RANGE => (1, index - HIGH),
             _ => return true,
         };
         let part = part + if write { 2 } else { 0 };
-        bitmap[part * PART + (bit >> 3) as usize % PART] >> (bit & 7) & 1 != 0
+        let at = part * PART + (bit >> 3) as usize % PART;
+        let byte = match (&controls.msr_bitmap, controls.msr_bitmap_address) {
+            (Some(bitmap), _) => bitmap[at],
+            (None, Some(address)) => self.wiring.ram.read::<u8>(address + at as u64).unwrap_or(u8::MAX),
+            (None, None) => u8::MAX,
+        };
+        byte >> (bit & 7) & 1 != 0
     }
 
     /// RDMSR or WRMSR, after the privilege check.

@@ -1,5 +1,7 @@
 //! Control registers in non-root mode: masks and shadows, what exits, and what a write that does not exit does.
 
+use super::NonRoot;
+use super::capability::CR0_FIXED;
 use super::controls::Controls;
 use crate::fault::Exec;
 use crate::op::Op;
@@ -15,6 +17,18 @@ impl Controls {
     /// Bits of CR0 that must be set in non-root mode.
     pub fn cr0_fixed(&self) -> u64 {
         CR0_NE | if self.secondary(secondary::UNRESTRICTED_GUEST) { 0 } else { CR0_PE | CR0_PG }
+    }
+}
+
+impl NonRoot {
+    /// Bits of CR0 that must be set now: those that VMX operation fixes (SDM vol. 3, 23.8), in non-root mode or in root mode of guest
+    /// software.
+    pub(crate) fn cr0_fixed(&self) -> u64 {
+        match (self.active, self.operation.is_on()) {
+            (true, _) => self.controls.cr0_fixed(),
+            (false, true) => CR0_FIXED,
+            (false, false) => 0,
+        }
     }
 }
 

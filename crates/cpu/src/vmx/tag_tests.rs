@@ -242,6 +242,15 @@ fn more_vpids_and_pointers_than_are_told_apart_do_no_harm() {
         });
         assert_eq!(g.read(0), i % 3 + 1);
     }
+    // Each tells its own pages, whether or not anything was invalidated before it got the number of another.
+    let mut g = Guest::new(1);
+    for i in 0..600u64 {
+        let vpid = 1 + (i % 37) as u16;
+        let page = usize::from(vpid) % 3;
+        g.map(0, page, 0);
+        g.host(|g| g.controls.vpid = vpid);
+        assert_eq!(g.read(0), page as u64 + 1, "VPID {vpid}");
+    }
     let mut g = Guest::new(1);
     for i in 0..600u64 {
         // Roots with the same first entry.

@@ -1,12 +1,12 @@
 //! VM entry and exit: between root and non-root mode.
 
-use super::PREEMPTION_TIMER_SHIFT;
 use super::controls::Controls;
 use super::information::VmExit;
 use crate::arch::attention;
 use crate::fault::{Cause, Fault};
 use crate::state::Cpu;
 use ledger::{Family, Kind, TICKS_PER_CYCLE, Ticks};
+use x86::msr::DEBUGCTL_BTF;
 use x86::vmx::{activity, entry, exit, interruptibility, interruption, pending_debug, pin, reason, secondary};
 use x86::{flags, rights, seg};
 
@@ -63,7 +63,7 @@ impl Cpu {
         }
         // An exit that nobody asked about any more.
         self.arch.attention &= !attention::VM_EXIT;
-        self.check_controls(&self.arch.vmx.controls).map_err(EntryFailure::Control)?;
+        self.check_controls(&self.arch.vmx.controls, self.protected()).map_err(EntryFailure::Control)?;
         self.charge_host_kind(Kind::new(Family::VmEntry, 0), 1);
         if let Err(check) = self.check_guest(&self.arch.vmx.controls).and_then(|()| self.load_guest_pdptes()) {
             self.arch.vm_exit =
@@ -71,19 +71,29 @@ impl Cpu {
             self.charge_host_kind(Kind::new(Family::VmExit, reason::INVALID_GUEST_STATE), 1);
             return Err(EntryFailure::GuestState(check));
         }
+        self.enter_non_root();
+        Ok(())
+    }
+
+    /// Goes on in non-root mode, with the guest's registers.
+    pub(super) fn enter_non_root(&mut self) {
         self.arch.vmx.active = true;
         self.micro.level = 1;
         self.transition_flush();
         self.enter_guest_state();
+        self.enter_virtual_apic();
         self.mode_changed();
         self.inject();
-        Ok(())
     }
 
-    /// Without EPT an entry loads the PDPTEs from memory.
-    fn load_guest_pdptes(&mut self) -> Result<(), &'static str> {
-        if !self.pae_paging() || self.arch.vmx.controls.secondary(secondary::EPT) {
+    /// Checks the PDPTEs: under EPT those that the processor's fields hold; without, an entry loads them from memory.
+    pub(super) fn load_guest_pdptes(&mut self) -> Result<(), &'static str> {
+        if !self.pae_paging() {
             return Ok(());
+        }
+        if self.arch.vmx.controls.secondary(secondary::EPT) {
+            let good = self.arch.pdpte.iter().all(|entry| self.good_pdpte(*entry));
+            return if good { Ok(()) } else { Err("reserved bits of a PDPTE") };
         }
         self.load_pdptes(self.arch.cr3).map_err(|_| {
             self.engine.fault = Cause::None;
@@ -98,10 +108,10 @@ impl Cpu {
         let blocking = controls.interruptibility;
         let pending = controls.pending_debug;
         let timer = controls.pin & pin::PREEMPTION_TIMER != 0;
-        let wait = Ticks::from(controls.preemption_timer) << PREEMPTION_TIMER_SHIFT;
+        let wait = Ticks::from(controls.preemption_timer) << self.vmx_capabilities().timer_shift();
         self.arch.vmx.timer_at =
             if timer { self.micro.clock.saturating_add(wait * TICKS_PER_CYCLE) } else { Ticks::MAX };
-        self.arch.vmx.halted = self.arch.vmx.controls.activity == activity::HLT && !vectoring;
+        self.arch.vmx.halted = if vectoring { activity::ACTIVE } else { self.arch.vmx.controls.activity };
         self.arch.vmx.trap_pending = false;
         self.arch.vmx.delivering = None;
         self.arch.vmx.nmi_unblocked = false;
@@ -159,16 +169,16 @@ impl Cpu {
         }
         self.show_privilege_level();
         let long = self.long_mode();
-        let left =
-            (self.arch.vmx.timer_at.saturating_sub(self.micro.clock) / TICKS_PER_CYCLE) >> PREEMPTION_TIMER_SHIFT;
-        let halted = std::mem::take(&mut self.arch.vmx.halted);
-        let debug = self.pending_debug_exceptions(blocking, halted);
+        let left = (self.arch.vmx.timer_at.saturating_sub(self.micro.clock) / TICKS_PER_CYCLE)
+            >> self.vmx_capabilities().timer_shift();
+        let activity = std::mem::replace(&mut self.arch.vmx.halted, activity::ACTIVE);
+        let debug = self.pending_debug_exceptions(blocking, activity == activity::HLT);
         self.arch.vmx.timer_at = Ticks::MAX;
         self.arch.vmx.trap_pending = false;
         let controls = &mut self.arch.vmx.controls;
         controls.interruptibility = blocking;
         controls.pending_debug = debug;
-        controls.activity = if halted { activity::HLT } else { activity::ACTIVE };
+        controls.activity = activity;
         controls.entry_interruption &= !interruption::VALID;
         controls.entry = (controls.entry & !entry::IA32E_GUEST) | if long { entry::IA32E_GUEST } else { 0 };
         if controls.pin & pin::PREEMPTION_TIMER != 0 && controls.exit & exit::SAVE_PREEMPTION_TIMER != 0 {
@@ -187,6 +197,11 @@ impl Cpu {
         ss.rights = ss.rights & !(3 << rights::DPL_SHIFT) | u32::from(self.arch.cpl) << rights::DPL_SHIFT;
     }
 
+    /// Whether a single-step trap follows each instruction, and not each branch only.
+    pub(super) fn steps_instructions(&self) -> bool {
+        self.arch.flags & flags::TF != 0 && self.arch.msr.debugctl & DEBUGCTL_BTF == 0
+    }
+
     /// The debug exceptions that an exit leaves pending: those that it has priority over, or that MOV SS holds back.
     fn pending_debug_exceptions(&self, blocking: u32, halted: bool) -> u64 {
         let held = blocking & interruptibility::MOV_SS != 0 || self.arch.vm_exit.basic() == reason::MONITOR_TRAP;
@@ -198,7 +213,7 @@ impl Cpu {
         // What an entry in this state asks for.
         let shadow = interruptibility::STI | interruptibility::MOV_SS;
         if blocking & shadow != 0 || halted {
-            let traced = self.arch.flags & flags::TF != 0;
+            let traced = self.steps_instructions();
             pending = (pending & !pending_debug::BS) | if traced { pending_debug::BS } else { 0 };
         }
         pending

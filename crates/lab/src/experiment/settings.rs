@@ -1,7 +1,7 @@
 //! What a cell is run with: the options of `tollgate run`, under the same names.
 
-use hypervisor::config::{PlatformName, Switches};
-use hypervisor::switches::{ON_OFF, Switch, Takes};
+use hypervisor::config::{PlatformName, Switch, Switches};
+use hypervisor::switches::{ON_OFF, Takes};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use std::collections::BTreeMap;

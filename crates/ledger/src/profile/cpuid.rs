@@ -67,13 +67,16 @@ const LEAF_1_ECX_XSAVE: u32 = 1 << 26;
 const SYSCALL: u32 = 1 << 11;
 const LONG_MODE: u32 = 1 << 29;
 const LA57: u32 = 1 << 16;
+/// Leaf 1 ECX: VMX.
+const LEAF_1_ECX_VMX: u32 = bits(&[5]);
 /// Leaf 1 ECX: PCID.
 const LEAF_1_ECX_PCID: u32 = bits(&[17]);
 /// Leaf 7 EBX: INVPCID.
 const LEAF_7_EBX_INVPCID: u32 = bits(&[10]);
 
 /// See [`super::Profile::cpuid`]. `raw` is sorted by leaf and sub-leaf.
-pub(super) fn visible(raw: &[[u32; 6]], vendor: Vendor, physical_bits: u8) -> Vec<CpuidLeaf> {
+pub(super) fn visible(raw: &[[u32; 6]], vendor: Vendor, physical_bits: u8, vmx: bool) -> Vec<CpuidLeaf> {
+    let leaf_1_ecx = LEAF_1_ECX | if vmx { LEAF_1_ECX_VMX } else { 0 };
     let find = |leaf, subleaf| raw.iter().find(|entry| entry[0] == leaf && entry[1] == subleaf);
     let xsave = find(1, 0).is_some_and(|entry| entry[4] & LEAF_1_ECX_XSAVE != 0);
     let la57 = find(7, 0).is_some_and(|entry| entry[4] & LA57 != 0);
@@ -83,7 +86,7 @@ pub(super) fn visible(raw: &[[u32; 6]], vendor: Vendor, physical_bits: u8) -> Ve
         let shown: Option<[u32; 4]> = match (leaf, subleaf) {
             (0, _) => Some([eax.min(LAST_BASIC), ebx, ecx, edx]),
             // The brand index and the size of a cache line; APIC id and count of processors are the processor's.
-            (1, _) => Some([eax, ebx & 0xffff, ecx & LEAF_1_ECX, edx & LEAF_1_EDX]),
+            (1, _) => Some([eax, ebx & 0xffff, ecx & leaf_1_ecx, edx & LEAF_1_EDX]),
             (2 | 5 | 0x15 | 0x16 | 0x8000_0002..=0x8000_0006, _) => Some([eax, ebx, ecx, edx]),
             // Without the counts of processors.
             (4, _) => Some([eax & 0x3ff, ebx, ecx, edx]),
@@ -142,7 +145,7 @@ fn extended(raw: &[[u32; 6]], vendor: Vendor, [eax, ebx, ecx, edx]: [u32; 4]) ->
 pub(super) fn emulated(mut leaves: Vec<CpuidLeaf>) -> Vec<CpuidLeaf> {
     for leaf in &mut leaves {
         match (leaf.leaf, leaf.subleaf) {
-            (1, _) => leaf.ecx &= !LEAF_1_ECX_PCID,
+            (1, _) => leaf.ecx &= !(LEAF_1_ECX_PCID | LEAF_1_ECX_VMX),
             (7, Some(0)) => leaf.ebx &= !LEAF_7_EBX_INVPCID,
             _ => {}
         }

@@ -202,6 +202,38 @@ impl Virtualization {
     }
 }
 
+/// Settings of a word of VMX controls that the processor admits (SDM vol. 3, A.2): the two halves of a capability MSR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllowedSettings {
+    /// Controls that must be 1.
+    pub allowed_0: u32,
+    /// Those of them that must be 1 for software that knows the TRUE capability MSR, if the processor has that.
+    pub true_allowed_0: Option<u32>,
+    /// Controls that may be 1.
+    pub allowed_1: u32,
+}
+
+/// Contents of the VMX capability MSRs (SDM vol. 3, appendix A).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vmx {
+    /// VMCS revision identifier.
+    pub revision: Sourced<u32>,
+    /// Pin-based controls.
+    pub pin: Sourced<AllowedSettings>,
+    /// Primary processor-based controls.
+    pub primary: Sourced<AllowedSettings>,
+    /// Secondary processor-based controls.
+    pub secondary: Sourced<AllowedSettings>,
+    /// VM-exit controls.
+    pub exit: Sourced<AllowedSettings>,
+    /// VM-entry controls.
+    pub entry: Sourced<AllowedSettings>,
+    /// IA32_VMX_MISC.
+    pub misc: Sourced<u64>,
+    /// IA32_VMX_EPT_VPID_CAP; 0 if the processor does not have it.
+    pub ept_vpid: Sourced<u64>,
+}
+
 /// A processor: costs, sizes, identification.
 #[derive(Clone, Debug)]
 pub struct Profile {
@@ -221,6 +253,8 @@ pub struct Profile {
     pub physical_bits: Sourced<u8>,
     /// What its virtualization can do.
     pub virtualization: Sourced<Virtualization>,
+    /// What software finds in its VMX capability MSRs, if it has VMX.
+    pub vmx: Option<Vmx>,
     /// Contents of IA32_ARCH_CAPABILITIES, if the processor has it.
     pub arch_capabilities: Option<Sourced<u64>>,
     /// Sizes of TLBs and predictors.
@@ -355,7 +389,7 @@ impl Profile {
     /// CPUID as guests see it: what the real processor has, limited to what the modelled one executes. Bits that depend on
     /// state (OSXSAVE, OSPKE, APIC ids, counts of cores, sizes for the current XCR0) are 0 and are up to the processor.
     pub fn cpuid(&self) -> Vec<CpuidLeaf> {
-        cpuid::visible(&self.raw_cpuid, self.vendor, self.physical_bits.value)
+        cpuid::visible(&self.raw_cpuid, self.vendor, self.physical_bits.value, self.vmx.is_some())
     }
 
     /// What the real processor's CPUID returns for a leaf and sub-leaf, if the profile has it.
@@ -365,7 +399,7 @@ impl Profile {
         Some(CpuidLeaf { leaf, subleaf: Some(subleaf), eax, ebx, ecx, edx })
     }
 
-    /// CPUID as guests of a program that emulates the processor see it: without PCIDs, which such programs do not have.
+    /// CPUID as guests of a program that emulates the processor see it: without PCIDs and VMX, which such programs do not have.
     pub fn emulated_cpuid(&self) -> Vec<CpuidLeaf> {
         cpuid::emulated(self.cpuid())
     }

@@ -1,7 +1,8 @@
 //! Reads a profile's TOML, key by key, so that whatever is wrong can be named.
 
 use super::{
-    Confidence, Emulator, Prices, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor, Virtualization, built_in,
+    AllowedSettings, Confidence, Emulator, Prices, Profile, ProfileError, Provenance, Sizes, Sourced, Vendor,
+    Virtualization, Vmx, built_in,
 };
 use crate::{Class, Family, Kind, Operation, Sets, TICKS_PER_CYCLE, Ticks};
 use std::collections::BTreeMap;
@@ -180,6 +181,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         "frequency",
         "physical_address",
         "virtualization",
+        "vmx",
         "arch_capabilities",
         "tlb",
         "predictor",
@@ -206,6 +208,10 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         tsc_hz: sized(top, "frequency", "hz", 1_000_000, 100_000_000_000)?.map(|n| n as u64),
         physical_bits: sized(top, "physical_address", "bits", 32, i64::from(MOST_PHYSICAL_BITS))?.map(|n| n as u8),
         virtualization: virtualization(&top.table("virtualization")?)?,
+        vmx: match top.table.contains_key("vmx") {
+            true => Some(vmx(&top.table("vmx")?)?),
+            false => None,
+        },
         arch_capabilities: match top.table.contains_key("arch_capabilities") {
             true => Some(sized(top, "arch_capabilities", "value", 0, i64::MAX)?.map(|n| n as u64)),
             false => None,
@@ -252,6 +258,41 @@ fn virtualization(at: &At) -> Result<Sourced<Virtualization>, ProfileError> {
         Some((name, _, needed, _)) => Err(at.error("features", format!("{name} is not to be had without {needed}"))),
         None => Ok(Sourced { value, from: at.from()? }),
     }
+}
+
+/// What software finds in the VMX capability MSRs.
+fn vmx(at: &At) -> Result<Vmx, ProfileError> {
+    const WORD: i64 = u32::MAX as i64;
+    at.only(&["revision", "pin", "primary", "secondary", "exit", "entry", "misc", "ept_vpid"])?;
+    let controls = |key: &str| {
+        let at = at.table(key)?;
+        at.only(&["allowed_0", "true_allowed_0", "allowed_1", "source", "confidence"])?;
+        let word = |key: &str| at.integer(key, 0, WORD).map(|n| n as u32);
+        let allowed_0 = word("allowed_0")?;
+        let true_allowed_0 = match at.table.contains_key("true_allowed_0") {
+            true => Some(word("true_allowed_0")?),
+            false => None,
+        };
+        let value = AllowedSettings { allowed_0, true_allowed_0, allowed_1: word("allowed_1")? };
+        if (allowed_0 | true_allowed_0.unwrap_or(0)) & !value.allowed_1 != 0
+            || true_allowed_0.unwrap_or(0) & !allowed_0 != 0
+        {
+            return Err(
+                at.error("allowed_1", "should have every bit of allowed_0, and that every bit of true_allowed_0")
+            );
+        }
+        Ok(Sourced { value, from: at.from()? })
+    };
+    Ok(Vmx {
+        revision: sized(at, "revision", "value", 0, i64::from(i32::MAX))?.map(|n| n as u32),
+        pin: controls("pin")?,
+        primary: controls("primary")?,
+        secondary: controls("secondary")?,
+        exit: controls("exit")?,
+        entry: controls("entry")?,
+        misc: sized(at, "misc", "value", 0, WORD)?.map(|n| n as u64),
+        ept_vpid: sized(at, "ept_vpid", "value", 0, i64::MAX)?.map(|n| n as u64),
+    })
 }
 
 fn sizes(top: &At) -> Result<Sizes, ProfileError> {
@@ -374,7 +415,7 @@ fn kind(family: Family, text: &str) -> Option<Kind> {
             let (leaf, subleaf) = (number(leaf)?, number(subleaf)?);
             (leaf == 0xd && subleaf < Kind::CPUID_SUBLEAVES).then(|| Kind::cpuid(leaf, subleaf))
         }
-        (Family::VmExit, None) => Some(Kind::new(family, reason::number(text)?)),
+        (Family::VmExit | Family::VmxInstruction, None) => Some(Kind::new(family, reason::number(text)?)),
         (Family::Cpuid, None) => Some(Kind::cpuid(number(text)?, 0)),
         (_, Some(_)) => None,
         (_, None) => Some(Kind::new(family, number(text)?)),

@@ -17,7 +17,7 @@ pub use kallsyms::{Kallsyms, KallsymsError, Landmarks, kallsyms};
 pub use modules::modules;
 pub use text::{ElfError, elf, system_map};
 
-use crate::ledger::SavedSymbol;
+use crate::entry::SavedSymbol;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

@@ -62,7 +62,7 @@ impl Maker<'_> {
     pub fn lapics(&self) -> Lapics {
         let x2apic = self.profile.cpuid().iter().any(|l| l.leaf == 1 && l.ecx & 1 << 21 != 0);
         let lapic = |index: usize| {
-            Lapic::new(lapic::Config {
+            Lapic::new(lapic::LapicConfig {
                 id: index as u32,
                 bsp: index == 0,
                 x2apic,

@@ -3,7 +3,7 @@
 //!
 //! The answer comes some slices later, so that a machine which is saved when the guest asks has been told nothing yet.
 
-use crate::device::{At, Claim, Context, Device};
+use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Saved, StateError, decode, encode, require};
 use crate::vcpus::SLICE_CYCLES;
 use ledger::{TICKS_PER_CYCLE, Ticks};
@@ -54,7 +54,7 @@ impl Device for Workload {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, ctx: &mut DeviceContext) -> u64 {
         if at.offset == 0 {
             self.asked.get_or_insert(ctx.now);
             return match self.ready(ctx.now) {
@@ -71,7 +71,7 @@ impl Device for Workload {
     }
 
     /// The answer begins anew.
-    fn write(&mut self, _at: At, _value: u64, ctx: &mut Context) {
+    fn write(&mut self, _at: At, _value: u64, ctx: &mut DeviceContext) {
         if self.ready(ctx.now) {
             self.read = 0;
         }
@@ -117,7 +117,7 @@ mod tests {
 
     fn read(port: &mut Workload, offset: u64, now: Ticks) -> u8 {
         let (ram, mut out) = (GuestRam::new(1 << 20).unwrap(), Outputs::default());
-        let mut ctx = Context { now, cpu: 0, ram: &ram, out: &mut out };
+        let mut ctx = DeviceContext { now, cpu: 0, ram: &ram, out: &mut out };
         port.read(At { claim: 0, offset, size: 1 }, &mut ctx) as u8
     }
 

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::device::Msi;
 use crate::memory::{GuestRam, layout};
-use crate::pci::Msi;
 use crate::pci::testing::Rig;
 
 mod devices;

@@ -12,8 +12,8 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 use virtio_queue::{Queue, QueueState, QueueT};
 
 use super::{Broken, Device, Ring};
-use crate::device::Context;
-use crate::pci::{Config, Function, Identity, Inbox, MsiX};
+use crate::device::DeviceContext;
+use crate::pci::{ConfigSpace, Function, Identity, Inbox, MsiX};
 use crate::state::{Plain, Saved, StateError, decode, encode, require, same};
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
@@ -95,7 +95,7 @@ struct Slot {
 /// A virtio device on the PCI bus.
 pub struct VirtioPci<D> {
     device: D,
-    config: Config,
+    config: ConfigSpace,
     msix: MsiX,
     /// Where the capability with the window lies.
     window: usize,
@@ -131,7 +131,7 @@ impl Registers {
 impl<D: Device> VirtioPci<D> {
     /// Puts a device on a transport.
     pub fn new(device: D) -> Self {
-        let mut config = Config::new(Identity {
+        let mut config = ConfigSpace::new(Identity {
             vendor: VENDOR,
             device: FIRST_DEVICE_ID + device.kind(),
             class: device.class(),
@@ -210,7 +210,7 @@ impl<D: Device> VirtioPci<D> {
     }
 
     /// A write to a register, of the register's own width (a 64-bit one may be written in halves).
-    fn write_common(&mut self, at: usize, size: u8, value: u64, ctx: &mut Context) {
+    fn write_common(&mut self, at: usize, size: u8, value: u64, ctx: &mut DeviceContext) {
         let valid = |vector: u16| if vector < self.msix.vectors() { vector } else { NO_VECTOR };
         match (at, size) {
             (reg::DEVICE_FEATURE_SELECT, 4) => self.registers.device_feature_select = value as u32,
@@ -263,7 +263,7 @@ impl<D: Device> VirtioPci<D> {
         }
     }
 
-    fn enable_queue(&mut self, ctx: &mut Context) {
+    fn enable_queue(&mut self, ctx: &mut DeviceContext) {
         let event_idx = self.registers.driver_features & EVENT_IDX != 0;
         let Some(slot) = self.queues.get_mut(usize::from(self.registers.queue_select)) else { return };
         if slot.queue.ready() {
@@ -323,7 +323,7 @@ impl<D: Device> VirtioPci<D> {
     }
 
     /// The driver has done something that can't be continued from.
-    fn break_down(&mut self, ctx: &mut Context) {
+    fn break_down(&mut self, ctx: &mut DeviceContext) {
         self.registers.status |= NEEDS_RESET;
         self.start_queues();
         if self.registers.status & DRIVER_OK != 0 {
@@ -331,7 +331,7 @@ impl<D: Device> VirtioPci<D> {
         }
     }
 
-    fn interrupt(&mut self, cause: u8, vector: u16, ctx: &mut Context) {
+    fn interrupt(&mut self, cause: u8, vector: u16, ctx: &mut DeviceContext) {
         if self.msix.enabled() {
             self.msix.raise(vector, &mut ctx.out.messages);
         } else {
@@ -341,7 +341,7 @@ impl<D: Device> VirtioPci<D> {
     }
 
     /// Lets the device work on a queue, if the driver has set everything up.
-    fn work(&mut self, index: u16, ctx: &mut Context) {
+    fn work(&mut self, index: u16, ctx: &mut DeviceContext) {
         let live = is_live(self.registers.status) && self.config.is_bus_master();
         let Some(slot) = self.queues.get_mut(usize::from(index)) else { return };
         if !live || !slot.queue.ready() {
@@ -357,7 +357,7 @@ impl<D: Device> VirtioPci<D> {
     }
 
     /// Works on the queues that the device has something for.
-    fn poll(&mut self, ctx: &mut Context) {
+    fn poll(&mut self, ctx: &mut DeviceContext) {
         for queue in 0..self.queues.len() as u16 {
             if self.device.has_input(queue) {
                 self.work(queue, ctx);
@@ -411,15 +411,15 @@ impl<D: Device> Function for VirtioPci<D> {
         self.device.name()
     }
 
-    fn config(&self) -> &Config {
+    fn config(&self) -> &ConfigSpace {
         &self.config
     }
 
-    fn config_mut(&mut self) -> &mut Config {
+    fn config_mut(&mut self) -> &mut ConfigSpace {
         &mut self.config
     }
 
-    fn config_read(&mut self, at: usize, size: u8, ctx: &mut Context) -> u32 {
+    fn config_read(&mut self, at: usize, size: u8, ctx: &mut DeviceContext) -> u32 {
         if self.is_window(at)
             && let Some((offset, length)) = self.window()
         {
@@ -429,7 +429,7 @@ impl<D: Device> Function for VirtioPci<D> {
         self.config.read(at, size)
     }
 
-    fn config_write(&mut self, at: usize, size: u8, value: u32, ctx: &mut Context) {
+    fn config_write(&mut self, at: usize, size: u8, value: u32, ctx: &mut DeviceContext) {
         self.config.write(at, size, value);
         self.msix.refresh(&self.config, &mut ctx.out.messages);
         if self.is_window(at)
@@ -440,7 +440,7 @@ impl<D: Device> Function for VirtioPci<D> {
         }
     }
 
-    fn bar_read(&mut self, _bar: usize, offset: u64, size: u8, _ctx: &mut Context) -> u64 {
+    fn bar_read(&mut self, _bar: usize, offset: u64, size: u8, _ctx: &mut DeviceContext) -> u64 {
         match offset / AREA * AREA {
             COMMON => window_of(&self.common(), offset, size),
             ISR if offset == ISR => {
@@ -454,7 +454,7 @@ impl<D: Device> Function for VirtioPci<D> {
         }
     }
 
-    fn bar_write(&mut self, _bar: usize, offset: u64, size: u8, value: u64, ctx: &mut Context) {
+    fn bar_write(&mut self, _bar: usize, offset: u64, size: u8, value: u64, ctx: &mut DeviceContext) {
         match offset / AREA * AREA {
             COMMON => self.write_common(offset as usize, size, value, ctx),
             NOTIFY => {
@@ -467,7 +467,7 @@ impl<D: Device> Function for VirtioPci<D> {
         }
     }
 
-    fn input(&mut self, bytes: &[u8], ctx: &mut Context) {
+    fn input(&mut self, bytes: &[u8], ctx: &mut DeviceContext) {
         self.device.input(bytes);
         self.poll(ctx);
     }
@@ -480,7 +480,7 @@ impl<D: Device> Function for VirtioPci<D> {
         self.device.next_event()
     }
 
-    fn advance(&mut self, ctx: &mut Context) {
+    fn advance(&mut self, ctx: &mut DeviceContext) {
         self.device.advance(ctx.now);
         self.poll(ctx);
     }
@@ -543,7 +543,7 @@ impl SavedSlot {
 /// The transport as it is saved, with its device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SavedTransport {
-    config: Config,
+    config: ConfigSpace,
     msix: MsiX,
     queues: Vec<SavedSlot>,
     registers: Registers,

@@ -1,5 +1,7 @@
 //! Virtual-machine extensions: the controls and the guest's non-register state (SDM vol. 3, chapter 24).
 
+pub mod capability;
+pub mod error;
 pub mod qualification;
 pub mod reason;
 pub mod vmcs;
@@ -96,6 +98,8 @@ pub mod secondary {
     pub const VM_FUNCTIONS: u32 = 1 << 13;
     /// VMCS shadowing.
     pub const VMCS_SHADOWING: u32 = 1 << 14;
+    /// ENCLS exits.
+    pub const ENCLS: u32 = 1 << 15;
     /// RDSEED exits.
     pub const RDSEED: u32 = 1 << 16;
     /// Page-modification logging.
@@ -128,6 +132,8 @@ pub mod exit {
     pub const LOAD_EFER: u32 = 1 << 21;
     /// The value of the VMX-preemption timer is saved.
     pub const SAVE_PREEMPTION_TIMER: u32 = 1 << 22;
+    /// PKRS is loaded.
+    pub const LOAD_PKRS: u32 = 1 << 29;
 }
 
 /// VM-entry controls (SDM vol. 3, 24.8.1).
@@ -140,6 +146,58 @@ pub mod entry {
     pub const LOAD_PAT: u32 = 1 << 14;
     /// EFER is loaded.
     pub const LOAD_EFER: u32 = 1 << 15;
+    /// PKRS is loaded.
+    pub const LOAD_PKRS: u32 = 1 << 22;
+    /// The entry goes to system-management mode.
+    pub const SMM: u32 = 1 << 10;
+    /// The entry ends the dual-monitor treatment.
+    pub const DEACTIVATE_DUAL_MONITOR: u32 = 1 << 11;
+}
+
+/// VM functions (SDM vol. 3, 24.6.14), by bit of the VM-function controls.
+pub mod function {
+    /// EPTP switching.
+    pub const EPTP_SWITCHING: u32 = 0;
+    /// Entries of the EPTP list.
+    pub const EPTP_LIST_ENTRIES: u64 = 512;
+}
+
+/// Virtualization exceptions: the information area (SDM vol. 3, 25.5.7.2), by the offset in bytes.
+pub mod virtualization_exception {
+    /// Exit reason that the EPT violation would have had (32 bits).
+    pub const REASON: u64 = 0;
+    /// All ones while the exception is being dealt with (32 bits): no other one comes.
+    pub const BUSY: u64 = 4;
+    /// Exit qualification (64 bits).
+    pub const QUALIFICATION: u64 = 8;
+    /// Guest-linear address (64 bits).
+    pub const LINEAR: u64 = 16;
+    /// Guest-physical address (64 bits).
+    pub const PHYSICAL: u64 = 24;
+    /// EPTP index (16 bits).
+    pub const EPTP_INDEX: u64 = 32;
+}
+
+/// The VMCS region (SDM vol. 3, 24.2).
+pub mod region {
+    /// In the first 32 bits: the VMCS is a shadow.
+    pub const SHADOW: u32 = 1 << 31;
+    /// Offset of the VMX-abort indicator.
+    pub const ABORT: u64 = 4;
+    /// Size, and alignment.
+    pub const SIZE: u64 = 4096;
+}
+
+/// VMX-abort indicators (SDM vol. 3, 27.7).
+pub mod abort {
+    /// Guest MSRs could not be saved.
+    pub const SAVING_MSRS: u32 = 1;
+    /// The host's PDPTEs are bad.
+    pub const HOST_PDPTE: u32 = 2;
+    /// The VMCS cannot be used any more.
+    pub const CORRUPTED_VMCS: u32 = 3;
+    /// Host MSRs could not be loaded.
+    pub const LOADING_MSRS: u32 = 4;
 }
 
 /// Interruption information: of VM entries, VM exits and IDT vectoring (SDM vol. 3, 24.8.3, 24.9.2, 24.9.3).

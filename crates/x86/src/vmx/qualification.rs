@@ -46,8 +46,45 @@ pub mod ept {
     pub const LINEAR_VALID: u64 = 1 << 7;
     /// The access was to what the linear address translates to; otherwise to a table.
     pub const FINAL: u64 = 1 << 8;
+    /// The linear address is one of user mode; this and the next two with [`LINEAR_VALID`] and [`FINAL`], where the processor has
+    /// advanced information.
+    pub const USER: u64 = 1 << 9;
+    /// The guest's tables allow writes.
+    pub const WRITABLE: u64 = 1 << 10;
+    /// The guest's tables forbid fetches.
+    pub const NO_EXECUTE: u64 = 1 << 11;
     /// IRET had unblocked NMIs.
     pub const NMI_UNBLOCKED: u64 = 1 << 12;
+    /// EPT allows fetches by user code, under mode-based execute control.
+    pub const USER_EXECUTE: u64 = 1 << 6;
+}
+
+/// APIC accesses (table 27-6). Bits 11:0 are the offset in the page.
+pub mod apic {
+    /// Where the type of access is.
+    pub const TYPE_SHIFT: u32 = 12;
+    /// A linear access reads data.
+    pub const READ: u64 = 0;
+    /// A linear access writes data.
+    pub const WRITE: u64 = 1;
+    /// A linear access fetches an instruction.
+    pub const FETCH: u64 = 2;
+    /// A linear access in the course of delivering an event.
+    pub const DELIVERY: u64 = 3;
+    /// A guest-physical access in the course of delivering an event.
+    pub const PHYSICAL_DELIVERY: u64 = 10;
+    /// A guest-physical access of an instruction.
+    pub const PHYSICAL: u64 = 15;
+}
+
+/// Failed VM entries because of the guest's state (26.8).
+pub mod entry_failure {
+    /// PDPTEs could not be loaded.
+    pub const PDPTE: u64 = 2;
+    /// An NMI would be injected while STI blocks events.
+    pub const NMI_BLOCKED_BY_STI: u64 = 3;
+    /// The VMCS link pointer.
+    pub const LINK_POINTER: u64 = 4;
 }
 
 /// Task switches (table 27-2).

@@ -183,6 +183,23 @@ pub const WIDTH_SHIFT: u32 = 13;
 /// Bits that are clear in every encoding.
 pub const RESERVED: u32 = !0x6fff;
 
+/// A number for each encoding: width, type and index one after the other, as far as there are indices in use; `None` for encodings that no
+/// manual defines.
+#[inline]
+pub const fn number_of(encoding: u32) -> Option<usize> {
+    let index = (encoding >> INDEX_SHIFT & INDEX_MASK) as usize;
+    if encoding & (RESERVED | HIGH) != 0 || index >= INDICES {
+        return None;
+    }
+    let place = (encoding >> WIDTH_SHIFT & 3) << 2 | encoding >> TYPE_SHIFT & 3;
+    Some(place as usize * INDICES + index)
+}
+
+/// Indices below this are in use.
+pub const INDICES: usize = 32;
+/// Numbers of [`number_of`] are below this.
+pub const NUMBERS: usize = 16 * INDICES;
+
 /// Types of fields.
 pub mod kind {
     /// Control fields.

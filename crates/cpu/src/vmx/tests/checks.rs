@@ -19,16 +19,16 @@ fn part(cpu: &mut Cpu, which: u8) -> &mut crate::arch::Segment {
 #[test]
 fn controls() {
     let cases: &[(Change, &str)] = &[
-        (|c| c.pin = 1 << 7, "pin-based control that does not exist"),
-        (|c| c.primary |= 1, "primary processor-based control that does not exist"),
-        (|c| c.secondary = 1, "secondary processor-based control that does not exist"),
-        (|c| c.exit = 1, "VM-exit control that does not exist"),
-        (|c| c.entry |= 1, "VM-entry control that does not exist"),
-        (|c| c.cr3_target_count = 5, "CR3-target count above 4"),
+        (|c| c.pin = 1 << 8, "pin-based controls"),
+        (|c| c.primary |= 1, "primary processor-based controls"),
+        (|c| c.secondary = 1 << 15, "secondary processor-based controls"),
+        (|c| c.exit = 1, "VM-exit controls"),
+        (|c| c.entry |= 1, "VM-entry controls"),
+        (|c| c.cr3_target_count = 5, "CR3-target count"),
         (|c| c.pin = pin::VIRTUAL_NMIS, "virtual NMIs without NMI exiting"),
         (|c| c.primary |= primary::NMI_WINDOW, "NMI-window exiting without virtual NMIs"),
         (|c| c.secondary = secondary::VPID, "VPID 0"),
-        (|c| c.secondary = secondary::UNRESTRICTED_GUEST, "unrestricted guest without EPT"),
+        (|c| c.secondary = secondary::UNRESTRICTED_GUEST, "control that needs EPT"),
         (|c| c.secondary = secondary::EPT, "EPT pointer"),
         (|c| c.exit = exit::SAVE_PREEMPTION_TIMER, "preemption timer saved but not activated"),
         (|c| c.entry_interruption = VALID | 1 << 8, "interruption type and vector"),
@@ -135,7 +135,7 @@ fn state_that_no_register_holds() {
                 c.activity = activity::HLT;
                 c.interruptibility = interruptibility::MOV_SS;
             },
-            "HLT with blocking by STI or MOV SS",
+            "blocking by STI or MOV SS of a processor that is not active",
         ),
         (|c| c.entry_interruption = VALID | 0x31, "external interrupt with RFLAGS.IF clear"),
         (
@@ -158,7 +158,7 @@ fn state_that_no_register_holds() {
                 c.entry_interruption = VALID | interruption::HARDWARE_EXCEPTION | 6;
                 c.activity = activity::HLT;
             },
-            "event that does not end HLT",
+            "event that does not end the activity state",
         ),
         (|c| c.pending_debug = 1 << 5, "reserved bits of the pending debug exceptions"),
         (

@@ -41,6 +41,7 @@ impl Bus for Line {
     fn acknowledge(&mut self, _: Ident) -> Option<u8> {
         self.0.take()
     }
+    fn end_of_interrupt(&mut self, _: Ident) {}
     fn cr8(&mut self, _: Ident) -> u8 {
         0
     }

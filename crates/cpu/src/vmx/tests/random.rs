@@ -1,6 +1,6 @@
 //! Random code: a guest that may do everything computes what it would without a hypervisor, and an exit changes nothing.
 
-use super::super::controls::supported;
+use super::super::capability::executed;
 use super::{Guest, LONG, Mode};
 use crate::Exit;
 use crate::arch::attention;
@@ -56,15 +56,7 @@ const SYSTEM: &[&[u8]] = &[
 ];
 
 fn code(random: &mut Random) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while bytes.len() < 24 {
-        if random.one_in(3) {
-            bytes.extend_from_slice(random.of(SYSTEM));
-        }
-        bytes.push(random.next() as u8);
-    }
-    bytes.extend_from_slice(&[0xf4; 16]);
-    bytes
+    [testkit::bytes::with_known(random, 24, SYSTEM, 3), vec![0xf4; 16]].concat()
 }
 
 /// A register: often one that points somewhere.
@@ -181,10 +173,15 @@ fn an_exit_changes_nothing_and_leaves_a_state_that_can_be_entered() {
             c.pin = pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS | pin::PREEMPTION_TIMER;
             c.exit = exit::SAVE_PREEMPTION_TIMER;
             c.preemption_timer = 200;
-            c.primary |= supported::PRIMARY & !(primary::INTERRUPT_WINDOW | primary::NMI_WINDOW | primary::IO_BITMAPS);
-            c.primary &= !(primary::MSR_BITMAPS | primary::MONITOR_TRAP);
-            c.secondary |= supported::SECONDARY
-                & !(secondary::EPT | secondary::UNRESTRICTED_GUEST | secondary::VPID | secondary::PAUSE_LOOP);
+            c.primary |= executed::PRIMARY & !(primary::INTERRUPT_WINDOW | primary::NMI_WINDOW | primary::IO_BITMAPS);
+            c.primary &= !(primary::MSR_BITMAPS | primary::MONITOR_TRAP | primary::TPR_SHADOW);
+            c.secondary |= secondary::DESCRIPTOR_TABLE
+                | secondary::RDTSCP
+                | secondary::WBINVD
+                | secondary::RDRAND
+                | secondary::INVPCID
+                | secondary::RDSEED
+                | secondary::XSAVES;
             c.exception_bitmap = seed as u32 | 1 << 8;
             c.cr0_mask = u64::MAX;
             c.cr4_mask = u64::MAX;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::*;
-use crate::device::Context;
+use crate::device::DeviceContext;
 use crate::pci::Inbox;
 use crate::state::{Saved, StateError, decode, encode};
 
@@ -63,7 +63,7 @@ impl Device for Listener {
     fn stopped(&mut self, queue: u16) {
         self.told.borrow_mut().push(Told::Stopped(queue));
     }
-    fn process(&mut self, _queue: u16, ring: &mut Ring, ctx: &mut Context) -> Result<(), Broken> {
+    fn process(&mut self, _queue: u16, ring: &mut Ring, ctx: &mut DeviceContext) -> Result<(), Broken> {
         if let (Some(_), Some(mut chain)) = (self.rang, ring.pop()?) {
             self.rang = None;
             let written = chain.write(&ctx.now.to_le_bytes());

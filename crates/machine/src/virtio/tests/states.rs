@@ -43,7 +43,7 @@ enum Step {
     /// A chain of buffers of these lengths, which the device writes from the given one on, and a notification.
     Request(u16, u16, Vec<(u16, bool)>, u64),
     Write(u64, u8, u64),
-    Config(usize, u32),
+    ConfigSpace(usize, u32),
     Restart(u64),
     Input(Vec<u8>),
     Msix,
@@ -55,7 +55,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => (0..4u16, 0..5u16, buffers, 0..80u64).prop_map(|(q, f, b, s)| Step::Request(q, f, b, s)),
         2 => (0..0x8000u64, prop::sample::select(vec![1u8, 2, 4, 8]), any::<u64>()).prop_map(|(a, s, v)| Step::Write(a, s, v)),
-        1 => (0..64usize, any::<u32>()).prop_map(|(at, value)| Step::Config(4 * at, value)),
+        1 => (0..64usize, any::<u32>()).prop_map(|(at, value)| Step::ConfigSpace(4 * at, value)),
         1 => features.prop_map(Step::Restart),
         2 => prop::collection::vec(any::<u8>(), 0..20).prop_map(Step::Input),
         1 => Just(Step::Msix),
@@ -85,7 +85,7 @@ fn step(driver: &mut Driver, step: &Step) -> String {
             driver.bus.mmio_write(NOTIFY + 4 * u64::from(*queue), 2, 0);
         }
         Step::Write(at, size, value) => drop(driver.bus.mmio_write(BASE + at, *size, *value)),
-        Step::Config(at, value) => driver.bus.config_write(1, *at, 4, *value),
+        Step::ConfigSpace(at, value) => driver.bus.config_write(1, *at, 4, *value),
         Step::Restart(features) => {
             driver.bus.config_write(1, 0x10, 4, BASE as u32);
             driver.bus.config_write(1, 0x14, 4, (BASE >> 32) as u32);

@@ -1,0 +1,457 @@
+//! Entering translated code, and what it calls back for.
+
+use super::key::AccessMode;
+use super::layout::{NEEDS, Running};
+use super::trace::{HandlerSite, SPAN, Surcharge, TraceSource};
+use super::{Code, Key, entry};
+use crate::arch::NOT_LOADED;
+use crate::cache::{BlockCache, NONE};
+use crate::counters::CHEAPEST;
+use crate::decode::mode;
+use crate::exec::vector::execute::{AVX_STATE, MASKS};
+use crate::fault::Flow;
+use crate::front::{JUMP_MASK, Mode, PAGE_MASK};
+use crate::native::HOST_MXCSR;
+use crate::op::Op;
+use crate::state::Cpu;
+use crate::tier::Tier;
+use ledger::{Family, Kind, OriginId, Ticks};
+use x86::control::*;
+use x86::page::PAGE;
+use x86::{flags, rights, seg};
+
+/// Time that translated code runs at most before it leaves.
+const LONGEST: Ticks = 1 << 30;
+/// How many times as often a block is executed before it begins a trace as before it may be within one.
+const WARMTH: u16 = 10;
+
+/// Flags that are kept apart or never pushed; LAHF gives the bit that is always set.
+const KEPT_APART: u64 = flags::IF | flags::AC | flags::RF | flags::VM | 2;
+
+/// What translated code and those it calls share.
+pub struct Handover {
+    cpu: *mut Cpu,
+    cache: *mut BlockCache,
+    /// The current area's.
+    running: *mut Running,
+    /// When translated code is left at the latest.
+    until: Ticks,
+    /// Who is charged for blocks.
+    origin: OriginId,
+    /// Whose counters the current area refers to.
+    counted: Option<OriginId>,
+    /// Since when it refers to them.
+    since: Ticks,
+    /// What is taken for the handlers since then, besides the time that they charged.
+    spent: Ticks,
+    /// The last block ended with its handler, and where that led was not known.
+    indirect: bool,
+}
+
+impl Handover {
+    /// Time in which one origin's counters were counted in until now, at least; from now on it is another's.
+    fn spend(&mut self, now: Ticks) -> Ticks {
+        let time = now.wrapping_sub(std::mem::replace(&mut self.since, now));
+        time.saturating_add(std::mem::replace(&mut self.spent, CHEAPEST))
+    }
+}
+
+/// What came before a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// Nothing that concerns it.
+    #[default]
+    Nothing,
+    /// A way out of a translation that could lead here, unless everything has been dropped since.
+    Link { number: u32, link: u8, generation: u64 },
+    /// A block whose end says where to go on.
+    Indirect,
+    /// Nothing but the head of this block, if it still is what it was.
+    Head { index: u32 },
+}
+
+impl Cpu {
+    /// Under which access code runs now; `None` if it is not translated.
+    #[inline]
+    fn key(&self) -> Option<Key> {
+        // Nobody uses the rings between.
+        if matches!(self.arch.cpl, 1 | 2) {
+            return None;
+        }
+        let access = match self.engine.front.mode() {
+            Mode::User => AccessMode::User,
+            Mode::SupervisorOnly => AccessMode::SupervisorOnly,
+            Mode::Supervisor if self.arch.cr4 & CR4_SMAP != 0 => AccessMode::Override,
+            Mode::Supervisor => AccessMode::Supervisor,
+            Mode::Slow => return None,
+        };
+        (self.engine.long64 || self.flat()).then_some(Key { access, narrow: !self.engine.long64 })
+    }
+
+    /// Whether this is 32-bit protected-mode code whose segments all begin at 0 and have no limit, as compilers expect.
+    fn flat(&self) -> bool {
+        let whole = |number: u8| {
+            let segment = &self.arch.seg[usize::from(number)];
+            segment.base == 0 && segment.limit == u32::MAX && segment.usable()
+        };
+        let data = |number: u8| {
+            const KIND: u32 = rights::CODE | rights::DC | rights::RW;
+            whole(number) && self.arch.seg[usize::from(number)].rights & KIND == rights::RW
+        };
+        self.engine.mode & !mode::AMD == mode::BITS32 | mode::PROTECTED
+            && whole(seg::CS)
+            && data(seg::DS)
+            && data(seg::ES)
+            && data(seg::SS)
+            && self.arch.seg[usize::from(seg::SS)].rights & rights::DB != 0
+    }
+
+    /// Runs a block, and those it leads to, as translated code. `false`: it is for the interpreter. `last` is the block that was interpreted
+    /// just before, or [`NONE`](crate::cache::NONE).
+    #[inline]
+    pub(crate) fn run_translated(
+        &mut self,
+        cache: &mut BlockCache,
+        last: u32,
+        index: u32,
+        before: &mut Before,
+    ) -> bool {
+        let threshold = match cache.tier {
+            Tier::Interpreter => return false,
+            Tier::Translator => 1,
+            Tier::Auto => cache.threshold,
+        };
+        let Some(key) = self.key() else { return false };
+        cache.note_way(last, index);
+        let (mut entry, hot) = cache.translations.find(index, key, threshold);
+        if entry == 0 {
+            if !hot {
+                return false;
+            }
+            entry = self.translate_block(cache, index, key, threshold / WARMTH);
+            if entry == 0 {
+                return false;
+            }
+        }
+        // Too little time is left for all that is done at once.
+        if self.engine.stop_at.saturating_sub(self.micro.clock) <= cache.translations.span(entry) {
+            return false;
+        }
+        match std::mem::take(before) {
+            Before::Nothing => {}
+            Before::Head { index: at } => {
+                // Another address space had something else there.
+                let rip = cache.blocks[index as usize].rip;
+                if at != index && self.engine.front.jumps.find(key.index(), rip).is_some() {
+                    self.engine.front.jumps.fill(key.index(), rip, cache.translations.checked(entry) as u64);
+                }
+            }
+            Before::Link { number, link, generation } => {
+                if generation == cache.translations.generation() {
+                    let from = cache.translations.way_out(number, link).index;
+                    let page = |index: u32| cache.blocks[index as usize].rip & !(PAGE - 1);
+                    let same_page = page(from) == page(index);
+                    cache.translations.link(number, link, index, entry, same_page);
+                }
+            }
+            Before::Indirect => {
+                let code = cache.translations.checked(entry) as u64;
+                self.engine.front.jumps.follow_code(cache.translations.generation(), key.narrow);
+                self.engine.front.jumps.fill(key.index(), cache.blocks[index as usize].rip, code);
+            }
+        }
+        *before = self.enter_translated(cache, entry);
+        true
+    }
+
+    #[cold]
+    fn translate_block(&mut self, cache: &mut BlockCache, index: u32, key: Key, warm: u16) -> u32 {
+        let parts = self.trace(cache, index, key, warm);
+        if parts.is_empty() {
+            cache.translations.refuse(index);
+            return 0;
+        }
+        let source = TraceSource {
+            number: cache.translations.next_number(),
+            parts: &parts,
+            key,
+            recorded: self.wiring.model.recorded,
+            target_slots: self.micro.predictor.slots(),
+            data_pointers: !self.wiring.fdp_on_exception,
+            spec_ctrl: self.spec_ctrl_bits(),
+        };
+        let entry = cache.translations.translate(&source);
+        if entry == 0 {
+            cache.translations.refuse(index);
+        }
+        entry
+    }
+
+    /// A charge of translated code for the instruction at `rip`.
+    pub(super) fn event(&self, cache: &mut BlockCache, rip: u64, kind: Kind) -> Option<Surcharge> {
+        let price = match kind.family {
+            Family::Instruction => u64::from(self.wiring.model.costs.class[kind.param as usize]),
+            _ => self.wiring.model.costs.of(kind),
+        };
+        let ticks = u32::try_from(price).ok().filter(|ticks| *ticks != 0 && *ticks < 1 << 24)?;
+        let counter = match self.wiring.model.recorded {
+            true => Some(cache.event(rip, kind, price)?),
+            false => None,
+        };
+        Some(Surcharge { counter, ticks })
+    }
+
+    fn enter_translated(&mut self, cache: &mut BlockCache, entry: u32) -> Before {
+        let code = cache.translations.begin(entry);
+        let started = self.micro.clock;
+        let mut context = Handover {
+            cpu: std::ptr::null_mut(),
+            cache: std::ptr::null_mut(),
+            running: std::ptr::null_mut(),
+            until: started.saturating_add(LONGEST),
+            origin: self.engine.origin,
+            counted: None,
+            since: started,
+            spent: CHEAPEST,
+            indirect: false,
+        };
+        let running = self.prepare_area(cache, &mut context);
+        context.cpu = self;
+        context.cache = cache;
+        // SAFETY: the area has been prepared for the current state, and `code` is the head of a translation for the key in
+        // force whose page is the current one. Until it returns, `self` and `cache` are only used through `context`.
+        let exit = unsafe { entry::enter(running, code) };
+        let left = Code::decode(exit as u32);
+        if left != Code::Plain {
+            self.leave_area(&context, cache);
+        }
+        if let Some(origin) = context.counted {
+            cache.spend(origin, context.spend(self.micro.clock), &self.wiring.recorder);
+        }
+        match left {
+            Code::Plain if context.indirect => Before::Indirect,
+            Code::Plain => Before::Nothing,
+            Code::Return => {
+                // SAFETY: the area that was current until now.
+                self.arch.rip = unsafe { (*context.running).wanted };
+                Before::Indirect
+            }
+            Code::Head { index } => {
+                self.arch.rip = cache.blocks[index as usize].rip;
+                Before::Head { index }
+            }
+            Code::Link { number, link } => {
+                let way_out = cache.translations.way_out(number, link);
+                let Some(last) = cache.ops_of(way_out.index).last() else { return Before::Nothing };
+                self.arch.rip = if way_out.taken { last.imm } else { last.next };
+                Before::Link { number, link, generation: cache.translations.generation() }
+            }
+        }
+    }
+
+    /// Prepares the current area for translated code.
+    fn prepare_area(&mut self, cache: &mut BlockCache, context: &mut Handover) -> *mut Running {
+        let stop = self.engine.stop_at.min(context.until);
+        let due = self.is_due(context, 0);
+        let base = if due { self.micro.clock } else { stop };
+        let image = self.arch.lazy.image();
+        let generation = cache.translations.generation();
+        self.micro.predictor.follow_code(generation, cache.translations.unknown_return());
+        let (returns, targets) = self.micro.predictor.expose();
+        let bases = [self.arch.seg[usize::from(seg::FS)].base, self.arch.seg[usize::from(seg::GS)].base];
+        let registers = self.arch.gpr.as_mut_ptr();
+        let budget = self.micro.clock.wrapping_sub(base) as i64;
+        let refused = self.refused();
+        // It begins outside.
+        let non_root = u64::from(self.arch.vmx.active);
+        let system = self.arch.flags;
+        let narrow = !self.engine.long64;
+        let vector = &raw mut self.arch.vector;
+        let x87 = &raw mut self.arch.x87;
+        self.engine.front.jumps.follow_code(generation, narrow);
+        let jumps = self.engine.front.jumps.expose();
+        let area = self.engine.front.current();
+        let running = &mut area.running;
+        let mut counts_here = context.counted == Some(context.origin);
+        if !std::ptr::eq(context.running, running) {
+            if !context.running.is_null() {
+                // SAFETY: the area that was current until now; areas live as long as the processor.
+                let before = unsafe { &*context.running };
+                running.resume = before.resume;
+                running.host_stack = before.host_stack;
+            }
+            context.running = running;
+            counts_here = false;
+            // What stays as it is until the area is left.
+            running.page_mask = PAGE_MASK;
+            running.offset_mask = PAGE - 1;
+            running.jump_mask = JUMP_MASK;
+            running.registers = registers;
+            running.vector = vector;
+            running.x87.of(x87);
+            running.host_mxcsr = u64::from(HOST_MXCSR);
+            running.aligned_to_16 = 15;
+            running.aligned_to_32 = 31;
+            running.context = context;
+            running.ops = cache.ops.as_ptr();
+            running.non_root = non_root;
+            running.targets = targets;
+            running.jumps = jumps;
+        }
+        if !counts_here {
+            if let Some(origin) = context.counted {
+                cache.spend(origin, context.spend(self.micro.clock), &self.wiring.recorder);
+            }
+            context.counted = Some(context.origin);
+            running.counts = match self.wiring.model.recorded {
+                true => cache.counts(context.origin, &mut self.wiring.recorder.borrow_mut()),
+                false => std::ptr::null_mut(),
+            };
+        }
+        running.returns = returns;
+        running.bases = bases;
+        running.flags = image >> 11 & 1 | (image & 0xff) << 8;
+        running.interrupts = system & flags::IF;
+        running.access_control = system & flags::AC;
+        running.system_flags = system & !KEPT_APART;
+        running.base = base;
+        running.budget = budget;
+        running.refused = refused;
+        running
+    }
+
+    /// Whether something is due, in `span` from now on at the latest: then it is so at the head of the next block. So it is if that
+    /// may be elsewhere by now.
+    fn is_due(&self, context: &Handover, span: Ticks) -> bool {
+        let stop = self.engine.stop_at.min(context.until);
+        self.micro.clock.saturating_add(span) >= stop
+            || self.engine.fetch.left()
+            || self.engine.origin != context.origin
+    }
+
+    /// Counts what has been executed of a trace.
+    #[cold]
+    fn count_parts(&mut self, cache: &mut BlockCache, origin: OriginId, place: HandlerSite, index: u32) {
+        for part in 0..place.part {
+            let index = cache.translations.part(place.number, part);
+            cache.count(index, origin, &self.wiring.recorder);
+        }
+        cache.count(index, origin, &self.wiring.recorder);
+    }
+
+    /// Which kinds of vector and x87 instructions must be left to their handlers, by [`super::layout::Need`].
+    fn refused(&self) -> [u64; NEEDS] {
+        let sse = self.arch.cr0 & (CR0_EM | CR0_TS) == 0 && self.arch.cr4 & CR4_OSFXSR != 0;
+        let avx = self.arch.cr0 & (CR0_TS | CR0_PE) == CR0_PE
+            && self.arch.cr4 & CR4_OSXSAVE != 0
+            && self.arch.xcr0 & AVX_STATE == AVX_STATE;
+        // Arithmetic runs under the guest's MXCSR: no exception may come of it.
+        let arithmetic = sse && self.arch.vector.mxcsr & MASKS == MASKS;
+        [!sse, !arithmetic, !avx, !(avx && arithmetic), self.x87_refused()].map(u64::from)
+    }
+
+    /// Goes on after a block whose last instruction its handler ran, without leaving if the translation of what comes next is
+    /// known and nothing is due.
+    fn go_on(&mut self, cache: &mut BlockCache, context: &mut Handover) -> *mut Running {
+        context.indirect = true;
+        context.spent += CHEAPEST;
+        let goes_on = self.goes_on(cache);
+        let key = match self.key() {
+            Some(key) if goes_on => key,
+            _ => return std::ptr::null_mut(),
+        };
+        self.engine.front.jumps.follow_code(cache.translations.generation(), key.narrow);
+        let known = self.engine.front.jumps.find(key.index(), self.arch.rip);
+        let Some(code) = known.or_else(|| self.find_target(cache, key)) else {
+            return std::ptr::null_mut();
+        };
+        // The translation checks its page itself.
+        self.engine.fetch.follow();
+        context.origin = self.engine.origin;
+        let running = self.prepare_area(cache, context);
+        // SAFETY: the current area's, which nobody else refers to.
+        unsafe { (*running).resume = code };
+        running
+    }
+
+    /// Where the translation of the next block is entered, which is a known target of indirect branches from now on;
+    /// `None` if finding that takes more than a look.
+    #[inline(never)]
+    fn find_target(&mut self, cache: &mut BlockCache, key: Key) -> Option<u64> {
+        if key.narrow {
+            return None;
+        }
+        let page = self.engine.front.code_page(self.arch.rip, self.arch.cpl == 3)?;
+        let index = cache.find(NONE, page | self.arch.rip & (PAGE - 1), self.arch.rip, self.engine.mode)?;
+        if cache.blocks[index as usize].second != 0 {
+            return None;
+        }
+        let code = cache.translations.known(index, key)? as u64;
+        self.engine.front.jumps.fill(key.index(), self.arch.rip, code);
+        Some(code)
+    }
+
+    /// Takes state back from where translated code left it.
+    fn leave_area(&mut self, context: &Handover, cache: &BlockCache) {
+        // SAFETY: the area that is current since translated code was entered.
+        let running = unsafe { &mut *context.running };
+        if running.x87.loaded() {
+            self.take_x87(running, cache);
+        }
+        self.micro.clock = running.base.wrapping_add(running.budget as u64);
+        self.arch.lazy.load(running.flags >> 8 & 0xff | (running.flags & 1) << 11);
+        self.micro.predictor.set_top(running.returns);
+        let changed = (self.arch.flags ^ (running.interrupts | running.access_control)) & (flags::IF | flags::AC);
+        if changed != 0 {
+            self.arch.flags ^= changed;
+            if changed & flags::AC != 0 {
+                self.access_changed();
+            }
+        }
+        // The host's MXCSR is the one for compiled code.
+        self.arch.vector.loaded = NOT_LOADED;
+    }
+}
+
+/// Runs one instruction by its handler, the `LAST` of its block or another one. Returns the area's [`Running`] if translated
+/// code goes on, else null.
+///
+/// # Safety
+/// Called by translated code that was entered with this context; `op` is one of its operations, and `place` where it is.
+pub unsafe extern "sysv64" fn slow<const LAST: bool>(
+    context: *mut Handover,
+    op: *const Op,
+    place: u32,
+) -> *mut Running {
+    // SAFETY: as our caller promises, nobody else uses the context, the processor or the cache meanwhile; handlers do not change
+    // operations.
+    let (context, cpu, cache, op) = unsafe {
+        let context = &mut *context;
+        let (cpu, cache) = (context.cpu, context.cache);
+        (context, &mut *cpu, &mut *cache, &*op)
+    };
+    cpu.leave_area(context, cache);
+    cpu.arch.rip = op.next;
+    cpu.engine.ilen = op.len;
+    let place = HandlerSite::decode(place);
+    match (op.exec)(cpu, op) {
+        // Nothing may become due within a trace.
+        Ok(Flow::Next) if !(LAST || place.inside && cpu.is_due(context, SPAN)) => cpu.prepare_area(cache, context),
+        Ok(_) if LAST && !place.uncounted => cpu.go_on(cache, context),
+        ran => {
+            let (index, at) = cache.block_of(number_of(cache, op));
+            if place.uncounted {
+                cpu.count_parts(cache, context.origin, place, index);
+            }
+            if !cpu.finish_block(cache, index, context.origin, at, ran) {
+                return std::ptr::null_mut();
+            }
+            cpu.go_on(cache, context)
+        }
+    }
+}
+
+/// The number of one of the cache's operations.
+fn number_of(cache: &BlockCache, op: &Op) -> u32 {
+    ((std::ptr::from_ref(op).addr() - cache.ops.as_ptr().addr()) / size_of::<Op>()) as u32
+}

@@ -1,0 +1,270 @@
+//! The VMX capability MSRs: which controls and features software may use (SDM vol. 3, appendix A). A profile says what the real
+//! processor has; what is not executed here is left out.
+
+use crate::state::Cpu;
+use ledger::profile::{AllowedSettings, Vmx};
+use x86::control::{CR0_NE, CR0_PE, CR0_PG, CR4_VMXE};
+use x86::msr::*;
+use x86::vmx::capability::{basic, ept_vpid, misc};
+use x86::vmx::{entry, exit, pin, primary, region, secondary};
+
+/// Controls of one word that are 1 whatever the processor does (SDM vol. 3, A.2): software that doesn't know better sets them.
+mod default1 {
+    pub const PIN: u32 = 0x16;
+    pub const PRIMARY: u32 = 0x0401_e172;
+    pub const EXIT: u32 = 0x0003_6dff;
+    pub const ENTRY: u32 = 0x0000_11ff;
+}
+
+/// The controls that are executed, of those that the manuals define, besides those that are always 1.
+pub(super) mod executed {
+    use super::{entry, exit, pin, primary, secondary};
+
+    pub const PIN: u32 =
+        pin::EXTERNAL_INTERRUPT | pin::NMI | pin::VIRTUAL_NMIS | pin::PREEMPTION_TIMER | pin::POSTED_INTERRUPTS;
+    pub const PRIMARY: u32 = primary::INTERRUPT_WINDOW
+        | primary::TSC_OFFSETTING
+        | primary::HLT
+        | primary::INVLPG
+        | primary::MWAIT
+        | primary::RDPMC
+        | primary::RDTSC
+        | primary::CR3_LOAD
+        | primary::CR3_STORE
+        | primary::CR8_LOAD
+        | primary::CR8_STORE
+        | primary::TPR_SHADOW
+        | primary::NMI_WINDOW
+        | primary::MOV_DR
+        | primary::UNCONDITIONAL_IO
+        | primary::IO_BITMAPS
+        | primary::MONITOR_TRAP
+        | primary::MSR_BITMAPS
+        | primary::MONITOR
+        | primary::PAUSE
+        | primary::SECONDARY;
+    pub const SECONDARY: u32 = secondary::APIC_ACCESSES
+        | secondary::EPT
+        | secondary::DESCRIPTOR_TABLE
+        | secondary::RDTSCP
+        | secondary::X2APIC
+        | secondary::VPID
+        | secondary::WBINVD
+        | secondary::UNRESTRICTED_GUEST
+        | secondary::APIC_REGISTERS
+        | secondary::VIRTUAL_INTERRUPTS
+        | secondary::PAUSE_LOOP
+        | secondary::RDRAND
+        | secondary::INVPCID
+        | secondary::VM_FUNCTIONS
+        | secondary::VMCS_SHADOWING
+        | secondary::RDSEED
+        | secondary::PML
+        | secondary::EPT_VIOLATION_VE
+        | secondary::XSAVES
+        | secondary::MODE_BASED_EXECUTE
+        | secondary::TSC_SCALING;
+    pub const EXIT: u32 = exit::SAVE_DEBUG
+        | exit::HOST_64
+        | exit::ACKNOWLEDGE_INTERRUPT
+        | exit::SAVE_PAT
+        | exit::LOAD_PAT
+        | exit::SAVE_EFER
+        | exit::LOAD_EFER
+        | exit::SAVE_PREEMPTION_TIMER;
+    pub const ENTRY: u32 = entry::LOAD_DEBUG | entry::IA32E_GUEST | entry::LOAD_PAT | entry::LOAD_EFER;
+    /// Of IA32_VMX_MISC, besides numbers.
+    pub const MISC: u64 = {
+        use super::misc::*;
+        SAVES_LMA | HLT | SHUTDOWN | WAIT_FOR_SIPI | VMWRITE_ANY | LENGTH_0
+    };
+    /// Of IA32_VMX_EPT_VPID_CAP.
+    pub const EPT_VPID: u64 = {
+        use super::ept_vpid::*;
+        EXECUTE_ONLY
+            | FOUR_LEVELS
+            | UNCACHEABLE
+            | WRITE_BACK
+            | PAGES_2M
+            | PAGES_1G
+            | INVEPT
+            | ACCESSED_DIRTY
+            | ADVANCED_INFORMATION
+            | INVEPT_SINGLE
+            | INVEPT_ALL
+            | INVVPID
+            | INVVPID_ADDRESS
+            | INVVPID_SINGLE
+            | INVVPID_ALL
+            | INVVPID_RETAINING_GLOBALS
+    };
+}
+
+/// Settings that a word of controls may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Bits that must be set, for software that reads the plain capability MSR.
+    plain: u32,
+    /// Bits that must be set.
+    must: u32,
+    /// Bits that may be set.
+    may: u32,
+}
+
+impl Settings {
+    fn of(allowed: AllowedSettings, default1: u32, executed: u32) -> Self {
+        Self {
+            plain: allowed.allowed_0,
+            must: allowed.true_allowed_0.unwrap_or(allowed.allowed_0),
+            may: allowed.allowed_1 & (default1 | executed),
+        }
+    }
+
+    /// Whether a word of controls may have this value.
+    pub fn admits(&self, value: u32) -> bool {
+        value & self.must == self.must && value & !self.may == 0
+    }
+
+    /// Whether a control may be set.
+    pub fn offers(&self, control: u32) -> bool {
+        self.may & control == control
+    }
+
+    fn register(&self, of_true: bool) -> u64 {
+        u64::from(self.may) << 32 | u64::from(if of_true { self.must } else { self.plain })
+    }
+}
+
+/// What software may use of VMX.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VmxCapabilities {
+    /// VMCS revision identifier.
+    pub revision: u32,
+    /// There are the TRUE capability MSRs.
+    has_true: bool,
+    /// Pin-based controls.
+    pub pin: Settings,
+    /// Primary processor-based controls.
+    pub primary: Settings,
+    /// Secondary processor-based controls.
+    pub secondary: Settings,
+    /// VM-exit controls.
+    pub exit: Settings,
+    /// VM-entry controls.
+    pub entry: Settings,
+    /// IA32_VMX_MISC.
+    pub misc: u64,
+    /// IA32_VMX_EPT_VPID_CAP; 0 where it does not exist.
+    pub ept_vpid: u64,
+}
+
+impl VmxCapabilities {
+    /// Those of a processor, as far as they are executed.
+    pub fn of(vmx: &Vmx) -> Self {
+        let numbers = misc::TIMER_RATE | 0x1ff << misc::CR3_TARGETS_SHIFT | 7 << misc::MSR_LIST_SHIFT;
+        let secondary = Settings::of(vmx.secondary.value, 0, executed::SECONDARY);
+        let paging = secondary.may & (secondary::EPT | secondary::VPID) != 0;
+        let words = [&vmx.pin, &vmx.primary, &vmx.exit, &vmx.entry];
+        Self {
+            revision: vmx.revision.value,
+            has_true: words.iter().any(|word| word.value.true_allowed_0.is_some()),
+            pin: Settings::of(vmx.pin.value, default1::PIN, executed::PIN),
+            primary: Settings::of(vmx.primary.value, default1::PRIMARY, executed::PRIMARY),
+            secondary,
+            exit: Settings::of(vmx.exit.value, default1::EXIT, executed::EXIT),
+            entry: Settings::of(vmx.entry.value, default1::ENTRY, executed::ENTRY),
+            misc: vmx.misc.value & (numbers | executed::MISC),
+            ept_vpid: if paging { vmx.ept_vpid.value & executed::EPT_VPID } else { 0 },
+        }
+    }
+
+    /// Everything that is executed, with nothing that must be set: what the hypervisor of the board, which runs outside the
+    /// machine, has at its disposal.
+    pub const EXECUTED: Self = {
+        const fn any(may: u32) -> Settings {
+            Settings { plain: 0, must: 0, may }
+        }
+        Self {
+            revision: 0,
+            has_true: true,
+            pin: any(executed::PIN),
+            primary: any(executed::PRIMARY),
+            secondary: any(executed::SECONDARY),
+            exit: any(executed::EXIT),
+            entry: any(executed::ENTRY),
+            misc: misc::HLT | 4 << misc::CR3_TARGETS_SHIFT | super::PREEMPTION_TIMER_SHIFT as u64,
+            // It asks the guest's tables itself.
+            ept_vpid: executed::EPT_VPID & !ept_vpid::ADVANCED_INFORMATION,
+        }
+    };
+
+    /// Log2 of the TSC ticks in which the preemption timer counts one.
+    pub fn timer_shift(&self) -> u32 {
+        (self.misc & misc::TIMER_RATE) as u32
+    }
+
+    /// CR3-target values that there are.
+    pub fn cr3_targets(&self) -> u32 {
+        (self.misc >> misc::CR3_TARGETS_SHIFT) as u32 & 0x1ff
+    }
+
+    /// The most MSRs in a list: more make the processor's behavior undefined (A.6). It is taken as the limit here.
+    pub fn most_msrs(&self) -> u32 {
+        512 * ((self.misc >> misc::MSR_LIST_SHIFT) as u32 & 7).saturating_add(1)
+    }
+
+    /// Whether there is a feature of IA32_VMX_MISC.
+    pub fn has_misc(&self, feature: u64) -> bool {
+        self.misc & feature != 0
+    }
+
+    /// Whether there is a feature of IA32_VMX_EPT_VPID_CAP.
+    pub fn has_ept_vpid(&self, feature: u64) -> bool {
+        self.ept_vpid & feature != 0
+    }
+}
+
+/// Bits of CR0 that VMX operation fixes to 1 (SDM vol. 3, A.7).
+pub(super) const CR0_FIXED: u64 = CR0_PE | CR0_NE | CR0_PG;
+
+impl Cpu {
+    /// The controls and features that the hypervisor in charge may use: guest software finds them in capability MSRs.
+    pub(crate) fn vmx_capabilities(&self) -> &VmxCapabilities {
+        match &self.wiring.model.vmx {
+            Some(capabilities) if self.arch.vmx.operation.is_on() => capabilities,
+            _ => &VmxCapabilities::EXECUTED,
+        }
+    }
+
+    /// Reads a VMX capability MSR; `None` if the processor does not have it.
+    pub(crate) fn vmx_msr(&self, index: u32) -> Option<u64> {
+        let c = self.wiring.model.vmx.as_ref()?;
+        let when = |there: bool, value: u64| there.then_some(value);
+        match index {
+            VMX_BASIC => {
+                let size = region::SIZE << basic::SIZE_SHIFT;
+                let write_back = x86::ept::WRITE_BACK << basic::TYPE_SHIFT;
+                let controls = if c.has_true { basic::TRUE_CONTROLS } else { 0 };
+                Some(u64::from(c.revision) | size | write_back | basic::STRING_IO_INFORMATION | controls)
+            }
+            VMX_PINBASED_CTLS => Some(c.pin.register(false)),
+            VMX_PROCBASED_CTLS => Some(c.primary.register(false)),
+            VMX_EXIT_CTLS => Some(c.exit.register(false)),
+            VMX_ENTRY_CTLS => Some(c.entry.register(false)),
+            VMX_MISC => Some(c.misc),
+            VMX_CR0_FIXED0 => Some(CR0_FIXED),
+            VMX_CR0_FIXED1 => Some(u64::from(u32::MAX)),
+            VMX_CR4_FIXED0 => Some(CR4_VMXE),
+            VMX_CR4_FIXED1 => Some(self.cr4_bits()),
+            VMX_VMCS_ENUM => Some(super::fields::highest_index(c) << x86::vmx::vmcs::INDEX_SHIFT),
+            VMX_PROCBASED_CTLS2 => when(c.primary.offers(primary::SECONDARY), c.secondary.register(false)),
+            VMX_EPT_VPID_CAP => when(c.secondary.may & (secondary::EPT | secondary::VPID) != 0, c.ept_vpid),
+            VMX_TRUE_PINBASED_CTLS => when(c.has_true, c.pin.register(true)),
+            VMX_TRUE_PROCBASED_CTLS => when(c.has_true, c.primary.register(true)),
+            VMX_TRUE_EXIT_CTLS => when(c.has_true, c.exit.register(true)),
+            VMX_TRUE_ENTRY_CTLS => when(c.has_true, c.entry.register(true)),
+            VMX_VMFUNC => when(c.secondary.offers(secondary::VM_FUNCTIONS), 1 << x86::vmx::function::EPTP_SWITCHING),
+            _ => None,
+        }
+    }
+}

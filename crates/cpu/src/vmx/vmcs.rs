@@ -1,0 +1,106 @@
+//! A VMCS: as the processor holds the current one, and as it lies in memory.
+//!
+//! The processor keeps the fields of the current VMCS to itself. They go to the VMCS region when another one becomes current, and by
+//! VMCLEAR and VMXOFF. The region (SDM vol. 3, 24.2) is laid out as follows:
+//!
+//! | offset | bytes | contents |
+//! |---|---|---|
+//! | 0 | 4 | revision identifier; bit 31: shadow VMCS |
+//! | 4 | 4 | VMX-abort indicator |
+//! | 8 | 8 | launch state: 0 clear, 1 launched |
+//! | 16 | 8 | handlers that the guest is in ([`Nesting`](crate::charged::Nesting)): nothing that software sees |
+//! | 64 | 8 each | the fields, in the order of their encodings ([`x86::vmx::vmcs::NAMES`]) |
+
+use super::fields::{COUNT, mask, place};
+use crate::ram::Ram;
+use serde::{Deserialize, Serialize};
+use x86::vmx::vmcs::NAMES;
+
+/// Offset of the launch state in a region.
+const LAUNCH_STATE: u64 = 8;
+/// Offset of the guest's nesting of handlers in a region.
+const NESTING: u64 = 16;
+/// Offset of the fields in a region.
+const FIELDS: u64 = 64;
+
+const _: () = assert!(FIELDS as usize + 8 * COUNT <= x86::vmx::region::SIZE as usize);
+
+/// The address of a field in the region at `region`.
+pub(super) fn field_address(region: u64, place: usize) -> u64 {
+    region + FIELDS + 8 * place as u64
+}
+
+/// Sets the launch state in a region.
+pub(super) fn store_launch_state(ram: &Ram, region: u64, launched: bool) {
+    ram.write(region + LAUNCH_STATE, u64::from(launched));
+    if !launched {
+        ram.write(region + NESTING, 0u64);
+    }
+}
+
+/// The fields of a VMCS.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vmcs {
+    /// VMLAUNCH has been executed since it was cleared.
+    pub launched: bool,
+    /// The guest's nesting of handlers, as [`Nesting::bits`](crate::charged::Nesting::bits) gives it.
+    pub(super) nesting: u64,
+    values: Vec<u64>,
+}
+
+impl Default for Vmcs {
+    fn default() -> Self {
+        Self { launched: false, nesting: 0, values: vec![0; COUNT] }
+    }
+}
+
+impl Vmcs {
+    /// Reads a field. Unknown ones are 0.
+    #[inline]
+    pub fn get(&self, encoding: u32) -> u64 {
+        place(encoding).map_or(0, |place| self.values[place])
+    }
+
+    /// Reads a field of at most 32 bits.
+    #[inline]
+    pub fn get32(&self, encoding: u32) -> u32 {
+        self.get(encoding) as u32
+    }
+
+    /// Writes a field; bits that it doesn't have are dropped.
+    #[inline]
+    pub fn set(&mut self, encoding: u32, value: u64) {
+        if let Some(place) = place(encoding) {
+            self.values[place] = value & mask(encoding);
+        }
+    }
+
+    /// By place in the table of fields.
+    #[inline]
+    pub(super) fn value(&self, place: usize) -> u64 {
+        self.values[place]
+    }
+
+    /// Whether it can have been saved: there are as many fields as there are.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.values.len() == COUNT
+    }
+
+    /// Reads a region. What can't be read is all ones, as where there is no memory.
+    pub(super) fn load(ram: &Ram, region: u64) -> Self {
+        let word = |address| ram.read::<u64>(address).unwrap_or(u64::MAX);
+        let value =
+            |(place, (encoding, _)): (usize, &(u32, &str))| word(field_address(region, place)) & mask(*encoding);
+        let values = NAMES.iter().enumerate().map(value).collect();
+        Self { launched: word(region + LAUNCH_STATE) == 1, nesting: word(region + NESTING), values }
+    }
+
+    /// Writes a region, but for its first eight bytes.
+    pub(super) fn store(&self, ram: &Ram, region: u64) {
+        store_launch_state(ram, region, self.launched);
+        ram.write(region + NESTING, self.nesting);
+        for (place, value) in self.values.iter().enumerate() {
+            ram.write(field_address(region, place), *value);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The translator against the interpreter.
+
+use cpu::counters::MOST_BLOCKS;
+use cpu::{Exit, Tier};
+use iced_x86::IcedError;
+use iced_x86::code_asm::{CodeAssembler, ecx, edx, qword_ptr, rax, rbx, rdx, rsi};
+use std::time::{Duration, Instant};
+use testkit::tiers::{CODE_PAGES, OTHER, READ_ONLY, RECOVERY, STACK, Start, Tiers, Width};
+use testkit::{CODE, DATA, Machine, Random};
+
+/// Virtual time that a program gets, in ticks, and in how many stretches at most.
+const LONGEST: u64 = 20_000_000;
+const MOST_STOPS: u64 = 400;
+/// Programs in a run of the tests.
+const PROGRAMS: u64 = 600;
+
+/// Runs a program on both tiers, in stretches of random length. `Err`: how they differ.
+fn compare(tiers: &mut Tiers, seed: u64) -> Result<(), String> {
+    let (random, start) = testkit::program::of(seed);
+    tiers.start(&start);
+    run(tiers, random)
+}
+
+fn run(tiers: &mut Tiers, mut random: Random) -> Result<(), String> {
+    let stretch = random.of(&[1, 10_000, 100_000, 1_000_000, LONGEST]);
+    let interrupts = random.of(&[0, 1, 4]);
+    for _ in 0..MOST_STOPS {
+        if interrupts != 0 && random.one_in(interrupts) {
+            tiers.interrupt();
+        }
+        let exit = tiers.run(1 + random.below(2 * stretch))?;
+        if !matches!(exit, Exit::Deadline | Exit::Bus | Exit::Probe) || tiers.reference().cpu.micro.clock > LONGEST {
+            break;
+        }
+    }
+    tiers.charges()
+}
+
+/// Findings to report before giving up.
+const MOST_FINDINGS: usize = 10;
+
+/// Random programs. In the environment, `TRANSLATE_SEED` is the one program to run, `TRANSLATE_SECONDS` how long to go on, with
+/// `TRANSLATE_FROM` as the first seed.
+#[test]
+fn random_programs_do_the_same_on_both_tiers() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let begun = Instant::now();
+    let only = number("TRANSLATE_SEED");
+    let first = only.or(number("TRANSLATE_FROM")).unwrap_or(1);
+    let (least, time) = match number("TRANSLATE_SECONDS") {
+        _ if only.is_some() => (1, Duration::ZERO),
+        Some(seconds) => (0, Duration::from_secs(seconds)),
+        None => (PROGRAMS, Duration::ZERO),
+    };
+    let mut tiers = Tiers::new();
+    let (mut seed, mut findings) = (first, Vec::new());
+    while (seed < first + least || begun.elapsed() < time) && findings.len() < MOST_FINDINGS {
+        if !time.is_zero() {
+            // The last one is the one to run if a signal ends this.
+            eprintln!("TRANSLATE_SEED={seed}");
+        }
+        if let Err(difference) = compare(&mut tiers, seed) {
+            findings.push(format!("TRANSLATE_SEED={seed}\n{difference}"));
+        }
+        seed += 1;
+    }
+    eprintln!("{} programs in {:?}", seed - first, begun.elapsed());
+    if only.is_some() {
+        eprintln!("{}", testkit::program::listing(&testkit::program::of(first).1));
+    }
+    assert!(findings.is_empty(), "{}", findings.join("\n"));
+}
+
+/// The second machine is stopped at random, before, after and within instructions: nothing must differ.
+#[test]
+fn random_programs_do_the_same_under_a_debugger() {
+    let mut tiers = Tiers::new();
+    for seed in 1..=PROGRAMS {
+        let (random, start) = testkit::program::of(seed);
+        tiers.start(&start);
+        tiers.debug(seed);
+        if let Err(difference) = run(&mut tiers, random) {
+            panic!("program {seed}\n{difference}");
+        }
+    }
+}
+
+/// So that random programs of 32-bit code compare two tiers.
+#[test]
+fn flat_32_bit_code_is_translated() {
+    for mut machine in [Machine::protected32(0), Machine::protected32(3), Machine::compatibility32(3)] {
+        machine.cache.tier = Tier::Translator;
+        let at = machine.cpu.arch.rip;
+        // add eax, [esp]; jmp to it
+        machine.poke(at, &[0x03, 0x04, 0x24, 0xeb, 0xfb]);
+        machine.run(100_000);
+        assert_eq!(machine.cache.listings(at, at).len(), 1);
+    }
+}
+
+/// Programs that found something: a segment loaded within a block of 32-bit code.
+#[test]
+fn what_was_found_once_stays_mended() {
+    let mut tiers = Tiers::new();
+    for seed in [34_662, 58_668] {
+        if let Err(difference) = compare(&mut tiers, seed) {
+            panic!("TRANSLATE_SEED={seed}\n{difference}");
+        }
+    }
+}
+
+/// When there are too many blocks, all are dropped, also the one that has just led to the next.
+#[test]
+fn everything_may_be_dropped_between_two_blocks() {
+    let mut machine = Machine::long64(0);
+    machine.cache.tier = Tier::Translator;
+    // Each jump is a block.
+    let jumps = MOST_BLOCKS + 1000;
+    let at = 0x40_0000;
+    machine.poke(at, &[0xeb, 0x00].repeat(jumps));
+    machine.poke(at + 2 * jumps as u64, &[0xf4]);
+    for _ in 0..2 {
+        machine.cpu.arch.rip = at;
+        assert_eq!(machine.run(u64::MAX / 2), Exit::Halt);
+        assert_eq!(machine.cpu.arch.rip, at + 2 * jumps as u64 + 1);
+    }
+}
+
+/// Runs a kernel's loop on both tiers.
+fn compare_loop(assemble: fn(&mut CodeAssembler) -> Result<(), IcedError>) {
+    let mut a = CodeAssembler::new(64).unwrap();
+    let mut top = a.create_label();
+    a.mov(ecx, 200).unwrap();
+    a.set_label(&mut top).unwrap();
+    assemble(&mut a).unwrap();
+    a.dec(ecx).unwrap();
+    a.jne(top).unwrap();
+    a.hlt().unwrap();
+    let mut code = a.assemble(CODE).unwrap();
+    code.resize((CODE_PAGES * 4096) as usize, 0xcc);
+    let mut gpr = [0; 16];
+    gpr[4] = STACK;
+    let start = Start {
+        probes: Vec::new(),
+        width: Width::Long,
+        cpl: 0,
+        smap: false,
+        rip: CODE,
+        code,
+        gpr,
+        flags: 0,
+        bases: [DATA; 2],
+        pointers: false,
+        recorded: true,
+        seed: 1,
+        tier: Tier::Auto,
+        threshold: 4,
+    };
+    let mut tiers = Tiers::new();
+    tiers.start(&start);
+    assert_eq!(tiers.run(1 << 40), Ok(Exit::Halt));
+    assert_eq!(tiers.charges(), Ok(()));
+}
+
+/// A loop whose second trace finds data, has its page displaced from the TLB, and needs it again.
+fn displace(
+    a: &mut CodeAssembler,
+    access: fn(&mut CodeAssembler, u64) -> Result<(), IcedError>,
+) -> Result<(), IcedError> {
+    let mut next = a.create_label();
+    a.mov(rax, qword_ptr(DATA))?;
+    // Another trace begins after a return to where no call came from.
+    a.lea(rax, qword_ptr(next))?;
+    a.push(rax)?;
+    a.ret()?;
+    a.set_label(&mut next)?;
+    a.mov(rax, qword_ptr(DATA + 0x10))?;
+    // All in one set of the TLB, with the stack.
+    for page in [READ_ONLY, OTHER, RECOVERY] {
+        access(a, page)?;
+    }
+    a.mov(rdx, qword_ptr(DATA + 8))
+}
+
+/// Operands of one page are probed for together, but that page may leave the TLB between them: by the doing of a handler out of line, or in
+/// line.
+#[test]
+fn a_page_that_leaves_the_tlb_is_missed_by_those_found_together() {
+    compare_loop(|a| displace(a, |a, page| a.mov(rbx, qword_ptr(page))));
+    compare_loop(|a| {
+        displace(a, |a, page| {
+            a.mov(rsi, page)?;
+            a.lodsq()
+        })
+    });
+}
+
+/// What is found together may begin in one page and end in the next.
+#[test]
+fn operands_close_together_may_be_in_two_pages() {
+    compare_loop(|a| {
+        a.lea(rsi, qword_ptr(DATA + 0xff0))?;
+        a.mov(edx, 8)?;
+        for _ in 0..4 {
+            a.mov(qword_ptr(rsi), rdx)?;
+            a.add(rdx, qword_ptr(rsi + 4))?;
+            a.add(rsi, 5)?;
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,184 @@
+//! Encodings that random programs are made of.
+
+use iced_x86::{Code, EncodingKind, Mnemonic, OpCodeOperandKind as Kind};
+use std::sync::LazyLock;
+
+/// Encodings to draw from.
+pub struct Forms {
+    /// Those of ordinary compiled code.
+    pub common: Vec<Code>,
+    /// Those of the x87 unit.
+    pub x87: Vec<Code>,
+    /// Everything else that does not change the mode the program runs in.
+    pub all: Vec<Code>,
+}
+
+/// Those of 64-bit code, then those of 32-bit code.
+pub static FORMS: LazyLock<[Forms; 2]> = LazyLock::new(|| [64, 32].map(forms));
+
+fn forms(bits: u32) -> Forms {
+    use Mnemonic::*;
+    let rows: Vec<Mnemonic> =
+        cpu::table::FAMILIES.iter().flat_map(|(_, rows)| rows.iter().map(|row| row.mnemonic)).collect();
+    let usable = |code: &Code| {
+        let info = code.op_code();
+        rows.contains(&code.mnemonic())
+            && matches!(code.encoding(), EncodingKind::Legacy | EncodingKind::VEX)
+            && info.is_available_in_mode(bits)
+            && if bits == 64 { info.intel_decoder64() } else { info.intel_decoder32() }
+            && info.is_instruction()
+            && !code.is_jmp_near()
+            && !code.is_jmp_short()
+            && !code.is_call_near()
+            && !code.is_jcc_short_or_near()
+    };
+    let common = Code::values().filter(usable).filter(|code| {
+        matches!(
+            code.mnemonic(),
+            Mov | Movzx
+                | Movsx
+                | Movsxd
+                | Xchg
+                | Add
+                | Or
+                | Adc
+                | Sbb
+                | And
+                | Sub
+                | Xor
+                | Cmp
+                | Test
+                | Inc
+                | Dec
+                | Neg
+                | Not
+                | Lea
+                | Cmovb
+                | Cmove
+                | Cmovg
+                | Cmovs
+                | Cmovp
+                | Cmovo
+                | Cmovbe
+                | Setb
+                | Sete
+                | Setl
+                | Setp
+                | Seto
+                | Seta
+                | Sets
+                | Cbw
+                | Cwde
+                | Cdqe
+                | Cwd
+                | Cdq
+                | Cqo
+                | Bswap
+                | Movbe
+                | Cmpxchg
+                | Xadd
+                | Clc
+                | Stc
+                | Cmc
+                | Popcnt
+                | Shl
+                | Sal
+                | Shr
+                | Sar
+                | Rol
+                | Ror
+                | Rcl
+                | Rcr
+                | Shld
+                | Shrd
+                | Imul
+                | Mul
+                | Div
+                | Idiv
+                | Bt
+                | Bts
+                | Btr
+                | Btc
+                | Bsf
+                | Bsr
+                | Tzcnt
+                | Lzcnt
+                | Rorx
+                | Shlx
+                | Shrx
+                | Sarx
+                | Pdep
+                | Pext
+                | Mulx
+                | Andn
+                | Blsr
+                | Blsi
+                | Blsmsk
+                | Bzhi
+                | Bextr
+                | Crc32
+                | Adcx
+                | Adox
+                | Push
+                | Pop
+                | Leave
+                | Pushfq
+                | Pushfd
+                | Lahf
+                | Sahf
+                | Nop
+                | Endbr64
+                | Endbr32
+        ) && code.op_code().op_kinds().iter().all(|kind| !matches!(kind, Kind::seg_reg | Kind::cr_reg | Kind::dr_reg))
+    });
+    let all = Code::values().filter(usable).filter(|code| {
+        !matches!(
+            code.mnemonic(),
+            Hlt | Mwait
+                | Monitor
+                | Mwaitx
+                | Monitorx
+                | Umwait
+                | Tpause
+                | Iret
+                | Iretd
+                | Iretq
+                | Sysret
+                | Sysretq
+                | Sysexit
+                | Sysexitq
+                | Syscall
+                | Sysenter
+                | Lgdt
+                | Lidt
+                | Lldt
+                | Ltr
+                | Lmsw
+                | Clts
+                | Wrmsr
+                | Rsm
+                | Int
+                | Int1
+                | Int3
+                | Retf
+                | Vmxon
+                | Vmxoff
+                | Vmlaunch
+                | Vmresume
+                | Vmcall
+                | Vmmcall
+                | Vmfunc
+                | Xsetbv
+        ) && !code.is_jmp_far_indirect()
+            && !code.is_call_far_indirect()
+            && !code.is_jmp_far()
+            && !code.is_call_far()
+            && code.op_code().op_kinds().iter().all(|kind| !matches!(kind, Kind::seg_reg | Kind::cr_reg | Kind::dr_reg))
+    });
+    let unit = |code: &Code| {
+        let mut families = cpu::table::FAMILIES.iter().filter(|(name, _)| *name == "x87");
+        families.any(|(_, rows)| rows.iter().any(|row| row.mnemonic == code.mnemonic()))
+    };
+    let x87 = Code::values().filter(usable).filter(unit);
+    Forms { common: common.collect(), x87: x87.collect(), all: all.collect() }
+}

@@ -1,0 +1,95 @@
+# Shared by the workloads of an image that hosts virtual machines (sourced, not run): parameters from the kernel command line, KVM's
+# modules, and QEMU with a machine inside. docs/guides/nested.md describes the parameters.
+
+fail() {
+    echo "tollgate: $*"
+    exit 1
+}
+
+# The words of the kernel command line, one a line; quotes keep spaces together and are dropped.
+words=$(awk '{
+    for (i = 1; i <= length($0); i++) {
+        c = substr($0, i, 1)
+        if (c == "\"") quoted = !quoted
+        else if (c == " " && !quoted) { print word; word = "" }
+        else word = word c
+    }
+    print word
+}' /proc/cmdline)
+
+# parameter NAME DEFAULT: what the kernel command line has for tollgate.NAME=.
+parameter() {
+    found=$(echo "$words" | sed -n "s/^tollgate\.$1=//p" | tail -n 1)
+    echo "${found:-$2}"
+}
+
+# The parameters that the kernel command line gives a module, as modprobe takes them: kvm_intel.ept=0.
+module_parameters() { echo "$words" | sed -n "s/^$1\.//p" | tr '\n' ' '; }
+
+accel=$(parameter accel kvm)
+
+# Loads KVM's modules in the variant that tollgate.kvm= names.
+load_kvm() {
+    [ "$accel" = kvm ] || return 0
+    [ ! -d /sys/module/kvm_intel ] || return 0
+    variant=$(parameter kvm distribution)
+    [ -f "/lib/kvm/$variant/order" ] || fail "tollgate.kvm=$variant: this image has $(ls /lib/kvm | tr '\n' ' ')"
+    grep -q '^flags.* vmx' /proc/cpuinfo ||
+        fail "KVM cannot be loaded: this processor has no VMX (tollgate.accel=tcg does without)"
+    while read -r module; do
+        # Words are split here: each is a parameter.
+        insmod "/lib/kvm/$variant/$module" $(module_parameters "${module%.ko}") || {
+            dmesg | grep -i 'kvm\|vmx' | tail -n 5
+            fail "the module $module of $variant cannot be loaded"
+        }
+    done <"/lib/kvm/$variant/order"
+    [ -c /dev/kvm ] || fail "there is no /dev/kvm after loading KVM"
+    said=
+    for name in ept unrestricted_guest vpid enable_apicv nested enable_shadow_vmcs pml; do
+        file=/sys/module/kvm_intel/parameters/$name
+        [ ! -r $file ] || said="$said $name=$(cat $file)"
+    done
+    echo "tollgate: KVM is loaded ($variant):$said"
+}
+
+# Each line of the machine inside, with a prefix: what it prints for programs on the host must not be taken for this machine's.
+prefixed() { awk -v prefix="$1" '{ sub(/\r$/, ""); print prefix $0; fflush() }'; }
+
+# qemu ARGUMENTS...: QEMU with what all machines here have in common: no devices but those named, the console on standard output.
+qemu() {
+    if [ "$accel" = kvm ]; then cpu=host; else cpu=max; fi
+    # Words of tollgate.qemu= are split: each is an argument.
+    qemu-system-x86_64 -accel "$accel" -cpu "$(parameter cpu $cpu)" -no-user-config -nodefaults -display none -no-reboot \
+        -serial stdio "$@" $(parameter qemu '') </dev/null
+}
+
+# run_linux PROCESSORS MEMORY INITRAMFS COMMANDLINE: boots the kernel inside, and succeeds if its workload does. The machine and the prefix
+# of its console are l2 on the first host, l3 on a host inside (tollgate.level=2).
+run_linux() {
+    machine=l$(($(parameter level 1) + 1))
+    cat >/tmp/$machine.sh <<END
+. /lib/hosting.sh
+qemu -smp "\$1" -m "\$2" -kernel /l2/vmlinuz -initrd "\$3" -append "\$4" >/tmp/$machine.fifo
+END
+    mkfifo /tmp/$machine.fifo
+    tee /tmp/$machine.log </tmp/$machine.fifo | prefixed "$machine| " &
+    region $machine sh /tmp/$machine.sh "$@"
+    status=$?
+    wait
+    rm /tmp/$machine.fifo
+    [ $status = 0 ] || return $status
+    status=$(tr -d '\r' </tmp/$machine.log | sed -n 's/^tollgate: workload .*: status \([0-9]*\), up .*/\1/p' | tail -n 1)
+    [ -n "$status" ] || { echo "tollgate: $machine did not end its workload"; return 1; }
+    return "$status"
+}
+
+# run_host WORDS: boots this image again inside, packed anew, so that the machine inside is a host as well; the words go onto its kernel
+# command line.
+run_host() {
+    (cd / && find bin init l2 lib lib64 sbin usr workloads | cpio --quiet -o -H newc >/tmp/self.cpio) || fail "this image cannot be packed"
+    inherited=
+    for word in level=2 "accel=$accel" "kvm=$(parameter kvm distribution)"; do inherited="$inherited tollgate.$word"; done
+    for word in $words; do case $word in kvm.* | kvm_intel.*) inherited="$inherited $word" ;; esac done
+    run_linux "$(parameter cpus 1)" "$(parameter memory 1G)" /tmp/self.cpio \
+        "console=ttyS0,115200 panic=-1 $(parameter append quiet)$inherited $1"
+}
