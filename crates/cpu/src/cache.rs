@@ -522,9 +522,12 @@ impl BlockCache {
         was
     }
 
-    /// Removes all breakpoints.
-    pub fn remove_breakpoints(&mut self) {
+    /// Puts breakpoints at these addresses and nowhere else.
+    pub fn set_breakpoints(&mut self, addresses: impl IntoIterator<Item = u64>) {
         self.breakpoints = Breakpoints::default();
+        for linear in addresses {
+            self.breakpoints.insert(linear);
+        }
         self.breakpoints_changed();
     }
 

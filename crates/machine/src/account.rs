@@ -16,7 +16,9 @@ impl Machine {
         for (name, found) in files {
             all.add(&name, 0, found);
         }
-        if let Some(found) = self.elf.as_deref().and_then(|bytes| symbols::elf(bytes, 0).ok()) {
+        if self.image.starts_with(b"\x7fELF")
+            && let Ok(found) = symbols::elf(&self.image, 0)
+        {
             all.add("", 0, found);
         }
         if let Some(kernel) = self.kernel() {

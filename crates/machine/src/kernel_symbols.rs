@@ -6,8 +6,9 @@ use ledger::symbols::{self, Kallsyms, Symbol};
 use x86::page::PAGE;
 
 /// Linear addresses of the kernel's image, wherever KASLR puts it: at a multiple of [`ALIGNMENT`].
-const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
-const ALIGNMENT: u64 = 2 << 20;
+pub const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
+/// What it is aligned to.
+pub const ALIGNMENT: u64 = 2 << 20;
 /// With page-table isolation the root of the user's tables is the page behind that of the kernel's.
 const ISOLATED: u64 = 1 << 12;
 

@@ -203,7 +203,7 @@ impl Tiers {
             let recorder = machine.cpu.wiring.recorder.clone();
             machine.cache.clear(&ram, &mut recorder.borrow_mut());
             machine.cache.remove_probes(&ram);
-            machine.cache.remove_breakpoints();
+            machine.cache.set_breakpoints([]);
             // Some are there before the code is decoded, others are added while it runs.
             let (first, _) = start.probes.split_at(start.probes.len() / 2);
             first.iter().for_each(|at| machine.cache.add_probe(*at, &ram));

@@ -17,6 +17,7 @@ use crate::devices::rtc::Rtc;
 use crate::devices::serial::Serial;
 use crate::devices::status::StatusPort;
 use crate::devices::testdev::TestDevice;
+use crate::devices::workload::Workload;
 use crate::pci::PciBus;
 use ledger::Ticks;
 
@@ -108,6 +109,7 @@ devices! { maker:
     fw_cfg: FwCfg = FwCfg::new(maker.ram.size(), maker.cpus as u16);
     marker: Marker = Marker::new(maker.cpus);
     debug: DebugPorts = DebugPorts::default();
+    workload: Workload = Workload::new(&maker.parts.workload);
 }
 
 /// When each device does something by itself, and when the first one does.

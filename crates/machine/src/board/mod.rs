@@ -130,6 +130,11 @@ impl Board {
         self.status
     }
 
+    /// Whether the guest has asked for its workload.
+    pub fn workload_asked(&self) -> bool {
+        self.devices.workload.is_asked()
+    }
+
     /// A processor's local APIC.
     pub fn lapic(&mut self, index: usize) -> &mut Lapic {
         &mut self.devices.lapics[index]

@@ -100,6 +100,12 @@ pub struct VirtioPci<D> {
     /// Where the capability with the window lies.
     window: usize,
     queues: Vec<Slot>,
+    registers: Registers,
+}
+
+/// What the driver has written that belongs to no queue, and what it has yet to read: plain data, saved as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Registers {
     queue_select: u16,
     config_vector: u16,
     device_feature_select: u32,
@@ -107,6 +113,19 @@ pub struct VirtioPci<D> {
     driver_features: u64,
     status: u8,
     isr: u8,
+}
+
+impl Registers {
+    /// As they are after a reset.
+    const RESET: Self = Self {
+        queue_select: 0,
+        config_vector: NO_VECTOR,
+        device_feature_select: 0,
+        driver_feature_select: 0,
+        driver_features: 0,
+        status: 0,
+        isr: 0,
+    };
 }
 
 impl<D: Device> VirtioPci<D> {
@@ -140,20 +159,7 @@ impl<D: Device> VirtioPci<D> {
         writable[WINDOW_BAR - 2] = 0xff;
         writable[WINDOW_OFFSET - 2..].fill(0xff);
         let window = config.add_capability(CAPABILITY_VENDOR, &body, &writable);
-        Self {
-            device,
-            config,
-            msix,
-            window,
-            queues,
-            queue_select: 0,
-            config_vector: NO_VECTOR,
-            device_feature_select: 0,
-            driver_feature_select: 0,
-            driver_features: 0,
-            status: 0,
-            isr: 0,
-        }
+        Self { device, config, msix, window, queues, registers: Registers::RESET }
     }
 
     fn features(&self) -> u64 {
@@ -166,7 +172,7 @@ impl<D: Device> VirtioPci<D> {
     }
 
     fn selected(&self) -> Option<&Slot> {
-        self.queues.get(usize::from(self.queue_select))
+        self.queues.get(usize::from(self.registers.queue_select))
     }
 
     /// The registers as they read now.
@@ -178,19 +184,22 @@ impl<D: Device> VirtioPci<D> {
         };
         let mut out = [0; reg::LEN];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
-        put(reg::DEVICE_FEATURE_SELECT, &self.device_feature_select.to_le_bytes());
-        put(reg::DEVICE_FEATURE, &half(self.features(), self.device_feature_select).to_le_bytes());
-        put(reg::DRIVER_FEATURE_SELECT, &self.driver_feature_select.to_le_bytes());
-        put(reg::DRIVER_FEATURE, &half(self.driver_features, self.driver_feature_select).to_le_bytes());
-        put(reg::CONFIG_VECTOR, &self.config_vector.to_le_bytes());
+        put(reg::DEVICE_FEATURE_SELECT, &self.registers.device_feature_select.to_le_bytes());
+        put(reg::DEVICE_FEATURE, &half(self.features(), self.registers.device_feature_select).to_le_bytes());
+        put(reg::DRIVER_FEATURE_SELECT, &self.registers.driver_feature_select.to_le_bytes());
+        put(
+            reg::DRIVER_FEATURE,
+            &half(self.registers.driver_features, self.registers.driver_feature_select).to_le_bytes(),
+        );
+        put(reg::CONFIG_VECTOR, &self.registers.config_vector.to_le_bytes());
         put(reg::NUM_QUEUES, &(self.queues.len() as u16).to_le_bytes());
-        put(reg::STATUS, &[self.status]);
-        put(reg::QUEUE_SELECT, &self.queue_select.to_le_bytes());
+        put(reg::STATUS, &[self.registers.status]);
+        put(reg::QUEUE_SELECT, &self.registers.queue_select.to_le_bytes());
         if let Some(Slot { queue, vector, .. }) = self.selected() {
             put(reg::QUEUE_SIZE, &queue.size().to_le_bytes());
             put(reg::QUEUE_VECTOR, &vector.to_le_bytes());
             put(reg::QUEUE_ENABLE, &u16::from(queue.ready()).to_le_bytes());
-            put(reg::QUEUE_NOTIFY_OFF, &self.queue_select.to_le_bytes());
+            put(reg::QUEUE_NOTIFY_OFF, &self.registers.queue_select.to_le_bytes());
             put(reg::QUEUE_DESC, &queue.desc_table().to_le_bytes());
             put(reg::QUEUE_DRIVER, &queue.avail_ring().to_le_bytes());
             put(reg::QUEUE_DEVICE, &queue.used_ring().to_le_bytes());
@@ -204,15 +213,15 @@ impl<D: Device> VirtioPci<D> {
     fn write_common(&mut self, at: usize, size: u8, value: u64, ctx: &mut DeviceContext) {
         let valid = |vector: u16| if vector < self.msix.vectors() { vector } else { NO_VECTOR };
         match (at, size) {
-            (reg::DEVICE_FEATURE_SELECT, 4) => self.device_feature_select = value as u32,
-            (reg::DRIVER_FEATURE_SELECT, 4) => self.driver_feature_select = value as u32,
+            (reg::DEVICE_FEATURE_SELECT, 4) => self.registers.device_feature_select = value as u32,
+            (reg::DRIVER_FEATURE_SELECT, 4) => self.registers.driver_feature_select = value as u32,
             (reg::DRIVER_FEATURE, 4) => self.write_features(value as u32),
-            (reg::CONFIG_VECTOR, 2) => self.config_vector = valid(value as u16),
+            (reg::CONFIG_VECTOR, 2) => self.registers.config_vector = valid(value as u16),
             (reg::STATUS, 1) => self.write_status(value as u8),
-            (reg::QUEUE_SELECT, 2) => self.queue_select = value as u16,
+            (reg::QUEUE_SELECT, 2) => self.registers.queue_select = value as u16,
             (reg::QUEUE_VECTOR, 2) => {
                 let vector = valid(value as u16);
-                if let Some(slot) = self.queues.get_mut(usize::from(self.queue_select)) {
+                if let Some(slot) = self.queues.get_mut(usize::from(self.registers.queue_select)) {
                     slot.vector = vector;
                 }
             }
@@ -227,19 +236,19 @@ impl<D: Device> VirtioPci<D> {
     }
 
     fn write_features(&mut self, value: u32) {
-        let (shift, mask) = match self.driver_feature_select {
+        let (shift, mask) = match self.registers.driver_feature_select {
             0 => (0, 0xffff_ffff),
             1 => (32, 0xffff_ffff << 32),
             _ => return,
         };
-        if self.status & FEATURES_OK == 0 {
-            self.driver_features = (self.driver_features & !mask) | u64::from(value) << shift;
+        if self.registers.status & FEATURES_OK == 0 {
+            self.registers.driver_features = (self.registers.driver_features & !mask) | u64::from(value) << shift;
         }
     }
 
     /// Parameters of a queue, which are fixed once it is enabled.
     fn write_queue(&mut self, at: usize, value: u32) {
-        let Some(slot) = self.queues.get_mut(usize::from(self.queue_select)) else { return };
+        let Some(slot) = self.queues.get_mut(usize::from(self.registers.queue_select)) else { return };
         let queue = &mut slot.queue;
         if queue.ready() {
             return;
@@ -255,8 +264,8 @@ impl<D: Device> VirtioPci<D> {
     }
 
     fn enable_queue(&mut self, ctx: &mut DeviceContext) {
-        let event_idx = self.driver_features & EVENT_IDX != 0;
-        let Some(slot) = self.queues.get_mut(usize::from(self.queue_select)) else { return };
+        let event_idx = self.registers.driver_features & EVENT_IDX != 0;
+        let Some(slot) = self.queues.get_mut(usize::from(self.registers.queue_select)) else { return };
         if slot.queue.ready() {
             return;
         }
@@ -271,7 +280,7 @@ impl<D: Device> VirtioPci<D> {
 
     /// Tells the device which queues are started and stopped.
     fn start_queues(&mut self) {
-        let live = is_live(self.status);
+        let live = is_live(self.registers.status);
         for (slot, number) in self.queues.iter_mut().zip(0..) {
             match (live && slot.queue.ready(), slot.started) {
                 (true, false) => self.device.started(number),
@@ -288,42 +297,37 @@ impl<D: Device> VirtioPci<D> {
             return;
         }
         let mut set = value & (ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK | FAILED);
-        if !self.accepts(self.driver_features) {
+        if !self.accepts(self.registers.driver_features) {
             set &= !FEATURES_OK;
         }
-        if (self.status | set) & FEATURES_OK == 0 {
+        if (self.registers.status | set) & FEATURES_OK == 0 {
             set &= !DRIVER_OK;
         }
-        if set & !self.status & FEATURES_OK != 0 {
-            self.device.negotiated(self.driver_features);
+        if set & !self.registers.status & FEATURES_OK != 0 {
+            self.device.negotiated(self.registers.driver_features);
         }
-        self.status |= set;
+        self.registers.status |= set;
         self.start_queues();
     }
 
     fn reset(&mut self) {
-        self.status = 0;
+        self.registers.status = 0;
         self.start_queues();
         self.device.reset();
         for slot in &mut self.queues {
             slot.queue.reset();
             slot.vector = NO_VECTOR;
         }
-        self.queue_select = 0;
-        self.config_vector = NO_VECTOR;
-        self.device_feature_select = 0;
-        self.driver_feature_select = 0;
-        self.driver_features = 0;
-        self.isr = 0;
+        self.registers = Registers::RESET;
         self.config.set_interrupt_status(false);
     }
 
     /// The driver has done something that can't be continued from.
     fn break_down(&mut self, ctx: &mut DeviceContext) {
-        self.status |= NEEDS_RESET;
+        self.registers.status |= NEEDS_RESET;
         self.start_queues();
-        if self.status & DRIVER_OK != 0 {
-            self.interrupt(ISR_CONFIG, self.config_vector, ctx);
+        if self.registers.status & DRIVER_OK != 0 {
+            self.interrupt(ISR_CONFIG, self.registers.config_vector, ctx);
         }
     }
 
@@ -331,14 +335,14 @@ impl<D: Device> VirtioPci<D> {
         if self.msix.enabled() {
             self.msix.raise(vector, &mut ctx.out.messages);
         } else {
-            self.isr |= cause;
+            self.registers.isr |= cause;
             self.config.set_interrupt_status(true);
         }
     }
 
     /// Lets the device work on a queue, if the driver has set everything up.
     fn work(&mut self, index: u16, ctx: &mut DeviceContext) {
-        let live = is_live(self.status) && self.config.is_bus_master();
+        let live = is_live(self.registers.status) && self.config.is_bus_master();
         let Some(slot) = self.queues.get_mut(usize::from(index)) else { return };
         if !live || !slot.queue.ready() {
             return;
@@ -441,7 +445,7 @@ impl<D: Device> Function for VirtioPci<D> {
             COMMON => window_of(&self.common(), offset, size),
             ISR if offset == ISR => {
                 self.config.set_interrupt_status(false);
-                u64::from(std::mem::take(&mut self.isr))
+                u64::from(std::mem::take(&mut self.registers.isr))
             }
             DEVICE => window_of(self.device.config(), offset - DEVICE, size),
             TABLE => self.msix.read_table(offset - TABLE, size),
@@ -482,7 +486,7 @@ impl<D: Device> Function for VirtioPci<D> {
     }
 
     fn intx(&self) -> bool {
-        self.isr != 0 && !self.msix.enabled() && self.config.intx_allowed()
+        self.registers.isr != 0 && !self.msix.enabled() && self.config.intx_allowed()
     }
 }
 
@@ -542,13 +546,7 @@ struct SavedTransport {
     config: ConfigSpace,
     msix: MsiX,
     queues: Vec<SavedSlot>,
-    queue_select: u16,
-    config_vector: u16,
-    device_feature_select: u32,
-    driver_feature_select: u32,
-    driver_features: u64,
-    status: u8,
-    isr: u8,
+    registers: Registers,
     #[serde(with = "serde_bytes")]
     device: Vec<u8>,
 }
@@ -563,13 +561,7 @@ impl<D: Device> Saved for VirtioPci<D> {
             config: self.config.clone(),
             msix: self.msix.clone(),
             queues: self.queues.iter().map(SavedSlot::of).collect(),
-            queue_select: self.queue_select,
-            config_vector: self.config_vector,
-            device_feature_select: self.device_feature_select,
-            driver_feature_select: self.driver_feature_select,
-            driver_features: self.driver_features,
-            status: self.status,
-            isr: self.isr,
+            registers: self.registers.clone(),
             device: self.device.save()?,
         })
     }
@@ -582,31 +574,28 @@ impl<D: Device> Saved for VirtioPci<D> {
         same(&sizes(&saved.queues), &self.queues.iter().map(|slot| slot.queue.max_size()).collect(), "virtio device")?;
         let queues = saved.queues.iter().map(SavedSlot::slot).collect::<Result<Vec<_>, _>>()?;
         let vector = |vector: u16| vector < saved.msix.vectors() || vector == NO_VECTOR;
-        let vectors = queues.iter().all(|slot| vector(slot.vector)) && vector(saved.config_vector);
+        let vectors = queues.iter().all(|slot| vector(slot.vector)) && vector(saved.registers.config_vector);
         require(vectors, "a vector that the function does not have")?;
-        let status = saved.status;
+        let status = saved.registers.status;
         let known = ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK | FAILED | NEEDS_RESET;
         let in_order = status & FEATURES_OK != 0 || status & DRIVER_OK == 0;
-        let acceptable = status & FEATURES_OK == 0 || self.accepts(saved.driver_features);
+        let acceptable = status & FEATURES_OK == 0 || self.accepts(saved.registers.driver_features);
         require(status & !known == 0 && in_order && acceptable, "the status of a virtio device")?;
         let live = is_live(status);
         require(
             queues.iter().all(|slot| slot.started == (live && slot.queue.ready())),
             "a virtqueue that is not what the status says",
         )?;
-        require(saved.isr & !(ISR_QUEUE | ISR_CONFIG) == 0, "the interrupt status of a virtio device")?;
-        require(saved.config.interrupt_status() == (saved.isr != 0), "the interrupt status of a PCI function")?;
+        require(saved.registers.isr & !(ISR_QUEUE | ISR_CONFIG) == 0, "the interrupt status of a virtio device")?;
+        require(
+            saved.config.interrupt_status() == (saved.registers.isr != 0),
+            "the interrupt status of a PCI function",
+        )?;
         self.device.restore(&saved.device)?;
         self.config = saved.config;
         self.msix = saved.msix;
         self.queues = queues;
-        self.queue_select = saved.queue_select;
-        self.config_vector = saved.config_vector;
-        self.device_feature_select = saved.device_feature_select;
-        self.driver_feature_select = saved.driver_feature_select;
-        self.driver_features = saved.driver_features;
-        self.status = status;
-        self.isr = saved.isr;
+        self.registers = saved.registers;
         Ok(())
     }
 }
