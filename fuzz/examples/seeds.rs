@@ -1,7 +1,7 @@
 //! Writes the seeds of each target to `corpus/<target>`: what the fuzzer starts from.
 
 use std::{fs, io};
-use tollgate_fuzz::{decode, devices, hypervisor, ledger, loader, profile, restore, translate, virtio};
+use tollgate_fuzz::{decode, devices, hypervisor, ledger, loader, profile, restore, snapshot, translate, virtio, vmx};
 
 fn main() -> io::Result<()> {
     let targets = [
@@ -12,8 +12,10 @@ fn main() -> io::Result<()> {
         ("loader", loader::seeds()),
         ("profile", profile::seeds()),
         ("restore", restore::seeds()),
+        ("snapshot", snapshot::seeds()),
         ("translate", translate::seeds()),
         ("virtio", virtio::seeds()),
+        ("vmx", vmx::seeds()),
     ];
     for (target, seeds) in targets {
         let directory = format!("{}/corpus/{target}", env!("CARGO_MANIFEST_DIR"));

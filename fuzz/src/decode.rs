@@ -7,13 +7,13 @@ use arbitrary::{Result, Unstructured};
 use cpu::arch::{Segment, TableRegister, attention};
 use cpu::model::Model;
 use cpu::predict::Predictor;
-use cpu::testing::{CODE, DATA, Machine, RAM, STACK, set_flat_segments};
 use cpu::tlb::Tlb;
 use cpu::{Bus, Exit, Features, Ident, capability::Capabilities};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use testkit::{CODE, DATA, Machine, RAM, STACK, set_flat_segments};
 use x86::control::*;
 use x86::{flags, rights, seg};
 
@@ -72,6 +72,7 @@ impl Bus for NoisyBus {
         let n = self.next();
         (n & 3 != 0).then_some((n >> 8) as u8)
     }
+    fn end_of_interrupt(&mut self, _: Ident) {}
     fn cr8(&mut self, _: Ident) -> u8 {
         self.next() as u8 & 15
     }
@@ -336,7 +337,8 @@ fn execute(input: &mut Unstructured) -> Result<()> {
         let exit = machine.cpu.run(&mut machine.cache, deadline);
         check(&machine, deadline);
         match exit {
-            Exit::Deadline | Exit::Shutdown => break,
+            // Nobody sends a start-up signal to a guest that waits for one.
+            Exit::Deadline | Exit::Shutdown | Exit::Init | Exit::WaitForStartup => break,
             // It never enters non-root mode.
             Exit::Vm => unreachable!("a VM exit without a hypervisor"),
             Exit::Probe => unreachable!("there are no probes"),
@@ -349,7 +351,7 @@ fn execute(input: &mut Unstructured) -> Result<()> {
             }
         }
     }
-    machine.cpu.settle(&mut machine.cache);
+    machine.cpu.record_counts(&mut machine.cache);
     account(&machine, &model);
     Ok(())
 }

@@ -86,6 +86,7 @@ impl Bus for Board {
     fn acknowledge(&mut self, _: Ident) -> Option<u8> {
         self.interrupt.take()
     }
+    fn end_of_interrupt(&mut self, _: Ident) {}
     fn cr8(&mut self, _: Ident) -> u8 {
         self.cr8
     }
@@ -310,7 +311,7 @@ impl Run {
             "flags {:#x}",
             self.cpu.arch.flags
         );
-        self.cpu.settle(&mut self.cache);
+        self.cpu.record_counts(&mut self.cache);
         if !scenario.undisturbed() {
             // Sleep was not charged.
             return;

@@ -8,5 +8,7 @@ pub mod ledger;
 pub mod loader;
 pub mod profile;
 pub mod restore;
+pub mod snapshot;
 pub mod translate;
 pub mod virtio;
+pub mod vmx;

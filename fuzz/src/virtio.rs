@@ -1,7 +1,7 @@
 //! Virtio devices with rings that the bytes describe.
 
 use arbitrary::{Result, Unstructured};
-use machine::device::{Context, Device, Outputs};
+use machine::device::{Device, DeviceContext, Outputs};
 use machine::memory::{GuestRam, layout};
 use machine::pci::PciBus;
 use machine::virtio::{Backing, Block, Console, Entropy, VirtioPci};
@@ -47,8 +47,8 @@ struct Rig {
 }
 
 impl Rig {
-    fn with<R>(&mut self, act: impl FnOnce(&mut PciBus, &mut Context) -> R) -> R {
-        act(&mut self.bus, &mut Context { now: 0, cpu: 0, ram: &self.ram, out: &mut self.out })
+    fn with<R>(&mut self, act: impl FnOnce(&mut PciBus, &mut DeviceContext) -> R) -> R {
+        act(&mut self.bus, &mut DeviceContext { now: 0, cpu: 0, ram: &self.ram, out: &mut self.out })
     }
 
     fn write(&mut self, address: u64, size: u8, value: u64) {

@@ -186,7 +186,7 @@ fetch_headers() {
     first=$(fetch_package "linux-headers-$release" $suite)
     depends=$(dpkg-deb -f "$first" Depends)
     # A dependency of the headers' package, by the beginning of its name.
-    dependency() { grep -o "$1[^ ,]*" <<<"$depends" | head -n 1; }
+    dependency() { { grep -o "$1[^ ,]*" <<<"$depends" || true; } | head -n 1; }
     common=$(dependency 'linux-headers-[^ ,]*-common')
     kbuild=$(dependency linux-kbuild-)
     compiler=$(dependency linux-compiler-gcc- | sed 's/linux-compiler-\(gcc-[0-9]*\)-.*/\1/')

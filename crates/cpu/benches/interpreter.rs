@@ -1,9 +1,9 @@
 //! Hot paths of the interpreter, in guest instructions per second.
 
-use cpu::testing::{DATA, Machine};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use iced_x86::code_asm::*;
 use ledger::TICKS_PER_CYCLE;
+use testkit::{DATA, Machine};
 
 /// Instructions per iteration of a benchmark; each costs one cycle in the test model.
 const INSTRUCTIONS: u64 = 1_000_000;

@@ -4,16 +4,15 @@
 //! by all processors of a machine. A block never leaves its page, except that a single instruction may cross into the next;
 //! such a block also holds the second page's address, which is checked on each entry.
 
-use crate::counters::{Counters, MOST_BLOCKS, MOST_NUMBERS};
+use crate::breakpoints::Breakpoints;
+use crate::counters::{Counters, DRAIN, MOST_BLOCKS, MOST_NUMBERS};
 use crate::decode::{MAX_LENGTH, mode, operation};
 use crate::op::Op;
 use crate::probe::Probes;
 use crate::ram::{Ram, lines};
 use crate::saved::{SavedBlock, SavedBlocks};
-use crate::stops::Breakpoints;
 use crate::tier::Tier;
 use crate::translate::Translations;
-use crate::translate::trace::DRAIN;
 use iced_x86::Instruction;
 use ledger::{Kind, OriginId, Recorder, ShapeId, Ticks};
 use rustc_hash::FxHashMap;
@@ -523,9 +522,12 @@ impl BlockCache {
         was
     }
 
-    /// Removes all breakpoints.
-    pub fn remove_breakpoints(&mut self) {
+    /// Puts breakpoints at these addresses and nowhere else.
+    pub fn set_breakpoints(&mut self, addresses: impl IntoIterator<Item = u64>) {
         self.breakpoints = Breakpoints::default();
+        for linear in addresses {
+            self.breakpoints.insert(linear);
+        }
         self.breakpoints_changed();
     }
 

@@ -23,6 +23,12 @@ const PAGES: usize = (MOST_BLOCKS + MOST_NUMBERS) / PER_PAGE;
 /// What is counted in one place at most; translated code counts less than this beside it, or in parts of it.
 const ENOUGH: u32 = 1 << 31;
 
+/// What it takes at least to come to a block again: a branch, at whose end a translated block has cost so much, or a handler,
+/// which is taken for as much.
+pub const CHEAPEST: Ticks = 400;
+/// Time in which no counter can overflow.
+pub const DRAIN: Ticks = CHEAPEST << 30;
+
 /// Counts by origin and block.
 pub struct Counters {
     /// By origin: its table.

@@ -6,11 +6,16 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as cpu;
+
 pub mod arch;
+mod breakpoints;
 pub mod bus;
 pub mod cache;
 pub mod capability;
 pub mod charged;
+mod charging;
 pub mod counters;
 pub mod decode;
 pub mod decoded;
@@ -35,6 +40,8 @@ pub mod permission;
 #[allow(unsafe_code, reason = "its return stack is a ring that translated code follows")]
 pub mod predict;
 pub mod probe;
+mod probing;
+mod raise;
 #[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
 pub mod ram;
 pub mod run;
@@ -43,7 +50,8 @@ pub mod state;
 mod stopping;
 pub mod stops;
 pub mod table;
-pub mod testing;
+#[cfg(test)]
+mod testing;
 pub mod tier;
 pub mod tlb;
 pub mod translate;

@@ -4,9 +4,7 @@
 //! function finds in its registers and returns [`Exit::Probe`](crate::Exit::Probe); when it runs again it executes the instruction. A probe costs the
 //! guest nothing. Where an interrupt or a fault comes in between, the board is told once more after it.
 
-use crate::state::Cpu;
 use rustc_hash::FxHashSet;
-use x86::reg;
 
 /// The processor was about to execute the instruction at a probed address, with these registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,29 +40,5 @@ impl Probes {
     /// Drops all probes and returns their addresses.
     pub(crate) fn take(&mut self) -> FxHashSet<u64> {
         std::mem::take(&mut self.addresses)
-    }
-}
-
-impl Cpu {
-    /// Stops before the instruction at RIP, which has a probe, unless the board has been told already.
-    #[cold]
-    pub(crate) fn stops_at_probe(&mut self) -> bool {
-        if std::mem::take(&mut self.micro.probe_passed) {
-            return false;
-        }
-        self.micro.probe_passed = true;
-        let register = |number: u8| self.arch.gpr[usize::from(number)];
-        self.engine.probe = Some(Hit {
-            address: self.arch.rip,
-            stack: register(reg::RSP),
-            first: register(reg::RDI),
-            second: register(reg::RSI),
-        });
-        true
-    }
-
-    /// Takes the probe because of which [`Cpu::run`] returned.
-    pub fn take_probe(&mut self) -> Option<Hit> {
-        self.engine.probe.take()
     }
 }

@@ -16,7 +16,7 @@ pub const GROUP: usize = 8;
 
 /// A contiguous range of RAM.
 #[derive(Clone, Copy, Debug)]
-pub struct Region {
+pub struct RamRegion {
     /// First guest-physical address; page aligned.
     pub start: u64,
     /// Bytes; a multiple of the page size.
@@ -62,7 +62,7 @@ struct Marks {
 /// All RAM of a machine. Cheap to clone: clones share the memory and the marks.
 #[derive(Clone)]
 pub struct Ram {
-    regions: Rc<[Region]>,
+    regions: Rc<[RamRegion]>,
     marks: Rc<Marks>,
     _keep_alive: Rc<dyn Any>,
 }
@@ -82,7 +82,7 @@ impl Ram {
     /// # Safety
     /// Each region's `host` must be the start of a page, valid for reads and writes of `len` bytes as long as `owner` lives, and
     /// no Rust reference to those bytes may exist while the processor runs.
-    pub unsafe fn new(regions: Vec<Region>, owner: Rc<dyn Any>) -> Self {
+    pub unsafe fn new(regions: Vec<RamRegion>, owner: Rc<dyn Any>) -> Self {
         let marks = Marks {
             lines: regions.iter().map(|r| vec![Cell::new(0); (r.len / PAGE) as usize].into()).collect(),
             epoch: Cell::new(0),
@@ -96,7 +96,7 @@ impl Ram {
     pub fn anonymous(len: u64) -> Self {
         let len = len.div_ceil(PAGE) * PAGE;
         let (memory, host) = zeroed(len);
-        let region = Region { start: 0, len, host, read_only: false, hidden: false };
+        let region = RamRegion { start: 0, len, host, read_only: false, hidden: false };
         // SAFETY: the box is the owner, is never touched through a reference again, and its heap block does not move.
         unsafe { Self::new(vec![region], Rc::new(memory)) }
     }
@@ -109,7 +109,7 @@ impl Ram {
             let len = len.next_multiple_of(PAGE);
             let (memory, host) = zeroed(len);
             owners.push(memory);
-            Region { start, len, host, read_only: false, hidden }
+            RamRegion { start, len, host, read_only: false, hidden }
         };
         let regions = vec![region(0, len, false), region(hidden_start, hidden_len, true)];
         // SAFETY: as in `anonymous`, for each of the boxes.
@@ -117,17 +117,17 @@ impl Ram {
     }
 
     /// The regions.
-    pub fn regions(&self) -> &[Region] {
+    pub fn regions(&self) -> &[RamRegion] {
         &self.regions
     }
 
     #[inline]
-    fn region(&self, address: u64) -> Option<(usize, &Region)> {
+    fn region(&self, address: u64) -> Option<(usize, &RamRegion)> {
         self.regions.iter().enumerate().find(|(_, r)| address.wrapping_sub(r.start) < r.len)
     }
 
     #[inline]
-    fn page_of(&self, index: usize, region: &Region, address: u64) -> Page<'_> {
+    fn page_of(&self, index: usize, region: &RamRegion, address: u64) -> Page<'_> {
         let number = ((address - region.start) / PAGE) as usize;
         // SAFETY: the page lies inside the region.
         let host = unsafe { region.host.add(number * PAGE as usize) };

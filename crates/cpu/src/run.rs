@@ -415,7 +415,7 @@ impl Cpu {
 
     /// The operation that this model makes of an instruction, and whether it ends its block. One that it does not have keeps its
     /// name, by which it is counted.
-    pub(crate) fn operation_of(&self, instruction: &Instruction, mode: u8) -> (Op, bool) {
+    pub fn operation_of(&self, instruction: &Instruction, mode: u8) -> (Op, bool) {
         let (mut op, ends) = operation(&self.as_model(*instruction), mode);
         if op.code == iced_x86::Code::INVALID as u16 {
             op.code = instruction.code() as u16;
@@ -683,7 +683,7 @@ impl Cpu {
     }
 
     /// Hands what blocks have counted to the recorder; the totals are complete after this.
-    pub fn settle(&mut self, cache: &mut BlockCache) {
+    pub fn record_counts(&mut self, cache: &mut BlockCache) {
         cache.spill_all(&mut self.wiring.recorder.clone().borrow_mut());
     }
 

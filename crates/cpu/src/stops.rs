@@ -10,11 +10,10 @@
 //!
 //! The instructions that a debugger sees are counted, on all processors together: a count names a point of the run, at which a second run of the
 //! same guest can be stopped again.
+
 use crate::flags::Lazy;
-use crate::op::Op;
 use crate::ram::GROUP;
 use ledger::{OriginId, Ticks};
-use rustc_hash::FxHashSet;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use x86::page::PAGE;
@@ -248,48 +247,4 @@ pub struct Stopping {
     pub(crate) iterating: bool,
     /// One that has.
     pub(crate) iterated: Option<Iterated>,
-}
-
-/// The breakpoints of a machine: linear addresses.
-#[derive(Clone, Debug, Default)]
-pub struct Breakpoints {
-    addresses: FxHashSet<u64>,
-    /// Where in their pages they are.
-    offsets: FxHashSet<u64>,
-}
-
-impl Breakpoints {
-    /// Whether an instruction at this linear address has one.
-    #[inline]
-    pub(crate) fn contains(&self, linear: u64) -> bool {
-        !self.addresses.is_empty() && self.addresses.contains(&linear)
-    }
-
-    pub(crate) fn insert(&mut self, linear: u64) -> bool {
-        self.offsets.insert(linear & (PAGE - 1));
-        self.addresses.insert(linear)
-    }
-
-    pub(crate) fn remove(&mut self, linear: u64) -> bool {
-        let was = self.addresses.remove(&linear);
-        self.offsets = self.addresses.iter().map(|linear| linear & (PAGE - 1)).collect();
-        was
-    }
-
-    /// Whether an operation of a block at a physical address may have one: a block does not know the base of its segment, but where it is in
-    /// its page.
-    pub(crate) fn may_be_in(&self, physical: u64, ops: &[Op]) -> bool {
-        if self.addresses.is_empty() {
-            return false;
-        }
-        let Some(first) = ops.first().map(Op::rip) else { return false };
-        ops.iter().any(|op| self.offsets.contains(&(physical.wrapping_add(op.rip().wrapping_sub(first)) & (PAGE - 1))))
-    }
-
-    /// The addresses, in order.
-    pub fn addresses(&self) -> Vec<u64> {
-        let mut all: Vec<u64> = self.addresses.iter().copied().collect();
-        all.sort_unstable();
-        all
-    }
 }

@@ -40,7 +40,7 @@ pub struct Entry {
     /// PCID it was filled under.
     pub pcid: u16,
     /// VPID and EPT pointer it was filled under.
-    context: Context,
+    context: Tag,
     /// Fill time; 0 never was filled.
     stamp: u64,
 }
@@ -48,7 +48,7 @@ pub struct Entry {
 impl Entry {
     /// A translation about to be inserted.
     pub fn new(linear: u64, physical: u64, shift: u8, perms: u8, key: u8, pcid: u16) -> Self {
-        Self { linear, physical, shift, perms, key, pcid, context: Context::default(), stamp: 0 }
+        Self { linear, physical, shift, perms, key, pcid, context: Tag::default(), stamp: 0 }
     }
 
     /// Whether it says the same of the same page, to the same address spaces.
@@ -56,7 +56,7 @@ impl Entry {
         Self { stamp: other.stamp, ..*self } == *other
     }
 
-    /// The only number of [`Context::key`] under which it may be found; `None` if that is any of its context.
+    /// The only number of [`Tag::key`] under which it may be found; `None` if that is any of its context.
     pub fn key(&self) -> Option<u32> {
         (self.perms & perm::GLOBAL == 0).then(|| self.context.key(self.pcid))
     }
@@ -79,12 +79,12 @@ pub struct Inserted {
 
 /// A VPID and an EPT pointer, by the numbers that a [`Tlb`] gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Context {
+pub struct Tag {
     vpid: u8,
     ept: u8,
 }
 
-impl Context {
+impl Tag {
     /// Whether the VPID is another than 0.
     pub fn vpid_tagged(self) -> bool {
         self.vpid != 0
@@ -289,7 +289,7 @@ impl PartialEq for View {
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 struct Flushes {
     now: u64,
-    current: Context,
+    current: Tag,
     #[serde(skip)]
     view: View,
     /// The first is VPID 0.
@@ -304,7 +304,7 @@ impl Flushes {
     fn new() -> Self {
         Self {
             now: 1,
-            current: Context::default(),
+            current: Tag::default(),
             view: View { pcid: 0, since: 1, global_since: 1 },
             vpids: vec![OfVpid::new(0)],
             epts: vec![OfEpt { table: u64::MAX, all: 0 }],
@@ -313,7 +313,7 @@ impl Flushes {
     }
 
     /// Whether it knows the VPID and the EPT pointer.
-    fn has(&self, context: Context) -> bool {
+    fn has(&self, context: Tag) -> bool {
         usize::from(context.vpid) < self.vpids.len() && usize::from(context.ept) < self.epts.len()
     }
 
@@ -616,7 +616,7 @@ impl Tlb {
     }
 
     /// The VPID and EPT pointer in force.
-    pub fn context(&self) -> Context {
+    pub fn context(&self) -> Tag {
         self.flushes.current
     }
 
@@ -627,7 +627,7 @@ impl Tlb {
         let table = eptp.map_or(u64::MAX, |pointer| pointer & EPT_TABLE);
         let (vpid, other_vpid) = self.flushes.number_of_vpid(vpid);
         let (ept, other_ept) = self.flushes.number_of_ept(table);
-        self.flushes.current = Context { vpid: vpid as u8, ept: ept as u8 };
+        self.flushes.current = Tag { vpid: vpid as u8, ept: ept as u8 };
         self.flushes.renew_view();
         other_vpid || other_ept
     }

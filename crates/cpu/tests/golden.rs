@@ -2,13 +2,13 @@
 //!
 //! With `UPDATE_GOLDEN=1` in the environment the files are written anew.
 
-use cpu::testing::{CODE, DATA, Machine, assemble};
 use cpu::{Model, Tier};
 use iced_x86::code_asm::*;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, IcedError};
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
+use testkit::{CODE, DATA, Machine, assemble};
 
 type Assemble = fn(&mut CodeAssembler) -> Result<(), IcedError>;
 

@@ -2,7 +2,7 @@
 
 use cpu::Exit;
 use cpu::arch::TableRegister;
-use cpu::testing::{DATA, Machine, RAM};
+use testkit::{DATA, Machine, RAM};
 
 /// Far more than it takes to use up the stack if nothing is charged.
 const CYCLES: u64 = 1000;

@@ -2,9 +2,9 @@
 
 use cpu::Cpu;
 use cpu::arch::F80;
-use cpu::testing::{DATA, Machine, Random, host_is_amd, step_bytes};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use std::collections::BTreeMap;
+use testkit::{DATA, Machine, Random, host_is_amd, step_bytes};
 
 /// A page of code that loads an x87 state, runs one instruction, and saves the state.
 struct Host {

@@ -1,8 +1,8 @@
 //! x87 exceptions, availability, and the formats of the environment in each mode.
 
 use cpu::arch::F80;
-use cpu::testing::{DATA, Machine, Raised};
 use iced_x86::code_asm::*;
+use testkit::{DATA, Machine, Raised};
 use x86::control::*;
 use x86::vector;
 
@@ -103,15 +103,15 @@ fn a_faulting_operand_changes_nothing() {
         })
         .unwrap();
     let before = format!("{:?}", machine.cpu.arch.x87);
-    let nowhere = cpu::testing::RAM;
+    let nowhere = testkit::RAM;
     for faulting in [
-        (|a| a.fstp(dword_ptr(cpu::testing::RAM))) as fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
-        |a| a.fistp(qword_ptr(cpu::testing::RAM)),
-        |a| a.fbstp(tbyte_ptr(cpu::testing::RAM)),
-        |a| a.fadd(qword_ptr(cpu::testing::RAM)),
-        |a| a.fld(tbyte_ptr(cpu::testing::RAM - 4)),
-        |a| a.fnsave(dword_ptr(cpu::testing::RAM - 4)),
-        |a| a.frstor(dword_ptr(cpu::testing::RAM - 4)),
+        (|a| a.fstp(dword_ptr(testkit::RAM))) as fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
+        |a| a.fistp(qword_ptr(testkit::RAM)),
+        |a| a.fbstp(tbyte_ptr(testkit::RAM)),
+        |a| a.fadd(qword_ptr(testkit::RAM)),
+        |a| a.fld(tbyte_ptr(testkit::RAM - 4)),
+        |a| a.fnsave(dword_ptr(testkit::RAM - 4)),
+        |a| a.frstor(dword_ptr(testkit::RAM - 4)),
     ] {
         assert_eq!(machine.execute(faulting).unwrap_err().vector, vector::PF);
         assert_eq!(machine.cpu.engine.fault_address, nowhere);

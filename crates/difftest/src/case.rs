@@ -72,7 +72,7 @@ impl Generator {
             bits,
             encoder: Encoder::new(bits),
             factory: InstructionInfoFactory::new(),
-            options: if cpu::testing::host_is_amd() { DecoderOptions::AMD } else { DecoderOptions::NONE },
+            options: if testkit::host_is_amd() { DecoderOptions::AMD } else { DecoderOptions::NONE },
             buffer: Vec::with_capacity(32),
         }
     }

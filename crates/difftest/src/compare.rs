@@ -2,7 +2,7 @@
 
 use crate::case::Case;
 use crate::layout::ARENA;
-use crate::native::Host;
+use crate::native::HostTraits;
 use crate::state::{Difference, Outcome, fields, flag_names, show};
 use crate::vendor;
 use iced_x86::{Instruction, Mnemonic, OpKind};
@@ -26,7 +26,7 @@ const NOT_COMPARED: &[(&[Mnemonic], u64, bool, &str)] = {
 };
 
 /// Flags that are not compared after this instruction.
-fn undefined_flags(instruction: &Instruction, faulted: bool, host: Host) -> u64 {
+fn undefined_flags(instruction: &Instruction, faulted: bool, host: HostTraits) -> u64 {
     let mnemonic = instruction.mnemonic();
     let applies = |(list, _, only_fault, _): &&(&[Mnemonic], u64, bool, &str)| {
         list.contains(&mnemonic) && (faulted || !only_fault)
@@ -55,7 +55,7 @@ fn uses_mmx(case: &Case) -> bool {
 }
 
 /// What differs, memory apart.
-pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, host: Host) -> Vec<Difference> {
+pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, host: HostTraits) -> Vec<Difference> {
     let mut adjusted = *emulated;
     if host.amd {
         vendor::adjust(case, native, &mut adjusted);

@@ -6,10 +6,10 @@ use crate::layout::*;
 use crate::state::{Exception, Outcome, State};
 use cpu::arch::F80;
 use cpu::model::{CpuidEntry, CpuidRegs};
-use cpu::ram::Region;
-use cpu::testing::{self, Raised};
+use cpu::ram::RamRegion;
 use cpu::{Cpu, Ram};
 use std::rc::Rc;
+use testkit::Raised;
 use x86::page::{A, D, NX, P, PAGE, RW, US};
 use x86::{flags, vector};
 use x86::{rights::UNUSABLE, seg};
@@ -44,11 +44,11 @@ pub struct Emulated {
     code64: bool,
 }
 
-fn region(start: u64, len: u64, owners: &mut Vec<Box<[u64]>>) -> Region {
+fn region(start: u64, len: u64, owners: &mut Vec<Box<[u64]>>) -> RamRegion {
     let mut memory = vec![0u64; (len / 8) as usize].into_boxed_slice();
     let host = memory.as_mut_ptr().cast();
     owners.push(memory);
-    Region { start, len, host, read_only: false, hidden: false }
+    RamRegion { start, len, host, read_only: false, hidden: false }
 }
 
 impl Emulated {
@@ -76,8 +76,8 @@ impl Emulated {
             ram.write(TABLES + 0x3000 + (address >> 12 & 0x1ff) * 8, entry | NX);
         }
         ram.write_bytes(ARENA, arena);
-        let mut cpu = testing::cpu(ram);
-        testing::set_long_mode(&mut cpu, TABLES, 3, code64);
+        let mut cpu = testkit::cpu(ram);
+        testkit::set_long_mode(&mut cpu, TABLES, 3, code64);
         // The selectors that Linux gives a program, so that reading them compares.
         let selectors = if code64 { [0, 0x33, 0x2b, 0, 0, 0] } else { [0x2b, 0x23, 0x2b, 0x2b, 0, 0] };
         for (segment, selector) in cpu.arch.seg.iter_mut().zip(selectors) {
@@ -94,7 +94,7 @@ impl Emulated {
         cpu.arch.idtr.limit = 0;
         cpu.arch.ldtr.rights |= UNUSABLE;
         // The processor is the host's sort.
-        cpu.wiring.capabilities.amd = testing::host_is_amd();
+        cpu.wiring.capabilities.amd = testkit::host_is_amd();
         cpu.wiring.features = cpu::Features::of(&host_cpuid());
         cpu.mode_changed();
         // A TSS too short to have an I/O permission bitmap: no port is the program's.
@@ -179,7 +179,7 @@ impl Emulated {
         let mut padded = [0xcc; 15];
         padded[..bytes.len()].copy_from_slice(bytes);
         let exception = loop {
-            match testing::step_bytes(&mut self.cpu, &padded) {
+            match testkit::step_bytes(&mut self.cpu, &padded) {
                 Ok(_) if self.cpu.arch.rip == CODE_START => {}
                 Ok(_) => break None,
                 Err(raised) => break Some(self.exception(raised)),
@@ -194,7 +194,7 @@ impl Emulated {
         self.load(state);
         self.cpu.arch.rip = at;
         loop {
-            match testing::step_bytes(&mut self.cpu, bytes) {
+            match testkit::step_bytes(&mut self.cpu, bytes) {
                 Ok(_) if self.cpu.arch.rip == at => {}
                 Ok(_) => return Ok(self.cpu.arch.rip),
                 Err(raised) => return Err(self.exception(raised)),

@@ -58,7 +58,7 @@ struct Options {
 #[derive(clap::Subcommand, Clone)]
 enum Command {
     /// Executes every encoding, defined or not, and compares faults and lengths
-    Sweep(sweep_cmd::Options),
+    Sweep(sweep_cmd::SweepOptions),
 }
 
 use clap::builder::TypedValueParser;

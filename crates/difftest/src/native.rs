@@ -37,7 +37,7 @@ pub enum Unavailable {
 
 /// What the stubs work on, at [`CONTEXT`].
 #[repr(C)]
-struct Context {
+struct StubContext {
     /// State to load.
     load: State,
     /// State stored.
@@ -171,12 +171,12 @@ std::arch::global_asm!(
     fs = const offset_of!(State, fs_base),
     gs = const offset_of!(State, gs_base),
     x = const offset_of!(State, x),
-    host_rsp = const CONTEXT + offset_of!(Context, host_rsp) as u64,
-    host_fs = const CONTEXT + offset_of!(Context, host_fs) as u64,
-    host_gs = const CONTEXT + offset_of!(Context, host_gs) as u64,
-    host_mxcsr = const CONTEXT + offset_of!(Context, host_mxcsr) as u64,
-    host_fcw = const CONTEXT + offset_of!(Context, host_fcw) as u64,
-    far = const CONTEXT + offset_of!(Context, far) as u64,
+    host_rsp = const CONTEXT + offset_of!(StubContext, host_rsp) as u64,
+    host_fs = const CONTEXT + offset_of!(StubContext, host_fs) as u64,
+    host_gs = const CONTEXT + offset_of!(StubContext, host_gs) as u64,
+    host_mxcsr = const CONTEXT + offset_of!(StubContext, host_mxcsr) as u64,
+    host_fcw = const CONTEXT + offset_of!(StubContext, host_fcw) as u64,
+    far = const CONTEXT + offset_of!(StubContext, far) as u64,
 );
 
 const _: () = assert!(GPR == 0);
@@ -222,7 +222,7 @@ extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, frame: *mut libc::
     // SAFETY: the context page is mapped before the handler is installed; the kernel hands a valid frame, in which `fpregs`
     // points to a standard-format XSAVE area of at least x87, SSE and AVX state (their presence is checked at start).
     unsafe {
-        let context = &mut *(CONTEXT as *mut Context);
+        let context = &mut *(CONTEXT as *mut StubContext);
         let frame = &mut *frame.cast::<libc::ucontext_t>();
         if context.running == 0 {
             // Not ours: the default action takes the process down when the instruction is retried.
@@ -311,7 +311,7 @@ pub struct Trap {
 /// # Safety
 ///
 /// `context` is the context page, and what the code does is the caller's care.
-unsafe fn enter(context: *mut Context, at: u64, code64: bool) {
+unsafe fn enter(context: *mut StubContext, at: u64, code64: bool) {
     // SAFETY: the stubs preserve what the calling convention asks for.
     unsafe {
         (*context).load.rip = at;
@@ -331,23 +331,23 @@ unsafe fn enter(context: *mut Context, at: u64, code64: bool) {
 
 /// In what the host's processor may differ from the one under test.
 #[derive(Clone, Copy)]
-pub struct Host {
+pub struct HostTraits {
     /// The x87 data pointer only follows instructions that raise an unmasked exception (CPUID.(EAX=7,ECX=0):EBX\[6\]). It then
     /// says nothing about ours after others.
     pub data_pointer_kept: bool,
-    /// See [`cpu::testing::host_is_amd`].
+    /// See [`testkit::host_is_amd`].
     pub amd: bool,
 }
 
-impl Host {
+impl HostTraits {
     /// This host.
     pub fn new() -> Self {
         let data_pointer_kept = std::arch::x86_64::__cpuid_count(7, 0).ebx >> 6 & 1 != 0;
-        Self { data_pointer_kept, amd: cpu::testing::host_is_amd() }
+        Self { data_pointer_kept, amd: testkit::host_is_amd() }
     }
 }
 
-impl Default for Host {
+impl Default for HostTraits {
     fn default() -> Self {
         Self::new()
     }
@@ -376,7 +376,7 @@ impl Native {
         unsafe {
             (CODE as *mut u8).write_bytes(0xcc, 2 * PAGE as usize);
             (SWEEP as *mut u8).write_bytes(0xcc, PAGE as usize);
-            let context = &mut *(CONTEXT as *mut Context);
+            let context = &mut *(CONTEXT as *mut StubContext);
             context.exit = difftest_exit as *const () as u64;
             // jmp qword ptr [context.exit], by absolute address.
             let exit = (&raw const context.exit as u32).to_le_bytes();
@@ -441,7 +441,7 @@ impl Native {
         // SAFETY: the bytes are within the page, which is ours; see `execute` for the rest.
         let context = unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len());
-            let context = &raw mut *(CONTEXT as *mut Context);
+            let context = &raw mut *(CONTEXT as *mut StubContext);
             (*context).load = *state;
             enter(context, at, code64);
             (at as *mut u8).write_bytes(0xcc, bytes.len());
@@ -470,7 +470,7 @@ impl Native {
         let context = unsafe {
             std::ptr::copy_nonoverlapping(code.as_ptr(), CODE_START as *mut u8, end.max(self.dirty));
             self.dirty = end;
-            let context = &raw mut *(CONTEXT as *mut Context);
+            let context = &raw mut *(CONTEXT as *mut StubContext);
             (*context).load = *state;
             enter(context, CODE_START, code64);
             &*context

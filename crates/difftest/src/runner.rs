@@ -5,7 +5,7 @@ use crate::compare;
 use crate::emulated::Emulated;
 use crate::forms::Form;
 use crate::layout::{ARENA, writable};
-use crate::native::{Host, Native, Unavailable};
+use crate::native::{HostTraits, Native, Unavailable};
 use crate::state::{Difference, fields, show};
 use crate::vendor;
 use iced_x86::{Code, Formatter, GasFormatter};
@@ -75,7 +75,7 @@ pub struct Runner {
     generator: Generator,
     native: Native,
     emulated: Emulated,
-    host: Host,
+    host: HostTraits,
     pristine: Box<[u8; crate::layout::ARENA_LEN]>,
 }
 
@@ -86,7 +86,7 @@ impl Runner {
         let native = Native::new(&pristine)?;
         let emulated = Emulated::new(&pristine, bits == 64);
         let generator = Generator::new(seed, bits);
-        Ok(Self { seed, bits, generator, native, emulated, host: Host::new(), pristine })
+        Ok(Self { seed, bits, generator, native, emulated, host: HostTraits::new(), pristine })
     }
 
     /// Runs one case. `None`: there is no such case.
@@ -154,27 +154,27 @@ impl Runner {
         &mut self,
         forms: &[Form],
         indices: impl Iterator<Item = u64> + Clone,
-        mut report: impl FnMut(Event),
+        mut report: impl FnMut(Report),
     ) -> BTreeMap<String, Tally> {
         let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
         for form in forms {
             let tally = tallies.entry(form.family.to_string()).or_default();
             tally.forms += 1;
             let before = tally.cases;
-            report(Event::Begins(form.code));
+            report(Report::Begins(form.code));
             for index in indices.clone() {
                 if let Some(mismatch) = self.case(form, index, tally) {
-                    report(Event::Mismatch(Box::new(mismatch)));
+                    report(Report::Mismatch(Box::new(mismatch)));
                 }
             }
-            report(Event::Done(tally.cases - before));
+            report(Report::Done(tally.cases - before));
         }
         tallies
     }
 }
 
 /// What [`Runner::run`] tells.
-pub enum Event {
+pub enum Report {
     /// A form's cases begin.
     Begins(Code),
     /// A mismatch was found.

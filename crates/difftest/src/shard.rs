@@ -3,7 +3,7 @@
 use crate::Options;
 use anyhow::{Context, Result, anyhow, bail};
 use difftest::forms::Form;
-use difftest::runner::{Event, Mismatch, Runner, Tally};
+use difftest::runner::{Mismatch, Report, Runner, Tally};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -67,9 +67,9 @@ pub fn work(options: &Options, forms: &[Form], indices: Range<u64>, shard: &str)
     };
     let share = indices.clone().skip(own as usize).step_by(of as usize);
     let totals = runner.run(forms, share, |event| match event {
-        Event::Begins(code) => say(&Message::Begins(format!("{code:?}"))),
-        Event::Done(cases) => say(&Message::Done(cases)),
-        Event::Mismatch(mismatch) => say(&Message::Mismatch(mismatch)),
+        Report::Begins(code) => say(&Message::Begins(format!("{code:?}"))),
+        Report::Done(cases) => say(&Message::Done(cases)),
+        Report::Mismatch(mismatch) => say(&Message::Mismatch(mismatch)),
     });
     say(&Message::Totals(totals));
     failed.map_or(Ok(()), Err)

@@ -3,7 +3,7 @@
 use crate::shard::{self, Progress};
 use anyhow::{Context, Result, bail};
 use difftest::sweep::space::{MAPS, Map};
-use difftest::sweep::{Part, Sweeper, Totals};
+use difftest::sweep::{Part, SweepCounts, Sweeper};
 use serde::{Deserialize, Serialize};
 use std::io::{IsTerminal, Write};
 
@@ -21,7 +21,7 @@ Examples:
 /// status 1 if anything differs, with 2 if the comparison could not be made.
 #[derive(clap::Args, Clone)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub struct SweepOptions {
     /// Width of code: 64, 32 (compatibility mode), or both
     #[arg(long, default_value = "both", value_parser = ["64", "32", "both"])]
     mode: String,
@@ -49,22 +49,22 @@ pub struct Options {
 }
 
 #[derive(Serialize, Deserialize)]
-enum Message {
+enum SweepMessage {
     Done(String, u64),
-    Totals(Totals),
+    Counts(SweepCounts),
 }
 
-impl Progress for Message {
+impl Progress for SweepMessage {
     fn begins(&self) -> Option<&str> {
         if let Self::Done(place, _) = self { Some(place) } else { None }
     }
 
     fn is_last(&self) -> bool {
-        matches!(self, Self::Totals(_))
+        matches!(self, Self::Counts(_))
     }
 }
 
-fn modes(options: &Options) -> &'static [u32] {
+fn modes(options: &SweepOptions) -> &'static [u32] {
     match options.mode.as_str() {
         "64" => &[64],
         "32" => &[32],
@@ -72,7 +72,7 @@ fn modes(options: &Options) -> &'static [u32] {
     }
 }
 
-fn maps(options: &Options) -> Vec<Map> {
+fn maps(options: &SweepOptions) -> Vec<Map> {
     MAPS.iter()
         .filter(|(name, _)| options.map.is_empty() || options.map.iter().any(|m| m == name))
         .map(|m| m.1)
@@ -80,7 +80,7 @@ fn maps(options: &Options) -> Vec<Map> {
 }
 
 /// Runs the command. `false`: something differs.
-pub fn run(options: &Options) -> Result<bool> {
+pub fn run(options: &SweepOptions) -> Result<bool> {
     if let Some(hex) = &options.bytes {
         return one(options, hex);
     }
@@ -88,15 +88,15 @@ pub fn run(options: &Options) -> Result<bool> {
         work(options, shard)?;
         return Ok(true);
     }
-    let mut totals = Totals::default();
+    let mut totals = SweepCounts::default();
     let progress = std::io::stderr().is_terminal();
     shard::supervise(options.jobs.clamp(1, 64), |message| match message {
-        Message::Done(place, encodings) => {
+        SweepMessage::Done(place, encodings) => {
             if progress {
                 eprint!("\r{place}: {encodings} encodings of a worker ");
             }
         }
-        Message::Totals(own) => totals.add(own),
+        SweepMessage::Counts(own) => totals.add(own),
     })
     .context("sweeping")?;
     if progress {
@@ -111,10 +111,10 @@ pub fn run(options: &Options) -> Result<bool> {
     Ok(totals.unequal == 0)
 }
 
-fn work(options: &Options, shard: &str) -> Result<()> {
+fn work(options: &SweepOptions, shard: &str) -> Result<()> {
     let part = Part { maps: maps(options), every: options.every, share: shard::share(shard)? };
     let mut out = std::io::stdout().lock();
-    let mut totals = Totals::default();
+    let mut totals = SweepCounts::default();
     let mut sweeper: Option<Sweeper> = None;
     for &bits in modes(options) {
         let mut current = match sweeper.take() {
@@ -124,22 +124,22 @@ fn work(options: &Options, shard: &str) -> Result<()> {
         let mut failed = None;
         let own = current.run(&part, |encoding, done| {
             let place = format!("{bits}-bit {} {:02x}", encoding.map.name(), encoding.opcode);
-            failed = failed.take().or(say(&mut out, &Message::Done(place, done)).err());
+            failed = failed.take().or(say(&mut out, &SweepMessage::Done(place, done)).err());
         });
         failed.map_or(Ok(()), Err)?;
         totals.add(own);
         sweeper = Some(current);
     }
-    say(&mut out, &Message::Totals(totals))
+    say(&mut out, &SweepMessage::Counts(totals))
 }
 
-fn say(out: &mut impl Write, message: &Message) -> Result<()> {
+fn say(out: &mut impl Write, message: &SweepMessage) -> Result<()> {
     writeln!(out, "{}", serde_json::to_string(message)?)?;
     Ok(out.flush()?)
 }
 
 /// One encoding, in each mode.
-fn one(options: &Options, hex: &str) -> Result<bool> {
+fn one(options: &SweepOptions, hex: &str) -> Result<bool> {
     let digits: Vec<u8> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     let pair = |pair: &[u8]| std::str::from_utf8(pair).ok().and_then(|text| u8::from_str_radix(text, 16).ok());
     let bytes: Option<Vec<u8>> = digits.chunks(2).map(|p| if p.len() == 2 { pair(p) } else { None }).collect();
@@ -165,7 +165,7 @@ fn one(options: &Options, hex: &str) -> Result<bool> {
     Ok(equal)
 }
 
-fn print(options: &Options, totals: &Totals) -> Result<()> {
+fn print(options: &SweepOptions, totals: &SweepCounts) -> Result<()> {
     let mut out = std::io::stdout().lock();
     for finding in totals.findings.values().take(options.show) {
         writeln!(out, "{} ({} encodings)", finding.group, finding.count)?;

@@ -2,7 +2,7 @@
 
 use difftest::forms::forms;
 use difftest::native::Unavailable;
-use difftest::runner::{Event, Runner};
+use difftest::runner::{Report, Runner};
 use std::collections::HashSet;
 
 /// Cases in all.
@@ -23,7 +23,7 @@ fn every_form_does_what_the_host_does() {
     let per_form = CASES.div_ceil(forms.len() as u64);
     let (mut shown, mut forms_shown) = (Vec::new(), HashSet::new());
     let tallies = runner.run(&forms, 0..per_form, |event| {
-        if let Event::Mismatch(mismatch) = event
+        if let Report::Mismatch(mismatch) = event
             && shown.len() < 200
             && forms_shown.insert(mismatch.code.clone())
         {

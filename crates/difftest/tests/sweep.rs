@@ -2,7 +2,7 @@
 
 use difftest::native::Unavailable;
 use difftest::sweep::space::MAPS;
-use difftest::sweep::{Part, Sweeper, Totals};
+use difftest::sweep::{Part, SweepCounts, Sweeper};
 
 /// One encoding in so many.
 const EVERY: u64 = 61;
@@ -10,7 +10,7 @@ const EVERY: u64 = 61;
 /// The native side owns fixed addresses and signals of the process, so that one test does it all.
 #[test]
 fn encodings_fault_and_complete_as_on_the_host() {
-    let mut totals = Totals::default();
+    let mut totals = SweepCounts::default();
     let mut sweeper = match Sweeper::new(64) {
         Ok(sweeper) => sweeper,
         Err(reason @ (Unavailable::Feature(_) | Unavailable::Map { .. } | Unavailable::Signals(_))) => {

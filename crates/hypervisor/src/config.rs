@@ -1,6 +1,6 @@
 //! The switches of a virtual machine. Their names are the same on the command line, in experiments and in ledgers.
 
-use crate::switches::{Setting, Switch, Takes, Word, switches};
+use crate::switches::{Setting, Takes, Word, switches};
 use ledger::profile::Profile;
 use strum::{Display, EnumMessage, EnumString, IntoStaticStr, VariantArray, VariantNames};
 
@@ -119,6 +119,52 @@ switches! {
     /// Without it each write is emulated, as KVM did in 2007.
     unsync: bool = true, "unsync", Takes::OnOff,
         "Last-level guest page tables that are written freely until the next flush (shadow) [default: on]";
+}
+
+/// A switch, for whoever reads one from a user or shows one.
+pub struct Switch {
+    /// Its name: on the command line (behind `--`), in experiments and in ledgers.
+    pub name: &'static str,
+    /// What it can be set to.
+    pub takes: Takes,
+    /// What it is for, in a sentence.
+    pub help: &'static str,
+    set: fn(&mut Switches, &str) -> Option<()>,
+    given: fn(&Switches) -> Option<String>,
+    inherit: fn(&mut Switches, &Switches),
+    value: fn(&VmConfig) -> String,
+}
+
+impl Switch {
+    /// The switch of that name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        Switches::ALL.iter().find(|switch| switch.name == name)
+    }
+}
+
+impl Switches {
+    /// Sets a switch. `None`: it can't be set to that.
+    pub fn set(&mut self, switch: &Switch, value: &str) -> Option<()> {
+        (switch.set)(self, value)
+    }
+
+    /// The switches that are set, and to what.
+    pub fn given(&self) -> impl Iterator<Item = (&'static Switch, String)> {
+        Self::ALL.iter().filter_map(|switch| Some((switch, (switch.given)(self)?)))
+    }
+
+    /// These, with `defaults` where nothing is set.
+    pub fn or(mut self, defaults: &Self) -> Self {
+        Self::ALL.iter().for_each(|switch| (switch.inherit)(&mut self, defaults));
+        self
+    }
+}
+
+impl VmConfig {
+    /// Every switch by name, and what it is set to.
+    pub fn describe(&self) -> impl Iterator<Item = (&'static str, String)> {
+        Switches::ALL.iter().map(|switch| (switch.name, (switch.value)(self)))
+    }
 }
 
 /// A combination of switches that makes no sense.

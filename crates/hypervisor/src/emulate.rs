@@ -5,9 +5,9 @@
 
 use crate::devices::{self, DeviceAddress};
 use crate::events::{GuestEvent, vector};
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use crate::registers::Visible;
-use crate::vcpu::{ExitContext, Step};
 use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome};
 use ledger::Operation;
 use x86::flags;

@@ -1,8 +1,8 @@
 //! Before the guest is entered: what is injected, which windows are asked for, and what the registers hold.
 
 use crate::events::{GuestEvent, vector};
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
-use crate::vcpu::{ExitContext, Step};
 use cpu::arch::attention;
 use cpu::vmx::EntryFailure;
 use ledger::Operation;

@@ -1,9 +1,9 @@
 //! Between the virtual CPU and its MMU: roots and flushes before an entry, faults after an exit, and what the guest does to
 //! its paging in between.
 
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use crate::mmu::{Fault, Flushes, Guest, MmuError, Resolution, Root, VcpuMmu};
-use crate::vcpu::{ExitContext, Step};
 use cpu::vmx::{Invept, Invvpid};
 use ledger::Operation;
 use x86::control::*;

@@ -1,7 +1,6 @@
-//! What a switch of a virtual machine is. Each is defined once, in `config.rs`; the command line, the laboratory and ledgers take its
-//! name, its values, its help and its default from there.
+//! How switches of a virtual machine are defined: each once, in [`config`](crate::config), from where the command line, the laboratory
+//! and ledgers take its name, its values, its help and its default.
 
-use crate::config::{Switches, VmConfig};
 use std::fmt::Display;
 use std::str::FromStr;
 
@@ -19,53 +18,7 @@ pub enum Takes {
 /// The words that [`Takes::OnOff`] stands for.
 pub const ON_OFF: &[&str] = &["on", "off"];
 
-/// A switch, for whoever reads one from a user or shows one.
-pub struct Switch {
-    /// Its name: on the command line (behind `--`), in experiments and in ledgers.
-    pub name: &'static str,
-    /// What it can be set to.
-    pub takes: Takes,
-    /// What it is for, in a sentence.
-    pub help: &'static str,
-    pub(crate) set: fn(&mut Switches, &str) -> Option<()>,
-    pub(crate) given: fn(&Switches) -> Option<String>,
-    pub(crate) inherit: fn(&mut Switches, &Switches),
-    pub(crate) value: fn(&VmConfig) -> String,
-}
-
-impl Switch {
-    /// The switch of that name.
-    pub fn named(name: &str) -> Option<&'static Self> {
-        Switches::ALL.iter().find(|switch| switch.name == name)
-    }
-}
-
-impl Switches {
-    /// Sets a switch. `None`: it can't be set to that.
-    pub fn set(&mut self, switch: &Switch, value: &str) -> Option<()> {
-        (switch.set)(self, value)
-    }
-
-    /// The switches that are set, and to what.
-    pub fn given(&self) -> impl Iterator<Item = (&'static Switch, String)> {
-        Self::ALL.iter().filter_map(|switch| Some((switch, (switch.given)(self)?)))
-    }
-
-    /// These, with `defaults` where nothing is set.
-    pub fn or(mut self, defaults: &Self) -> Self {
-        Self::ALL.iter().for_each(|switch| (switch.inherit)(&mut self, defaults));
-        self
-    }
-}
-
-impl VmConfig {
-    /// Every switch by name, and what it is set to.
-    pub fn describe(&self) -> impl Iterator<Item = (&'static str, String)> {
-        Switches::ALL.iter().map(|switch| (switch.name, (switch.value)(self)))
-    }
-}
-
-/// What a field of [`VmConfig`] may be.
+/// What a field of [`VmConfig`](crate::VmConfig) may be.
 pub trait Setting: Sized {
     /// What a user gives for it.
     type Given: Copy + Into<Self>;
@@ -129,7 +82,7 @@ impl<T: Word> Setting for T {
     }
 }
 
-/// Defines the switches: [`VmConfig`], which has a value for each, and [`Switches`], which has those that a user gave.
+/// Defines the switches: `VmConfig`, which has a value for each, and `Switches`, which has those that a user gave.
 macro_rules! switches {
     ($($(#[doc = $doc:literal])+ $field:ident: $type:ty = $default:expr, $name:literal, $takes:expr, $help:literal;)+) => {
         /// All switches of a virtual machine.

@@ -1,22 +1,12 @@
-//! A virtual CPU, and the loop around entering the guest and handling its exits.
+//! A virtual CPU: what the hypervisor keeps for one. How it runs is in `enter_loop.rs`.
 
-use crate::controls;
 use crate::events::Events;
-use crate::exits;
-use crate::failure::{Failure, GuestPosition};
 use crate::mmu::Flushes;
 use crate::paravirt::Paravirt;
 use crate::registers::Visible;
-use crate::vm::{Announcements, Hypervisor};
-use cpu::arch::attention;
-use cpu::vmx::VmExit;
-use cpu::{BlockCache, Cpu, Exit};
-use ledger::{Family, Kind, Operation, Ticks};
+use cpu::Cpu;
 use serde::{Deserialize, Serialize};
-use x86::flags;
-use x86::msr::SPEC_CTRL;
 use x86::page::OFFSET;
-use x86::vmx::interruptibility;
 
 /// A virtual CPU: what the hypervisor keeps for one besides the processor's own state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,32 +32,9 @@ pub struct Vcpu {
     /// Announcements of freed page directories that this one has followed.
     pub(crate) followed: u64,
     /// A debugger has stopped the processor in the midst of a run, after which it is to have this attention.
-    held: Option<u32>,
+    pub(crate) held: Option<u32>,
     /// [`Vcpu::visible`] is what the guest has: false before the first entry and after the board has reset the processor.
-    adopted: bool,
-}
-
-/// What follows a handled exit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Back into the guest.
-    Resume,
-    /// The board is to know.
-    Board(Exit),
-}
-
-/// Everything at hand while the hypervisor works for one virtual CPU.
-pub(crate) struct ExitContext<'a> {
-    /// The virtual CPU.
-    pub vcpu: &'a mut Vcpu,
-    /// Its machine.
-    pub vm: &'a mut Hypervisor,
-    /// The processor that it runs on.
-    pub cpu: &'a mut Cpu,
-    /// Decoded code.
-    pub cache: &'a mut BlockCache,
-    /// The exit that is handled.
-    pub exit: VmExit,
+    pub(crate) adopted: bool,
 }
 
 impl Vcpu {
@@ -76,11 +43,11 @@ impl Vcpu {
         Self::default()
     }
 
-    /// What is wrong with one that was saved with these announcements, its MMU left aside.
-    pub(crate) fn wrong(&self, announced: &Announcements) -> Option<&'static str> {
+    /// What is wrong with one that was saved when so many page directories had been announced, its MMU left aside.
+    pub(crate) fn wrong(&self, announced: u64) -> Option<&'static str> {
         let unaligned = self.paravirt.state.is_some_and(|page| page.address() & OFFSET != 0);
         let table = [
-            (self.followed > announced.count, "it has followed announcements that nobody made"),
+            (self.followed > announced, "it has followed announcements that nobody made"),
             (unaligned, "its state page is no page"),
         ];
         table.into_iter().find_map(|(wrong, what)| wrong.then_some(what))
@@ -95,202 +62,5 @@ impl Vcpu {
     /// The guest's control registers as it sees them; the processor's own are those of non-root mode.
     pub fn visible(&self, cpu: &Cpu) -> Visible {
         if self.adopted { self.visible } else { Visible::of(cpu) }
-    }
-
-    /// Runs the guest until something concerns the board, or until `deadline`: what a board calls in place of [`Cpu::run`],
-    /// always with the same processor.
-    pub fn run(
-        &mut self,
-        vm: &mut Hypervisor,
-        cpu: &mut Cpu,
-        cache: &mut BlockCache,
-        deadline: Ticks,
-    ) -> Result<Exit, Failure> {
-        let mut context = ExitContext { vcpu: self, vm, cpu, cache, exit: VmExit::default() };
-        let held = match context.vcpu.held.take() {
-            Some(held) => held,
-            None => context.arrive()?,
-        };
-        let exit = context.run(deadline);
-        match exit {
-            Ok(Exit::Debug) => context.vcpu.held = Some(held),
-            _ => context.cpu.attend(held),
-        }
-        context.show();
-        exit
-    }
-}
-
-impl ExitContext<'_> {
-    /// Takes what the board has set since the last run. Returns the attention that must wait until the next one.
-    fn arrive(&mut self) -> Result<u32, Failure> {
-        if !self.vcpu.adopted {
-            self.adopt()?;
-        }
-        self.follow_others()?;
-        let events = &mut self.vcpu.events;
-        let root = !self.cpu.non_root();
-        let asserted = self.cpu.arch.attention & attention::INTR != 0;
-        // The hypervisor knows already, or is about to look: no exit is needed for it to notice.
-        if !asserted || root || events.waiting {
-            events.waiting = asserted;
-            self.cpu.arch.attention &= !attention::INTR;
-        }
-        if self.vcpu.kicked {
-            events.waiting |= asserted;
-            self.cpu.attend(attention::INTR);
-        }
-        if self.cpu.arch.attention & attention::NMI == 0 {
-            return Ok(0);
-        }
-        if events.nmi {
-            // One waits already; while the guest is in its handler no more are kept.
-            self.cpu.arch.attention &= !attention::NMI;
-            return Ok(if self.cpu.arch.nmi_blocked { 0 } else { attention::NMI });
-        }
-        if root {
-            events.nmi = true;
-            self.cpu.arch.attention &= !attention::NMI;
-        }
-        Ok(0)
-    }
-
-    /// What other virtual CPUs have asked of this one: the interrupt that they would send makes the guest exit first.
-    fn follow_others(&mut self) -> Result<(), Failure> {
-        let behind = self.vcpu.followed != self.vm.announced.count;
-        let asked = self.with_mmu(|mmu, vcpu, _| mmu.take_flushes(vcpu))?;
-        self.vcpu.due = self.vcpu.due.and(asked);
-        self.vcpu.kicked = self.cpu.non_root() && (self.vcpu.kicked || asked.any() || behind);
-        Ok(())
-    }
-
-    /// Takes over the processor's state as the guest's.
-    fn adopt(&mut self) -> Result<(), Failure> {
-        let cpu = &mut *self.cpu;
-        self.vcpu.visible = Visible::of(cpu);
-        self.vcpu.events = Events::default();
-        self.vcpu.spec_ctrl = false;
-        *cpu.controls_mut() = controls::fixed(&self.vm.config, &self.vm.shared, &self.vm.ownership, cpu);
-        self.vcpu.due = self.vcpu.due.and(Flushes::RESET);
-        self.vcpu.adopted = true;
-        self.unregister()?;
-        self.vcpu.paravirt.hypercall_page = 0;
-        self.reset_mmu()
-    }
-
-    /// Leaves the guest's view of its registers where a look at its memory from outside finds it.
-    fn show(&mut self) {
-        if self.cpu.non_root() {
-            self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
-        }
-        self.cpu.arch.vmx.visible = Some(self.vcpu.visible.view(self.cpu.arch.xcr0));
-    }
-
-    fn run(&mut self, deadline: Ticks) -> Result<Exit, Failure> {
-        loop {
-            if !self.cpu.non_root() {
-                if self.cpu.stops_after() {
-                    return Ok(Exit::Debug);
-                }
-                if let Some(exit) = self.due(deadline) {
-                    if exit == Exit::Deadline && !self.must_emulate() {
-                        // The end of a turn is nothing that KVM knows: it loads what an exit has put down on the way back into the
-                        // guest. Until this one's next turn, other virtual CPUs must find the root in use.
-                        self.load_root()?;
-                    }
-                    return Ok(exit);
-                }
-                if self.must_emulate() {
-                    if self.cpu.stops_here(self.cache) {
-                        return Ok(Exit::Debug);
-                    }
-                    if let Step::Board(exit) = self.emulate_next()? {
-                        return Ok(exit);
-                    }
-                    continue;
-                }
-                match self.enter()? {
-                    None => {}
-                    Some(Step::Resume) => continue,
-                    Some(Step::Board(exit)) => return Ok(exit),
-                }
-            }
-            match self.cpu.run(self.cache, deadline) {
-                Exit::Vm => {
-                    self.exit = self.cpu.arch.vm_exit;
-                    self.left()?;
-                    if let Step::Board(exit) = exits::handle(self)? {
-                        return Ok(exit);
-                    }
-                }
-                exit => return Ok(exit),
-            }
-        }
-    }
-
-    /// What must go to the board before the guest is entered.
-    fn due(&mut self, deadline: Ticks) -> Option<Exit> {
-        if std::mem::take(&mut self.vcpu.events.shutdown) {
-            self.vcpu.events.next = None;
-            return Some(Exit::Shutdown);
-        }
-        if self.cpu.arch.attention & attention::BUS != 0 {
-            self.cpu.arch.attention &= !attention::BUS;
-            return Some(Exit::Bus);
-        }
-        if self.cpu.arch.attention & attention::CODE != 0 {
-            self.cpu.drop_written_code(self.cache);
-        }
-        (self.cpu.micro.clock >= deadline).then_some(Exit::Deadline)
-    }
-
-    /// After an exit: what the guest has done to its own bits, and events whose delivery was interrupted.
-    fn left(&mut self) -> Result<(), Failure> {
-        let exit = self.exit;
-        self.charge(Operation::RunLoop, 1);
-        if self.vcpu.spec_ctrl {
-            self.cpu.charge_host_kind(Kind::new(Family::Rdmsr, SPEC_CTRL), 1);
-        }
-        self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
-        self.follow_cached_root()?;
-        let length = exit.instruction_length;
-        if let Some(event) = crate::events::GuestEvent::interrupted(exit.vectoring, exit.vectoring_error, length) {
-            self.vcpu.events.next = Some(event);
-            if !event.is_fault() {
-                // The exit's fault has set RF; the guest never sees it, and the event's handler must not find its RF.
-                self.cpu.arch.flags &= !flags::RF;
-            }
-            if event.kind() == x86::vmx::interruption::NMI {
-                // It will be injected again: it blocks then.
-                self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
-            }
-        }
-        Ok(())
-    }
-
-    /// Charges steps of the hypervisor's software.
-    pub fn charge(&mut self, operation: Operation, count: u64) {
-        if count != 0 {
-            self.cpu.charge_host(operation, count);
-        }
-    }
-
-    /// Where the guest is, for a failure.
-    pub fn place(&mut self) -> GuestPosition {
-        let mut place = GuestPosition { rip: self.cpu.arch.rip, bytes: [0; 15], length: 0 };
-        let linear = self.cpu.code_linear();
-        for (i, byte) in place.bytes.iter_mut().enumerate() {
-            let Some(read) = self.peek(linear.wrapping_add(i as u64)) else { break };
-            *byte = read;
-            place.length = i + 1;
-        }
-        place
-    }
-
-    /// A byte of the guest at a linear address, whatever its permissions.
-    fn peek(&mut self, linear: u64) -> Option<u8> {
-        let address = self.cpu.look_up_in(&self.vcpu.visible.view(self.cpu.arch.xcr0), linear);
-        let mut byte = [0];
-        (self.cpu.wiring.ram.read_bytes(self.host_address(address?)?, &mut byte)).then_some(byte[0])
     }
 }

@@ -113,7 +113,7 @@ impl Hypervisor {
         }
         let mut mmus = Vec::new();
         for (number, vcpu) in vcpus.enumerate() {
-            vcpu.wrong(&announced).map_or(Ok(()), |what| Err(RestoreError::Vcpu { vcpu: number, what }))?;
+            vcpu.wrong(announced.count).map_or(Ok(()), |what| Err(RestoreError::Vcpu { vcpu: number, what }))?;
             mmus.extend(vcpu.mmu.as_ref().map(|mmu| (number, mmu)));
         }
         self.mmu.restore(mmu, &mmus)?;

@@ -404,7 +404,7 @@ fn from_real_mode_to_protected_mode() {
         // A software interrupt of real mode.
         ram.write(0x21 * 4, 0x0000_7800u32);
         ram.write_bytes(0x7800, &[0x43, 0xcf]);
-        let flat = cpu::testing::assemble(32, 0x9000, |a| {
+        let flat = testkit::assemble(32, 0x9000, |a| {
             a.mov(ax, 0x10)?;
             a.mov(ds, ax)?;
             a.mov(ss, ax)?;

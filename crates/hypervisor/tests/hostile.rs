@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use cpu::Exit;
-use cpu::testing::Random;
 use hypervisor::Failure;
+use testkit::{Random, bytes};
 
 /// Instructions that make a hypervisor work, as bytes; operands come from random registers.
 const PIECES: &[&[u8]] = &[
@@ -95,30 +95,19 @@ fn attack(guest: &mut Guest, seed: u64, mode: Mode) {
             ram.write(page + 8 * i, if random.one_in(8) { random.next() } else { entry });
         }
     }
-    let mut at = guest.cpu.arch.rip;
-    for _ in 0..300 {
-        // Often a value for a register first: RAX, RCX, RDX, RSI, RDI.
-        if random.one_in(2) {
-            let value = random.of(VALUES);
-            let register = random.of(&[0u8, 1, 2, 6, 7]);
-            let mut bytes = if mode == Mode::Long { vec![0x48] } else { Vec::new() };
-            bytes.push(0xb8 + register);
-            bytes.extend(
-                &value.to_le_bytes()[..if mode == Mode::Long {
-                    8
-                } else if mode == Mode::Real {
-                    2
-                } else {
-                    4
-                }],
-            );
-            ram.write_bytes(at, &bytes);
-            at += bytes.len() as u64;
+    // Often a value for a register first: RAX, RCX, RDX, RSI, RDI.
+    let code = bytes::of_known(&mut random, 300, PIECES, |random| {
+        if !random.one_in(2) {
+            return Vec::new();
         }
-        let piece = random.of(PIECES);
-        ram.write_bytes(at, piece);
-        at += piece.len() as u64;
-    }
+        let (value, register) = (random.of(VALUES).to_le_bytes(), 0xb8 + random.of(&[0u8, 1, 2, 6, 7]));
+        match mode {
+            Mode::Long => [&[0x48, register], &value[..]].concat(),
+            Mode::Real => [&[register], &value[..2]].concat(),
+            _ => [&[register], &value[..4]].concat(),
+        }
+    });
+    ram.write_bytes(guest.cpu.arch.rip, &code);
     // After an exception it goes on somewhere else in its code.
     let further = if mode == Mode::Long { guest.cpu.arch.rip + random.below(800) } else { 1 + random.below(8) };
     guest.cpu.arch.gpr[usize::from(x86::reg::RBP)] = further;

@@ -7,9 +7,9 @@
 
 use crate::common::*;
 use cpu::arch::TableRegister;
-use cpu::testing::Random;
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
+use testkit::Random;
 use x86::control::*;
 
 /// Scripts: steps of 32 bytes (kind, two operands).
@@ -265,7 +265,7 @@ fn interpreter32(a: &mut CodeAssembler, handlers: &mut Vec<(u64, u64)>) -> Resul
 /// What runs at CPL 3: a read, a write, a call, 32 bytes apart.
 fn user_code(bits: u32) -> [Vec<u8>; 3] {
     let piece = |offset: u64, write: &dyn Fn(&mut CodeAssembler) -> Result<(), IcedError>| {
-        cpu::testing::assemble(bits, USER + offset, |a| {
+        testkit::assemble(bits, USER + offset, |a| {
             write(a)?;
             a.int(0x30)
         })

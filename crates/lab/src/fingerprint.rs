@@ -55,15 +55,25 @@ impl Fingerprints {
         Ok(Self { root: root.to_path_buf(), program: hash(program)?, files: BTreeMap::new() })
     }
 
-    /// The fingerprint of a cell, in hexadecimal digits.
+    /// The fingerprint of a cell, in hexadecimal digits. A cell that was begun from another one's boot has no other outcome than one that booted
+    /// itself, and no other fingerprint.
     pub fn of(&mut self, cell: &Cell) -> Result<String, Unreadable> {
+        self.digest(cell, &cell.arguments())
+    }
+
+    /// The fingerprint of a cell's boot: cells with the same one may begin from one snapshot. `None`: its guest does not ask for a workload.
+    pub fn of_boot(&mut self, cell: &Cell) -> Result<Option<String>, Unreadable> {
+        cell.settings.workload.as_ref().map(|_| self.digest(cell, &cell.boot_arguments())).transpose()
+    }
+
+    fn digest(&mut self, cell: &Cell, arguments: &[String]) -> Result<String, Unreadable> {
         let mut hasher = Sha256::new();
         let mut text = |text: &str| {
             hasher.update((text.len() as u64).to_le_bytes());
             hasher.update(text);
         };
         text(FORMAT);
-        cell.arguments().iter().for_each(|argument| text(argument));
+        arguments.iter().for_each(|argument| text(argument));
         hasher.update(self.program);
         for name in cell.files() {
             let found = match self.files.get(name) {

@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod boots;
 pub mod check;
 pub mod difference;
 pub mod experiment;

@@ -1,7 +1,9 @@
 //! Runs cells as child processes: some at a time, each in a directory of its own that the [`Store`] keeps once the cell is
-//! done. So a finished cell is never run again, and one that was interrupted leaves nothing.
+//! done. So a finished cell is never run again, and one that was interrupted leaves nothing. Cells that differ in their workloads alone
+//! boot once ([`Boots`]).
 
 use crate::Cell;
+use crate::boots::{Begin, Boots};
 use crate::failure::Failure;
 use crate::fingerprint::{Fingerprints, Unreadable};
 use crate::store::{Finished, Found, LEDGER, OUTPUT, Partial, Store};
@@ -97,6 +99,7 @@ struct Runner<'a> {
     store: &'a Store,
     fingerprints: Vec<Option<String>>,
     outcomes: Vec<Option<Outcome>>,
+    boots: Boots,
     /// Cells with the same fingerprint as an earlier one.
     same: BTreeMap<usize, usize>,
 }
@@ -117,6 +120,7 @@ impl Runner<'_> {
         let mut first: BTreeMap<String, usize> = BTreeMap::new();
         let mut wanted = Vec::new();
         let mut damaged = Vec::new();
+        let mut boots = Vec::new();
         for (at, cell) in self.cells.iter().enumerate() {
             let fingerprint = match prints.of(cell) {
                 Ok(fingerprint) => fingerprint,
@@ -143,20 +147,26 @@ impl Runner<'_> {
             }
             first.insert(fingerprint, at);
             wanted.push(at);
+            boots.extend(prints.of_boot(cell)?.map(|boot| (at, boot)));
         }
+        self.boots = Boots::new(boots);
         if !damaged.is_empty() {
             watch.damaged(&damaged);
         }
         Ok(wanted)
     }
 
-    fn start(&mut self, cell: usize) -> std::io::Result<Running> {
+    fn start(&mut self, cell: usize, begin: Begin) -> std::io::Result<Running> {
         let directory = self.store.partial()?;
         let output = File::create(directory.path().join(OUTPUT))?;
         let mut command = Command::new(&self.options.program);
+        command.args(self.cells[cell].arguments()).args(&self.options.tier);
+        match begin {
+            Begin::Boots | Begin::Waits => {}
+            Begin::Saves(file) => drop(command.args(["--save-at", "workload"]).arg(std::path::absolute(file)?)),
+            Begin::From(file) => drop(command.arg("--restore").arg(std::path::absolute(file)?)),
+        }
         command
-            .args(self.cells[cell].arguments())
-            .args(&self.options.tier)
             .args(["--timeout", &self.cells[cell].timeout().to_string(), "--ledger"])
             .arg(std::path::absolute(directory.path().join(LEDGER))?)
             .current_dir(&self.options.root)
@@ -172,6 +182,7 @@ impl Runner<'_> {
     /// What became of a child that has ended.
     fn end(&mut self, running: Running, status: ExitStatus, watch: &mut dyn Watch) {
         let Running { cell, directory, .. } = running;
+        self.boots.ended(cell);
         let wanted = self.cells[cell].guest().status;
         let reason = match (status.code(), status.signal()) {
             (Some(code), _) if code == wanted => None,
@@ -199,16 +210,30 @@ impl Runner<'_> {
         }
     }
 
+    /// The next cell that need not wait for another one's boot.
+    fn next(&mut self, waiting: &mut Vec<usize>) -> Option<(usize, Begin)> {
+        let store = self.store;
+        for at in 0..waiting.len() {
+            let begin = self.boots.begin(waiting[at], || store.partial());
+            if begin != Begin::Waits {
+                return Some((waiting.remove(at), begin));
+            }
+        }
+        None
+    }
+
     fn run(&mut self, wanted: Vec<usize>, stop: &AtomicBool, watch: &mut dyn Watch) {
-        let mut waiting = wanted.into_iter();
+        let mut waiting = wanted;
         let mut running: Vec<Running> = Vec::new();
         loop {
+            self.boots.look();
             while running.len() < self.options.jobs.max(1) && !stop.load(Ordering::Relaxed) {
-                let Some(cell) = waiting.next() else { break };
+                let Some((cell, begin)) = self.next(&mut waiting) else { break };
                 watch.begun(&self.cells[cell]);
-                match self.start(cell) {
+                match self.start(cell, begin) {
                     Ok(started) => running.push(started),
                     Err(error) => {
+                        self.boots.ended(cell);
                         let reason = format!("can't be started in {}: {error}", self.store.path().display());
                         let failure = Failure { reason, tail: Vec::new(), ran: false };
                         self.conclude(cell, Outcome::Failed(failure), true, watch);
@@ -231,12 +256,14 @@ impl Runner<'_> {
                     Ok(None) if talks_too_much(&running[at]) => {
                         let (cell, output) = (running[at].cell, tail(&running[at].directory.path().join(OUTPUT)));
                         kill(running.remove(at));
+                        self.boots.ended(cell);
                         self.fail(cell, format!("printed more than {MOST_OUTPUT} bytes"), output, watch);
                     }
                     Ok(None) => at += 1,
                     Err(error) => {
                         let cell = running[at].cell;
                         kill(running.remove(at));
+                        self.boots.ended(cell);
                         self.fail(cell, format!("can't be waited for: {error}"), Vec::new(), watch);
                     }
                 }
@@ -277,6 +304,7 @@ pub fn run(
         store,
         fingerprints: vec![None; count],
         outcomes: vec![None; count],
+        boots: Boots::default(),
         same: BTreeMap::new(),
     };
     let wanted = runner.plan(watch)?;

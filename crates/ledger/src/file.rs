@@ -5,11 +5,13 @@
 
 mod entries;
 
+use crate::entry::SavedSymbol;
 use crate::fold::{Folded, MOST_ENTRIES};
-use crate::ledger::{Header, Ledger, SavedFunctions, SavedSymbol};
+use crate::ledger::{Header, Ledger, SavedFunctions};
 use crate::recorder::coarse::{Coarseness, Range};
 use crate::recorder::{LONGEST_REGION_NAME, MOST_REGIONS, Region};
 use crate::task::{Context, LONGEST_COMM, MOST_TASKS, Task, TaskId, TaskKind};
+use crate::unreadable::{BEFORE_HYPERVISORS, LARGEST_PAYLOAD, LedgerError, VERSION};
 use crate::wire::{Reader, fnv1a, put, put_cut};
 use crate::{Class, Family, FoldedPlace, Kind, Operation, Origin};
 use entries::{Blocks, Counts, Events, Position};
@@ -17,16 +19,10 @@ use std::collections::BTreeMap;
 
 /// The first bytes of a ledger. The first is no text, the last two show what text transfer does to a file.
 const MAGIC: [u8; 8] = *b"\x8fLEDGR\r\n";
-/// The version of the layout.
-pub const VERSION: u16 = 3;
 /// The version whose entries were as many as a payload has room for, without [`Folded`].
 const BEFORE_FOLDING: u16 = 2;
-/// The version whose events end with [`Family::Undefined`]: it was never written for a guest of a hypervisor. Otherwise the same.
-const BEFORE_HYPERVISORS: u16 = 1;
 /// Uncompressed bytes in a frame, at most.
 const FRAME: usize = 1 << 20;
-/// Uncompressed bytes in all, at most: some ten million entries.
-const LARGEST_PAYLOAD: usize = 128 << 20;
 /// Bytes in front of the frames: magic, version, length and hash of the frames.
 const PREAMBLE: usize = 26;
 /// Texts longer than these are refused; in bytes.
@@ -37,49 +33,6 @@ const MOST_CPUS: usize = 4096;
 /// The most facts that describe a run, and the most kinds that have names of their own.
 const MOST_FACTS: usize = 1 << 12;
 const MOST_NAMES: usize = 1 << 18;
-
-/// Why a file is not a usable ledger.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LedgerError {
-    /// It does not begin as a ledger does.
-    #[error("is not a ledger")]
-    NotALedger,
-    /// Another version of this program wrote it.
-    #[error("is a ledger of format version {found}; this program reads versions {BEFORE_HYPERVISORS} to {VERSION}")]
-    Version {
-        /// The version found.
-        found: u16,
-    },
-    /// Bytes at its end are missing, or too many.
-    #[error("is truncated, or something was appended to it: {found} bytes where {expected} were written")]
-    Length {
-        /// Bytes there should be.
-        expected: u64,
-        /// Bytes there are.
-        found: u64,
-    },
-    /// Its checksum is wrong.
-    #[error("is damaged: its checksum is wrong")]
-    Checksum,
-    /// A frame can't be decompressed.
-    #[error("is damaged: a frame can't be decompressed")]
-    Frame,
-    /// It is larger than any ledger that is made now.
-    #[error(
-        "is too large: its contents are more than {} MiB. An older version wrote such files and could not read them either; \
-         this version folds what is too much, so run the guest again",
-        LARGEST_PAYLOAD >> 20
-    )]
-    TooLarge,
-    /// What it says makes no sense.
-    #[error("is malformed: {section}: {reason}")]
-    Malformed {
-        /// The section.
-        section: &'static str,
-        /// What is wrong.
-        reason: &'static str,
-    },
-}
 
 /// A ledger that no reader would take.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

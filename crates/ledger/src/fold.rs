@@ -2,7 +2,7 @@
 //! that they are in, and where that does not do, functions into their image, and so on. Nothing is lost but detail: all sums
 //! by what still is told apart stay exact.
 
-use crate::ledger::{BlockRuns, EventCharge};
+use crate::entry::{BlockRuns, EventCharge};
 use crate::recorder::coarse::{Coarseness, Range};
 use crate::recorder::{Amount, Shape};
 use crate::{Class, Family, Kind, Origin};

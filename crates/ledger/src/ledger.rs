@@ -1,5 +1,6 @@
 //! A ledger: what a run was charged, by whom and for what, ready to be saved, compared and reported.
 
+use crate::entry::{BlockRuns, EventCharge, SavedSymbol};
 use crate::fold::{self, Fitting, Folded, Functions, MOST_ENTRIES, Recording};
 use crate::recorder::coarse::{Coarseness, Range};
 use crate::recorder::{OriginId, Recorder, Region, RegionId, Shape};
@@ -43,53 +44,6 @@ impl Header {
             names: BTreeMap::new(),
         }
     }
-}
-
-/// A function, or other named range of addresses, that something was charged to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SavedSymbol {
-    /// The address space it belongs to, as in [`Origin::space`]; 0 for all.
-    pub space: u64,
-    /// Its first address.
-    pub start: u64,
-    /// Its length in bytes.
-    pub size: u64,
-    /// Its name.
-    pub name: String,
-    /// The module or file it is in; empty for the kernel itself.
-    pub module: String,
-}
-
-/// Executions of a block. Numbers are positions in the lists of [`Ledger`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BlockRuns {
-    /// The region.
-    pub region: u32,
-    /// The origin.
-    pub origin: u32,
-    /// The block's address.
-    pub rip: u64,
-    /// Its shape.
-    pub shape: u32,
-    /// How often it was executed.
-    pub runs: u64,
-}
-
-/// Events of one kind at one address. Numbers are positions in the lists of [`Ledger`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct EventCharge {
-    /// The region.
-    pub region: u32,
-    /// The origin.
-    pub origin: u32,
-    /// The address of the instruction.
-    pub rip: u64,
-    /// The kind.
-    pub kind: Kind,
-    /// How often.
-    pub count: u64,
-    /// Ticks charged in all.
-    pub ticks: Ticks,
 }
 
 /// Everything a run was charged.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod costs;
+mod entry;
 pub mod event;
 mod file;
 mod fold;
@@ -17,19 +18,21 @@ pub mod recorder;
 pub mod summary;
 pub mod symbols;
 pub mod task;
+mod unreadable;
 mod wire;
 
 pub use costs::{Costs, Geometry, Sets};
+pub use entry::{BlockRuns, EventCharge, SavedSymbol};
 pub use event::{Class, Family, Kind};
-pub use file::{LedgerError, VERSION};
 pub use fold::{Folded, FoldedPlace, MOST_ENTRIES};
-pub use ledger::{BlockRuns, EventCharge, Header, Ledger, SavedSymbol, Totals, VerifyError};
+pub use ledger::{Header, Ledger, Totals, VerifyError};
 pub use operation::Operation;
 pub use profile::Profile;
 pub use recorder::coarse::{Coarseness, Range};
 pub use recorder::{Amount, Origin, OriginId, Recorder, Region, RegionId, Shape, ShapeId};
 pub use symbols::{Symbol, Symbols};
 pub use task::{Context, Task, TaskId, TaskKind};
+pub use unreadable::{LedgerError, VERSION};
 
 /// Thousandths of a core cycle: the unit of the virtual clock.
 pub type Ticks = u64;

@@ -4,7 +4,8 @@
 
 mod lines;
 
-use crate::ledger::{BlockRuns, Ledger};
+use crate::entry::BlockRuns;
+use crate::ledger::Ledger;
 use crate::recorder::{Amount, Region};
 use crate::{Class, Family, Kind};
 pub use lines::{Line, Lines, Who};

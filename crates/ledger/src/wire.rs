@@ -3,7 +3,7 @@
 //! Numbers are LEB128: seven bits per byte, least significant first, the high bit set on all bytes but the last. A string is
 //! its length in bytes and its UTF-8.
 
-use crate::file::LedgerError;
+use crate::unreadable::LedgerError;
 use std::hash::Hasher;
 
 /// Appends a number.

@@ -17,11 +17,13 @@ impl Machine {
         for (name, found) in files {
             all.add(&name, 0, found);
         }
-        if let Some(found) = self.elf.as_deref().and_then(|bytes| symbols::elf(bytes, 0).ok()) {
+        if self.image.starts_with(b"\x7fELF")
+            && let Ok(found) = symbols::elf(&self.image, 0)
+        {
             all.add("", 0, found);
         }
         if let Some(kernel) = self.kernel() {
-            let modules = kernel_symbols::modules(&kernel, &self.vcpus);
+            let modules = kernel_symbols::modules(&kernel, self.vcpus.cpus());
             all.add_kernel(&kernel);
             for (name, found) in modules {
                 all.add(&name, 0, found);
@@ -32,7 +34,7 @@ impl Machine {
 
     /// The tables of the Linux kernel that runs, if there is one.
     pub(crate) fn kernel(&self) -> Option<Kallsyms> {
-        self.vcpus.tasks.kernel().cloned().or_else(|| kernel_symbols::find(&self.vcpus, &self.ram))
+        self.vcpus.tasks.kernel().cloned().or_else(|| kernel_symbols::find(self.vcpus.cpus(), &self.ram))
     }
 
     /// Whether the hypervisor, if there is one, has kept its tables in order and lost no page of them. What is wrong.

@@ -1,11 +1,10 @@
 //! What a device of the board is: the ranges that it claims, one trait for what it does, and one argument for what it needs.
 
-use crate::board::Ending;
 use crate::devices::Line;
 use crate::memory::GuestRam;
-use crate::pci::Msi;
 use crate::state::Saved;
 use ledger::Ticks;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The addresses of a [`Claim`].
@@ -76,6 +75,19 @@ pub enum Pin {
     Input(u8),
 }
 
+/// How a guest ends its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Ending {
+    /// Power off (ACPI S5).
+    PowerOff,
+    /// Reset (i8042, port 0x92 or 0xcf9).
+    Reset,
+    /// The kernel said by pvpanic that it has panicked.
+    Panic,
+    /// A write to the debug-exit port: the exit status it asks for.
+    DebugExit(u8),
+}
+
 /// What a device asks of the whole machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -87,6 +99,15 @@ pub enum Request {
     ExitStatus(u8),
     /// The alarm of the real-time clock has gone off, which wakes a suspended machine.
     Alarm,
+}
+
+/// A message-signalled interrupt: a 32-bit write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Msi {
+    /// Where to.
+    pub address: u64,
+    /// What.
+    pub data: u32,
 }
 
 /// What devices have to say to the rest of the board, until it has been carried there.
@@ -103,7 +124,7 @@ pub struct Outputs {
 }
 
 /// What a device is given when it is accessed or time passes: the time, memory for DMA, and ways to interrupt.
-pub struct Context<'a> {
+pub struct DeviceContext<'a> {
     /// The time. It never goes back, except for local APICs, which follow their own processor's clock.
     pub now: Ticks,
     /// The processor that accesses the device; 0 if none does.
@@ -114,7 +135,7 @@ pub struct Context<'a> {
     pub out: &'a mut Outputs,
 }
 
-impl Context<'_> {
+impl DeviceContext<'_> {
     /// Drives an input of the interrupt controllers as a line says.
     pub fn drive(&mut self, pin: Pin, line: &mut Line) {
         line.drain(|level| self.out.lines.push((pin, level)));
@@ -137,14 +158,14 @@ pub trait Device: Saved {
     fn claims(&self) -> &'static [Claim];
 
     /// A read from one of its ranges.
-    fn read(&mut self, at: At, ctx: &mut Context) -> u64;
+    fn read(&mut self, at: At, ctx: &mut DeviceContext) -> u64;
 
     /// A write to one of its ranges.
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context);
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext);
 
     /// The machine wakes from suspension to RAM: a device that has had no power in the meantime is as firmware leaves it. The
     /// interrupt controllers have forgotten the levels of lines: one that is high is driven again.
-    fn reset(&mut self, _ctx: &mut Context) {}
+    fn reset(&mut self, _ctx: &mut DeviceContext) {}
 
     /// When it does something by itself.
     fn next_event(&self) -> Option<Ticks> {
@@ -152,5 +173,5 @@ pub trait Device: Saved {
     }
 
     /// Lets time pass. An event whose time has come must be over afterwards.
-    fn advance(&mut self, _ctx: &mut Context) {}
+    fn advance(&mut self, _ctx: &mut DeviceContext) {}
 }

@@ -2,7 +2,7 @@
 //! device does. They are below 4 GiB, because a PAE root must be.
 
 use crate::memory::{MemoryError, layout};
-use cpu::ram::Region;
+use cpu::ram::RamRegion;
 use std::io;
 use std::ops::Range;
 use std::rc::Rc;
@@ -38,8 +38,8 @@ impl HypervisorMemory {
     }
 
     /// The pages as the processor has them; valid as long as a clone of this lives.
-    pub(crate) fn region(&self) -> Region {
-        Region {
+    pub(crate) fn region(&self) -> RamRegion {
+        RamRegion {
             start: layout::HYPERVISOR.start,
             len: u64::from(self.pages) * PAGE,
             host: self.mapping.as_ptr(),

@@ -1,14 +1,14 @@
 //! What a Linux kernel in guest memory knows about itself: its functions and those of its modules.
 
 use crate::memory::{GuestRam, layout};
-use crate::vcpus::Vcpus;
 use cpu::state::Cpu;
 use ledger::symbols::{self, Kallsyms, Symbol};
 use x86::page::PAGE;
 
 /// Linear addresses of the kernel's image, wherever KASLR puts it: at a multiple of [`ALIGNMENT`].
-const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
-const ALIGNMENT: u64 = 2 << 20;
+pub const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
+/// What it is aligned to.
+pub const ALIGNMENT: u64 = 2 << 20;
 /// With page-table isolation the root of the user's tables is the page behind that of the kernel's.
 const ISOLATED: u64 = 1 << 12;
 
@@ -17,21 +17,20 @@ pub fn running(cpu: &Cpu, ram: &GuestRam) -> Option<Kallsyms> {
     View::of(cpu).kallsyms(ram)
 }
 
-/// Likewise, of any of the processors. A kernel that has not yet set its tables up may be anywhere below 4 GiB.
-pub fn find(vcpus: &Vcpus, ram: &GuestRam) -> Option<Kallsyms> {
-    let mapped = views(vcpus).find_map(|view| view.kallsyms(ram));
+/// Likewise, of any of these processors. A kernel that has not yet set its tables up may be anywhere below 4 GiB.
+pub fn find<'a>(cpus: impl Iterator<Item = &'a Cpu>, ram: &GuestRam) -> Option<Kallsyms> {
+    let mapped = views(cpus).find_map(|view| view.kallsyms(ram));
     mapped.or_else(|| ram.with_ram(0, layout::LOW_RAM_END, |ram| symbols::kallsyms(ram, None)).ok())
 }
 
-/// Functions of the modules that a kernel has loaded.
-pub fn modules(kernel: &Kallsyms, vcpus: &Vcpus) -> Vec<(String, Vec<Symbol>)> {
+/// Functions of the modules that a kernel has loaded, as any of these processors has them.
+pub fn modules<'a>(kernel: &Kallsyms, cpus: impl Iterator<Item = &'a Cpu>) -> Vec<(String, Vec<Symbol>)> {
     let of = |view: View| symbols::modules(&kernel.landmarks, |linear, out| view.read(linear, out));
-    views(vcpus).map(of).find(|modules| !modules.is_empty()).unwrap_or_default()
+    views(cpus).map(of).find(|modules| !modules.is_empty()).unwrap_or_default()
 }
 
 /// Every way to look at a guest's memory after its run: by the tables of a process, and by those of the kernel that serves it.
-fn views(vcpus: &Vcpus) -> impl Iterator<Item = View<'_>> {
-    let cpus = vcpus.all.iter().map(|v| &v.cpu);
+fn views<'a>(cpus: impl Iterator<Item = &'a Cpu>) -> impl Iterator<Item = View<'a>> {
     cpus.flat_map(|cpu| {
         let own = View::of(cpu);
         [own.root, own.root & !ISOLATED].map(|root| View { cpu, root })

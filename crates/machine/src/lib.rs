@@ -4,6 +4,7 @@
 
 pub mod account;
 pub mod acpi;
+pub mod awaited;
 pub mod board;
 pub mod console;
 pub mod debugger;
@@ -11,6 +12,7 @@ pub mod device;
 pub mod devices;
 pub mod error;
 pub mod firmware;
+mod host_time;
 pub mod hypervisor_memory;
 mod kernel_symbols;
 pub mod kvm;

@@ -128,7 +128,7 @@ impl Lockstep {
         }
     }
 
-    fn compare(&self, pauses: (Pause, Pause), before: &[Place]) -> Result<(), Difference> {
+    fn compare(&self, pauses: (Pause, Pause), before: &[StretchStart]) -> Result<(), Difference> {
         let mut text = String::new();
         if pauses.0 != pauses.1 {
             let _ = writeln!(text, "stopped for: {:?}, translated {:?}", pauses.0, pauses.1);
@@ -139,13 +139,13 @@ impl Lockstep {
         if text.is_empty() { Ok(()) } else { Err(self.difference(before, &text)) }
     }
 
-    fn difference(&self, before: &[Place], text: &str) -> Difference {
+    fn difference(&self, before: &[StretchStart], text: &str) -> Difference {
         let places: String = before.iter().map(|place| place.describe(&self.translated)).collect();
         Difference { stretch: self.stretches, text: places + text }
     }
 
     /// Compares what was charged in all. The machines can't be run any further.
-    fn charges(&mut self, before: &[Place]) -> Result<(), Difference> {
+    fn charges(&mut self, before: &[StretchStart]) -> Result<(), Difference> {
         let [ours, theirs] = [&mut self.reference, &mut self.translated].map(|machine| {
             machine.finish();
             machine.ledger(&Symbols::default()).to_bytes()
@@ -157,7 +157,7 @@ impl Lockstep {
         Err(self.difference(before, text))
     }
 
-    fn memory(&self, before: &[Place]) -> Result<(), Difference> {
+    fn memory(&self, before: &[StretchStart]) -> Result<(), Difference> {
         for range in self.reference.ram.host_ranges() {
             for page in (0..range.len).step_by(PAGE as usize) {
                 let at = range.start + page;
@@ -176,7 +176,7 @@ impl Lockstep {
 }
 
 /// Where a processor was before a stretch.
-struct Place {
+struct StretchStart {
     cpu: usize,
     rip: u64,
     physical: u64,
@@ -184,8 +184,8 @@ struct Place {
     width: u32,
 }
 
-fn places(machine: &Machine) -> Vec<Place> {
-    let place = |cpu: &Cpu| Place {
+fn places(machine: &Machine) -> Vec<StretchStart> {
+    let place = |cpu: &Cpu| StretchStart {
         cpu: cpu.wiring.index,
         rip: cpu.arch.rip,
         physical: cpu.engine.fetch.physical | (cpu.code_linear() & 0xfff),
@@ -195,7 +195,7 @@ fn places(machine: &Machine) -> Vec<Place> {
     machine.vcpus.all.iter().map(|vcpu| place(&vcpu.cpu)).collect()
 }
 
-impl Place {
+impl StretchStart {
     /// The instructions there, and what they are translated to.
     fn describe(&self, machine: &Machine) -> String {
         let mut text = format!("cpu {} before, at {:#x}, time {}:\n", self.cpu, self.rip, self.clock);

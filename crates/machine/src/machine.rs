@@ -1,10 +1,13 @@
 //! A whole machine: made from a configuration, run against a host, asked about afterwards.
 
 use crate::MAX_CPUS;
-use crate::board::{Board, Ending, Parts};
+use crate::awaited::Awaited;
+use crate::board::{Board, Parts};
 use crate::console::{Console, PanicWatch};
+use crate::device::Ending;
 use crate::error::MachineError;
-use crate::firmware::{self, Firmware, Processor};
+use crate::firmware::{self, Firmware, SmbiosProcessor};
+use crate::host_time::{HostClock, Pace};
 use crate::hypervisor_memory::HypervisorMemory;
 use crate::loader::{self, Module, Options};
 use crate::memory::GuestRam;
@@ -20,7 +23,7 @@ use ledger::{Recorder, TICKS_PER_CYCLE, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What time is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,34 +74,6 @@ pub trait Host {
     }
     /// Nothing to do for up to this long, unless there is input.
     fn idle(&mut self, limit: Duration);
-}
-
-/// Keeps an idle guest's clock beside the host's.
-#[derive(Debug, Default)]
-struct Pace {
-    /// The host's time and the guest's from which on both pass alike.
-    since: Option<(Instant, Duration)>,
-}
-
-impl Pace {
-    /// How far the guest may be behind the host: so much is made up for the time that a sleep takes too long.
-    const SLACK: Duration = Duration::from_millis(100);
-
-    /// The guest has done something, which takes another time on the host.
-    fn worked(&mut self) {
-        self.since = None;
-    }
-
-    /// How long the host must wait until the idle guest's time has come.
-    fn ahead(&mut self, guest: Duration) -> Option<Duration> {
-        let now = Instant::now();
-        let (host, start) = *self.since.get_or_insert((now, guest));
-        let due = host + guest.saturating_sub(start);
-        if now > due + Self::SLACK {
-            self.since = Some((now, guest));
-        }
-        due.checked_duration_since(now)
-    }
 }
 
 /// What a host has for a machine.
@@ -152,6 +127,9 @@ pub fn ticks(time: Duration, tsc_hz: u64) -> Ticks {
 /// What an image is called where a guest asks for it (multiboot, PVH). The host's names of files would make runs differ.
 const KERNEL_NAME: &str = "kernel";
 
+/// What a workload is called where a run is described.
+pub(crate) const WORKLOAD: &str = "workload";
+
 /// A machine.
 pub struct Machine {
     /// The processors.
@@ -169,7 +147,7 @@ pub struct Machine {
     /// Guest memory.
     pub ram: GuestRam,
     pub(crate) clock: ClockSource,
-    started: Option<Instant>,
+    host_clock: HostClock,
     /// What blocks and their translations took when the run ended.
     pub taken: cpu::cache::Taken,
     pub(crate) profile: Profile,
@@ -181,8 +159,10 @@ pub struct Machine {
     pub(crate) description: Vec<(&'static str, String)>,
     /// What files are called on this host, which no ledger may depend on.
     names: Vec<(&'static str, String)>,
-    /// The image, if it is an ELF file that may have symbols.
-    pub(crate) elf: Option<Vec<u8>>,
+    /// The image, which may have symbols.
+    pub(crate) image: Vec<u8>,
+    /// Functions of the guest that are waited for.
+    pub(crate) awaited: Option<Awaited>,
 }
 
 /// The processor's model of a profile on a platform. Without charges every instruction takes one cycle and events take none: time then
@@ -222,6 +202,7 @@ impl Machine {
         let model = Arc::new(model(&config.profile, config.clock, &config.platform));
         let recorder = Rc::new(RefCell::new(Recorder::default()));
         let paravirt = matches!(&config.platform, Platform::Hvm(switches) if switches.paravirt);
+        let workload = config.parts.workload.clone();
         let parts = Parts { paravirt, console: Console::of_command_line(&config.cmdline), ..config.parts };
         let board = Board::new(&ram, config.cpus, &config.profile, parts)?;
         let board = Rc::new(RefCell::new(board));
@@ -246,9 +227,11 @@ impl Machine {
             ("tollgate", env!("CARGO_PKG_VERSION").to_owned()),
         ];
         description.extend(config.platform.describe());
+        if !workload.is_empty() {
+            description.push((WORKLOAD, workload));
+        }
         let files = loader::join_modules(config.modules.iter().map(|module| module.file.as_str()));
         let names = vec![("kernel", config.kernel_name), ("initrd", files)];
-        let elf = config.kernel.starts_with(b"\x7fELF").then_some(config.kernel);
         Ok(Self {
             vcpus,
             watch: PanicWatch::default(),
@@ -259,14 +242,15 @@ impl Machine {
             recorder,
             ram,
             clock: config.clock,
-            started: None,
+            host_clock: HostClock::default(),
             taken: cpu::cache::Taken::default(),
             profile: config.profile,
             platform: config.platform,
             on_kvm: None,
             description,
             names,
-            elf,
+            image: config.kernel,
+            awaited: None,
         })
     }
 
@@ -277,10 +261,10 @@ impl Machine {
             Platform::Emulated => profile.emulated_cpuid(),
             Platform::Bare | Platform::Hvm(_) => profile.cpuid(),
         };
-        let firmware = firmware::Config {
+        let firmware = firmware::FirmwareConfig {
             apic_ids: (0..config.cpus as u32).collect(),
             io_apic_id: Board::IO_APIC_ID,
-            processor: Processor::of(&cpuid, profile.tsc_hz.value),
+            processor: SmbiosProcessor::of(&cpuid, profile.tsc_hz.value),
             virtual_machine: matches!(config.platform, Platform::Hvm(_)),
             second_of_day: (config.parts.rtc_start % 86_400) as u32,
         };
@@ -319,10 +303,7 @@ impl Machine {
             if stop(self) {
                 return None;
             }
-            if self.clock == ClockSource::Host {
-                self.follow_host();
-            }
-            let pause = self.vcpus.run();
+            let pause = self.slice();
             if let Some(outcome) = self.outside(pause, host) {
                 break outcome;
             }
@@ -331,9 +312,31 @@ impl Machine {
         Some(outcome)
     }
 
-    /// The run begins, unless it has.
+    /// The run begins, or goes on.
     pub(crate) fn start(&mut self) {
-        self.started.get_or_insert_with(Instant::now);
+        self.host_clock.start();
+    }
+
+    /// The machine stands still: a clock that follows the host's does too.
+    pub(crate) fn stand_still(&mut self) {
+        self.host_clock.stop();
+    }
+
+    /// Runs the processors until something is to be done outside.
+    pub(crate) fn slice(&mut self) -> Pause {
+        // A turn that a debugger has interrupted ends when it was to end.
+        if self.clock == ClockSource::Host && !self.vcpus.is_held() {
+            self.follow_host();
+        }
+        if let Some(awaited) = &mut self.awaited {
+            awaited.look(&mut self.vcpus);
+        }
+        loop {
+            match (self.vcpus.run(), &mut self.awaited) {
+                (Pause::Debug(index), Some(awaited)) => awaited.reached(&mut self.vcpus, index, &self.ram),
+                (pause, _) => return pause,
+            }
+        }
     }
 
     /// The run is over.
@@ -409,9 +412,10 @@ impl Machine {
         const LONGEST: Duration = Duration::from_millis(10);
         // What the guest has not taken yet is there already: it does not wait for a user.
         let attended = host.attended() && self.replay.listens();
+        let expects = attended || self.replay.has_more();
         let waits = quiet && attended && self.board.borrow().console_waiting() == 0;
         if event == Ticks::MAX {
-            if quiet && !attended {
+            if quiet && !expects {
                 return Some(Outcome::Stuck);
             }
             host.idle(LONGEST);
@@ -438,9 +442,9 @@ impl Machine {
         u128::from(self.profile.tsc_hz.value) * u128::from(TICKS_PER_CYCLE)
     }
 
-    /// The host's time since the run began, in ticks.
+    /// The host's time that the run has taken, in ticks.
     fn host_ticks(&self) -> Ticks {
-        self.started.map_or(0, |started| ticks(started.elapsed(), self.profile.tsc_hz.value))
+        ticks(self.host_clock.elapsed(), self.profile.tsc_hz.value)
     }
 
     /// Moves clocks that lag behind the host's on to it.

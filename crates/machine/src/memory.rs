@@ -82,7 +82,7 @@ pub enum MemoryError {
 }
 
 /// Guest memory as devices and loaders use it.
-pub type GuestMap = GuestMemoryMmap<Watch>;
+pub type GuestMap = GuestMemoryMmap<WriteWatch>;
 
 /// Kind of an [`E820Entry`], numbered as the firmware interface does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl GuestRam {
 
     /// The ranges of RAM with their host addresses, for the processor.
     pub fn host_ranges(&self) -> Vec<HostRange> {
-        let host = |r: &GuestRegionMmap<Watch>| HostRange {
+        let host = |r: &GuestRegionMmap<WriteWatch>| HostRange {
             start: r.start_addr().raw_value(),
             len: r.len(),
             host: r.as_ptr(),
@@ -238,10 +238,10 @@ impl GuestRam {
     }
 }
 
-fn region(start: u64, len: u64, log: &Arc<WriteLog>) -> Result<GuestRegionMmap<Watch>, MemoryError> {
+fn region(start: u64, len: u64, log: &Arc<WriteLog>) -> Result<GuestRegionMmap<WriteWatch>, MemoryError> {
     let refused = |cause| MemoryError::Map { size: len, cause };
     let size = usize::try_from(len).map_err(|e| refused(io::Error::other(e)))?;
-    let watch = Watch { start, log: Arc::clone(log) };
+    let watch = WriteWatch { start, log: Arc::clone(log) };
     let mapping = MmapRegionBuilder::new_with_bitmap(size, watch)
         .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
         .with_mmap_flags(libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE)
@@ -305,16 +305,16 @@ fn compact(ranges: &mut Vec<Range<u64>>) {
 
 /// Reports writes to one region of guest memory to the log.
 #[derive(Debug)]
-pub struct Watch {
+pub struct WriteWatch {
     start: u64,
     log: Arc<WriteLog>,
 }
 
-impl<'a> WithBitmapSlice<'a> for Watch {
+impl<'a> WithBitmapSlice<'a> for WriteWatch {
     type S = RefSlice<'a, Self>;
 }
 
-impl Bitmap for Watch {
+impl Bitmap for WriteWatch {
     fn mark_dirty(&self, offset: usize, len: usize) {
         if len > 0 {
             let start = self.start.saturating_add(offset as u64);

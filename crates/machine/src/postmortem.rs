@@ -9,7 +9,7 @@ use x86::reg;
 
 /// One processor's state.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ProcessorState {
     /// Its number.
     pub cpu: usize,
     /// What it was doing.
@@ -32,7 +32,7 @@ pub struct Place {
     pub control: [u64; 4],
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ProcessorState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let doing = match self.activity {
             Activity::Running => "running",
@@ -61,11 +61,11 @@ impl fmt::Display for Place {
 
 impl Machine {
     /// Where each processor stands.
-    pub fn places(&self, symbols: &Symbols) -> Vec<Place> {
+    pub fn places(&self, symbols: &Symbols) -> Vec<ProcessorState> {
         let place = |(number, vcpu): (usize, &crate::vcpus::Vcpu)| {
             let cpu = &vcpu.cpu;
             let symbol = symbols.find(cpu.arch.cr3 & !0xfff, cpu.arch.rip);
-            Place {
+            ProcessorState {
                 cpu: number,
                 activity: vcpu.activity,
                 rip: cpu.arch.rip,

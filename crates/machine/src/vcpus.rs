@@ -5,7 +5,8 @@
 //! stands still until something wakes it, and is charged the time it slept.
 
 use crate::acpi;
-use crate::board::{Board, Ending};
+use crate::board::Board;
+use crate::device::Ending;
 use crate::loader::Entry;
 use crate::memory::GuestRam;
 use crate::tasks::Tasks;
@@ -179,6 +180,11 @@ impl Vcpus {
             held: None,
             slice: SLICE_CYCLES * ledger::TICKS_PER_CYCLE,
         }
+    }
+
+    /// The processors.
+    pub fn cpus(&self) -> impl Iterator<Item = &Cpu> {
+        self.all.iter().map(|vcpu| &vcpu.cpu)
     }
 
     /// The run is over: its open regions end, and the guest can be looked at.

@@ -1,7 +1,7 @@
 //! How a run ended: in words, as an exit status that scripts can trust, and as JSON.
 
 use crate::memory;
-use crate::run_cmd::{LedgerFile, RunArgs};
+use crate::output::OutputFile;
 use anyhow::{Context, Result, anyhow};
 use ledger::symbols::{Symbol, Symbols};
 use machine::{Cause, Machine, Outcome};
@@ -26,6 +26,14 @@ pub struct Ended {
     pub timed_out: bool,
     /// Under --check-translation, without a difference.
     pub checked: bool,
+}
+
+/// A ledger to be.
+pub struct LedgerFile {
+    /// Where it is written.
+    pub file: OutputFile,
+    /// What the run was made from.
+    pub facts: Vec<(String, String)>,
 }
 
 /// A way to end.
@@ -75,9 +83,9 @@ impl Ending {
     }
 }
 
-/// Says how a run ended, and writes its ledger.
+/// Says how a run ended, on a line of JSON too if that is asked for, and writes its ledger.
 pub fn conclude(
-    args: &RunArgs,
+    json: bool,
     machine: &Machine,
     ended: Ended,
     symbol_files: Vec<(String, Vec<Symbol>)>,
@@ -117,7 +125,7 @@ pub fn conclude(
     for what in &lacking {
         eprintln!("tollgate: {what}");
     }
-    if args.json {
+    if json {
         let mut report = serde_json::json!({
             "ended": ending.text,
             "reason": ending.reason,

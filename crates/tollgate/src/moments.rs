@@ -4,6 +4,8 @@ use crate::output::{OutputFile, say};
 use anyhow::{Context, Result};
 use clap::Args;
 use ledger::Ticks;
+use ledger::symbols::Symbol;
+use machine::awaited::{Awaiting, Place};
 use machine::{Host, Machine, Outcome};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,8 +18,9 @@ const LARGEST: u64 = 1 << 40;
 #[command(next_help_heading = "Options that save and repeat a run")]
 pub struct MomentArgs {
     /// Saves the machine at a moment, and goes on: WHEN is a virtual time in seconds, or the name of a region of interest, at whose
-    /// first beginning it is. The end of the slice of 2 million cycles that it falls in is meant. May be repeated. What the
-    /// guest writes to disks stays in memory, and in the snapshot
+    /// first beginning it is, or `workload`, when the guest asks for it, or FUNCTION[+OFFSET] of the kernel or the image, when it is first executed. The end of the slice
+    /// of 2 million cycles that it falls in is meant. May be repeated. What the guest writes to disks stays in memory, and in the
+    /// snapshot
     #[arg(long, num_args = 2, value_names = ["WHEN", "FILE"], action = clap::ArgAction::Append)]
     save_at: Vec<String>,
     /// Begins where a snapshot was taken, in place of the kernel's start. All other options must be as they were then, but for those of
@@ -35,26 +38,49 @@ pub struct MomentArgs {
 /// When a snapshot is taken.
 enum When {
     Time(Ticks),
-    Region(String),
+    /// The guest asks for its workload.
+    Workload,
+    /// A region of interest or a function, under its number among those that the machine waits for.
+    Name(String, usize),
 }
 
 impl When {
-    fn parse(text: &str, tsc_hz: u64) -> Self {
+    /// `places` are those that the machine is to wait for.
+    fn parse(text: &str, tsc_hz: u64, places: &mut Vec<Place>) -> Self {
         let number = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
         match number.filter(|seconds| (0.0..1e9).contains(seconds)) {
             Some(seconds) => Self::Time(machine::machine::ticks(Duration::from_secs_f64(seconds), tsc_hz)),
-            None => Self::Region(text.to_owned()),
+            None if text == "workload" => Self::Workload,
+            None => {
+                places.push(Place::parse(text));
+                Self::Name(text.to_owned(), places.len() - 1)
+            }
         }
     }
 
     fn has_come(&self, machine: &Machine) -> bool {
         match self {
             Self::Time(time) => machine.vcpus.now() >= *time,
-            Self::Region(name) => {
+            Self::Workload => machine.board.borrow().workload_asked(),
+            Self::Name(name, number) => {
                 let recorder = machine.recorder.borrow();
                 let region = recorder.known_region(name);
-                region.is_some_and(|region| recorder.regions()[usize::from(region.0)].begun != 0)
+                let begun = region.is_some_and(|region| recorder.regions()[usize::from(region.0)].begun != 0);
+                begun || machine.has_executed(*number) == Awaiting::Executed
             }
+        }
+    }
+
+    /// Why it has not come in a run that is over.
+    fn missed(&self, machine: &Machine) -> &'static str {
+        match self {
+            _ if self.has_come(machine) => "it came in the last slice, at whose end there is nothing to save",
+            Self::Name(_, number) if machine.has_executed(*number) == Awaiting::Unknown => {
+                "the run ended, and it had neither a region nor a function of that name"
+            }
+            Self::Name(..) => "the run ended, and the function was not executed",
+            Self::Workload => "the run ended, and the guest did not ask for it",
+            Self::Time(_) => "the run ended before",
         }
     }
 }
@@ -88,8 +114,21 @@ impl MomentArgs {
         !self.save_at.is_empty() || self.restore.is_some()
     }
 
+    /// Whether --save-at waits for that function.
+    pub fn names(&self, symbol: &Symbol) -> bool {
+        self.save_at.iter().step_by(2).any(|when| Place::parse(when).function == symbol.name)
+    }
+
     /// Prepares a machine that has not run.
-    pub fn prepare(&self, machine: &mut Machine, images: Vec<(String, String)>, tsc_hz: u64) -> Result<Moments> {
+    ///
+    /// `symbols` are of functions beside those of the image.
+    pub fn prepare(
+        &self,
+        machine: &mut Machine,
+        images: Vec<(String, String)>,
+        tsc_hz: u64,
+        symbols: &[Symbol],
+    ) -> Result<Moments> {
         if let Some(path) = &self.restore {
             let failed = || format!("can't restore the snapshot {}", path.display());
             machine.restore(&read(path, "snapshot")?, &images).with_context(failed)?;
@@ -106,11 +145,14 @@ impl MomentArgs {
             None => None,
         };
         let (pairs, _) = self.save_at.as_chunks::<2>();
+        let mut places = Vec::new();
         let moment = |[when, file]: &[String; 2]| {
             let file = OutputFile::create(Path::new(file), "snapshot")?;
-            anyhow::Ok(Moment { name: when.clone(), when: When::parse(when, tsc_hz), file })
+            anyhow::Ok(Moment { name: when.clone(), when: When::parse(when, tsc_hz, &mut places), file })
         };
-        Ok(Moments { due: pairs.iter().map(moment).collect::<Result<_>>()?, record, images })
+        let due = pairs.iter().map(moment).collect::<Result<_>>()?;
+        machine.await_functions(places, symbols);
+        Ok(Moments { due, record, images })
     }
 }
 
@@ -136,7 +178,7 @@ impl Moments {
             file.write(&machine.recording(&self.images).context("can't record the input")?)?;
         }
         for moment in &self.due {
-            say(&format!("tollgate: --save-at {}: the run ended before", moment.name));
+            say(&format!("tollgate: --save-at {}: {}", moment.name, moment.when.missed(machine)));
         }
         Ok(self.due.is_empty())
     }

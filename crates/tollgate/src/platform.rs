@@ -3,8 +3,8 @@
 use anyhow::{Result, bail};
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use hypervisor::config::{PlatformName, Switches};
-use hypervisor::switches::{ON_OFF, Switch, Takes};
+use hypervisor::config::{PlatformName, Switch, Switches};
+use hypervisor::switches::{ON_OFF, Takes};
 use ledger::profile::Profile;
 use machine::Platform;
 

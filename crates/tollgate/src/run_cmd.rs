@@ -1,11 +1,11 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
 use crate::backend::Backend;
-use crate::ending::{Ended, conclude};
+use crate::ending::{Ended, LedgerFile, conclude};
 use crate::gdb;
 use crate::identity;
 use crate::moments::MomentArgs;
-use crate::output::OutputFile;
+use crate::output::{OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
 use crate::terminal::{Terminal, print};
@@ -18,6 +18,7 @@ use ledger::profile::Profile;
 use ledger::symbols::{self, Symbol};
 use machine::board::Parts;
 use machine::debugger::{History, Make};
+use machine::devices::workload::LONGEST as LONGEST_WORKLOAD;
 use machine::loader::Module;
 use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
@@ -43,7 +44,9 @@ Examples:
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --cpus 2 --backend kvm
   tollgate run --kernel vmlinux --append 'console=ttyS0 nokaslr' --gdb 1234
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --save-at 0.5 booted.snapshot
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --save-at start_kernel early.snapshot
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --restore booted.snapshot --ledger rest.ledger
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --append 'console=ttyS0 tollgate.run=-' --workload 'hackbench -g 1'
 
 Keys on a terminal: Ctrl-A x ends the run, Ctrl-A h lists the others.
 
@@ -51,7 +54,7 @@ Exit status, when the guest powered off or its kernel was asked to restart: what
 guest image: its workload's status), or 0. 122 after a reset that nobody asked the kernel for; 123 when the kernel panicked;
 (v << 1) | 1 after a write of v to the debug-exit port 0xf4; 124 when --timeout or --limit is over; 125 when the guest died
 (triple fault, or halted with interrupts off) or the hypervisor cannot go on with it; 130 when interrupted; 126 when the machine
-could not be made, the ledger or a snapshot not written, the hypervisor's tables are not in order, or --check-translation found a difference;
+could not be made, the ledger or a snapshot not written, --workload not asked for, the hypervisor's tables are not in order, or --check-translation found a difference;
 2 when the command line is wrong. With --json, `reason` tells them apart.")]
 pub struct RunArgs {
     /// Kernel: Linux bzImage or vmlinux, PVH ELF, or multiboot 1 image
@@ -63,6 +66,9 @@ pub struct RunArgs {
     /// Kernel command line
     #[arg(long, value_name = "STRING", default_value = "console=ttyS0", allow_hyphen_values = true)]
     append: String,
+    /// What a guest is told that asks for its workload when it has booted (our Linux guest with `tollgate.run=-`)
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = parse_workload)]
+    workload: Option<String>,
     /// Guest memory: bytes, or with K, M, G or T; from 1M to 1T, in steps of 4K
     #[arg(long, short = 'm', value_name = "SIZE", default_value = "512M", value_parser = parse_size)]
     memory: u64,
@@ -118,6 +124,14 @@ enum ClockArg {
     Virtual,
     /// The host's clock: nothing is charged
     Host,
+}
+
+fn parse_workload(text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err("it is empty".into()),
+        1..=LONGEST_WORKLOAD => Ok(text.to_owned()),
+        _ => Err(format!("it has more than {LONGEST_WORKLOAD} bytes")),
+    }
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -291,7 +305,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             modules: args.initrd.as_deref().map_or(Ok(Vec::new()), |list| read_modules(list, &kernel))?,
             kernel,
             cmdline: args.append.clone(),
-            parts: Parts { disks, overlay: args.moments.saves(), ..Parts::default() },
+            parts: Parts {
+                disks,
+                overlay: args.moments.saves(),
+                workload: args.workload.clone().unwrap_or_default(),
+                ..Parts::default()
+            },
             clock: if args.host_clock() || on_kvm { ClockSource::Host } else { ClockSource::Virtual },
             platform: platform.clone(),
             tier,
@@ -332,7 +351,9 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     };
     let mut machine = boot(config)?;
     let images = facts.clone();
-    let mut moments = args.moments.prepare(&mut machine, facts.clone(), tsc_hz)?;
+    let awaited: Vec<Symbol> =
+        symbol_files.iter().flat_map(|(_, all)| all).filter(|s| args.moments.names(s)).cloned().collect();
+    let mut moments = args.moments.prepare(&mut machine, facts.clone(), tsc_hz, &awaited)?;
     // From here on a signal ends the run, not the program: nothing is left behind.
     let mut console = console()?;
     // An unwritable ledger is better known before the run than after it.
@@ -346,18 +367,21 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         (None, Some(address)) => {
             let mut sockets = gdb::Sockets::listen(address)?;
             eprintln!("tollgate: the guest waits for a debugger at {sockets}");
-            let again: Make = Box::new(|| {
-                let mut machine = make(tier).ok()?;
-                args.moments.prepare(&mut machine, images.clone(), tsc_hz).ok()?;
-                Some(machine)
-            });
+            let again = Make {
+                machine: Box::new(|| make(tier).ok()),
+                begin: Box::new(|machine| args.moments.prepare(machine, images.clone(), tsc_hz, &awaited).is_ok()),
+            };
             machine.run_debugged(&mut console, &mut sockets, History::new(repeats(args).then_some(again)))?
         }
     };
     let timed_out = console.timed_out;
     drop(console);
-    let all_came = moments.finish(&machine)?;
-    let status = conclude(args, &machine, Ended { outcome, timed_out, checked: false }, symbol_files, ledger)?;
+    let mut all_came = moments.finish(&machine)?;
+    if args.workload.is_some() && !machine.board.borrow().workload_asked() {
+        say("tollgate: --workload: the guest has not asked for it (our Linux guest does with tollgate.run=-)");
+        all_came = false;
+    }
+    let status = conclude(args.json, &machine, Ended { outcome, timed_out, checked: false }, symbol_files, ledger)?;
     Ok(if all_came { status } else { ExitCode::from(126) })
 }
 
@@ -397,7 +421,7 @@ fn check(
     drop(console);
     match run {
         Ok(outcome) => {
-            conclude(args, machines.translated(), Ended { outcome, timed_out, checked: true }, symbol_files, None)
+            conclude(args.json, machines.translated(), Ended { outcome, timed_out, checked: true }, symbol_files, None)
         }
         Err(found) => {
             let found = both()?.narrow(found);
@@ -414,12 +438,4 @@ fn check(
             bail!("the translation is wrong in stretch {}:\n{}", found.stretch, found.text)
         }
     }
-}
-
-/// A ledger to be.
-pub struct LedgerFile {
-    /// Where it is written.
-    pub file: OutputFile,
-    /// What the run was made from.
-    pub facts: Vec<(String, String)>,
 }

@@ -1,9 +1,9 @@
 //! The program as a user meets it: what it says, on which stream, and with which exit status.
 
-use cpu::testing::Random;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use testkit::Random;
 
 /// Where a guest's code is.
 const ENTRY: u32 = 0x10_0030;
@@ -443,6 +443,35 @@ fn impossible_platforms_are_refused() {
         assert_eq!(status, WRONG_ARGUMENTS);
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn options_that_kvm_does_not_have_are_refused() {
+    let files = Files::new("kvm");
+    let (good, saved) = (files.good(), files.path("saved"));
+    let table: [(&[&str], &str); 8] = [
+        (&["--cpu", "skx"], "--cpu names a processor that KVM does not make"),
+        (&["--clock", "virtual"], "--clock virtual needs instructions that are counted"),
+        (&["--tier", "interpreter"], "--tier and --check-translation say how this program"),
+        (&["--check-translation"], "--tier and --check-translation say how this program"),
+        (&["--platform", "emulated"], "--platform says what this program executes"),
+        (&["--mmu", "tdp"], "--platform says what this program executes"),
+        (&["--gdb", "1"], "--gdb needs a run that can be repeated"),
+        (&["--save-at", "1", &saved], "--save-at, --restore, --record and --replay need"),
+    ];
+    for (options, message) in table {
+        refused(&[&["--kernel", &good, "--backend", "kvm"], options].concat(), message);
+        // Whatever the host has, such a run is Tollgate's own.
+        if !options.contains(&"--gdb") && !options.contains(&"--mmu") && !options.contains(&"--save-at") {
+            let (status, printed, error) = run(&[&["--kernel", &good, "--backend", "auto"], options].concat());
+            assert_eq!((status, printed.as_str()), (0, "*"), "{options:?}: {error}");
+        }
+    }
+    // With a ledger too, which is of every cycle.
+    let ledger = files.path("ledger");
+    assert_eq!(run(&["--kernel", &good, "--backend", "auto", "--ledger", &ledger]).0, 0);
+    let report = tollgate(&["report", &ledger]);
+    assert!(!String::from_utf8_lossy(&report.stdout).contains("backend"));
 }
 
 #[test]

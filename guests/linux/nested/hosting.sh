@@ -63,10 +63,10 @@ qemu() {
         -serial stdio "$@" $(parameter qemu '') </dev/null
 }
 
-# run_linux NAME PROCESSORS MEMORY INITRAMFS COMMANDLINE: boots the kernel inside, and succeeds if its workload does.
+# run_linux PROCESSORS MEMORY INITRAMFS COMMANDLINE: boots the kernel inside, and succeeds if its workload does. The machine and the prefix
+# of its console are l2 on the first host, l3 on a host inside (tollgate.level=2).
 run_linux() {
-    machine=$1
-    shift
+    machine=l$(($(parameter level 1) + 1))
     cat >/tmp/$machine.sh <<END
 . /lib/hosting.sh
 qemu -smp "\$1" -m "\$2" -kernel /l2/vmlinuz -initrd "\$3" -append "\$4" >/tmp/$machine.fifo
@@ -81,4 +81,15 @@ END
     status=$(tr -d '\r' </tmp/$machine.log | sed -n 's/^tollgate: workload .*: status \([0-9]*\), up .*/\1/p' | tail -n 1)
     [ -n "$status" ] || { echo "tollgate: $machine did not end its workload"; return 1; }
     return "$status"
+}
+
+# run_host WORDS: boots this image again inside, packed anew, so that the machine inside is a host as well; the words go onto its kernel
+# command line.
+run_host() {
+    (cd / && find bin init l2 lib lib64 sbin usr workloads | cpio --quiet -o -H newc >/tmp/self.cpio) || fail "this image cannot be packed"
+    inherited=
+    for word in level=2 "accel=$accel" "kvm=$(parameter kvm distribution)"; do inherited="$inherited tollgate.$word"; done
+    for word in $words; do case $word in kvm.* | kvm_intel.*) inherited="$inherited $word" ;; esac done
+    run_linux "$(parameter cpus 1)" "$(parameter memory 1G)" /tmp/self.cpio \
+        "console=ttyS0,115200 panic=-1 $(parameter append quiet)$inherited $1"
 }

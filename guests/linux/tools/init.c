@@ -1,5 +1,5 @@
 /* Process 1 of the guest image. As /init of an initramfs it may load modules and move to a root disk (root=/dev/vda);
-   as /sbin/init, or with no root= given, it runs the workload that the kernel command line names (tollgate.run=), tells the
+   as /sbin/init, or with no root= given, it runs the workload that the kernel command line names (tollgate.run=; with `-` the machine says it), tells the
    machine its exit status, and powers the machine off. */
 #define _GNU_SOURCE
 #include "tools.h"
@@ -22,6 +22,9 @@
 enum { DISK_WAIT_MS = 10000, CONSOLE_WAIT_MS = 1000, POLL_MS = 5 };
 /* The status port of docs/marker-port.md, and what init ends with when it cannot run the workload. */
 enum { STATUS_PORT = 0x1f0d, STATUS_PRESENT = 0x53, NO_WORKLOAD = 127 };
+
+/* The workload port of the same document. */
+enum { WORKLOAD_PORT = 0x1f0b, WORKLOAD_WAIT = 'W', WORKLOAD_READY = 'R', WORKLOAD_POLL_MS = 1 };
 
 /* Tells the machine, where it has a status port, how the run is to end. */
 static void report(int status) {
@@ -189,6 +192,22 @@ _Noreturn static void enter_disk(const char *device) {
     give_up("/sbin/init");
 }
 
+/* What the machine answers at the port of docs/marker-port.md; NULL if there is no port or no answer. The answer is not there at once: a machine
+   that is saved meanwhile can be given another one. */
+static const char *workload_of_machine(void) {
+    static char text[4097];
+    size_t length = 0;
+    if (ioperm(WORKLOAD_PORT, 2, 1))
+        return NULL;
+    unsigned char state;
+    while ((state = inb(WORKLOAD_PORT)) == WORKLOAD_WAIT)
+        usleep(WORKLOAD_POLL_MS * 1000);
+    while (state == WORKLOAD_READY && length < sizeof text - 1 && (text[length] = (char)inb(WORKLOAD_PORT + 1)))
+        length++;
+    ioperm(WORKLOAD_PORT, 2, 0);
+    return length ? text : NULL;
+}
+
 static int run_workload(const char *workload) {
     char path[300];
     snprintf(path, sizeof path, "/workloads/%s", workload);
@@ -238,6 +257,13 @@ int init_main(int argc, char **argv) {
     uname(&kernel);
     say("Linux %s, processors: %ld, up %.6f s", kernel.release, sysconf(_SC_NPROCESSORS_ONLN), now());
     const char *argument = kernel_argument("tollgate.run");
+    int asks = argument && !strcmp(argument, "-");
+    if (asks)
+        argument = workload_of_machine();
+    if (asks && !argument) {
+        say("no workload: tollgate.run=- takes what is given with --workload");
+        power_off(NO_WORKLOAD);
+    }
     char *workload = strdup(argument ? argument : "demo");
     int status = workload ? run_workload(workload) : NO_WORKLOAD;
     if (on_serial_port)

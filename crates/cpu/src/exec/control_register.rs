@@ -3,7 +3,7 @@
 use crate::arch::attention;
 use crate::capability::Capability;
 use crate::exec::get1;
-use crate::fault::{Exec, Flow};
+use crate::fault::{Cause, Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::Cpu;
 use crate::table::Row;
@@ -71,9 +71,15 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.privileged()?;
     let value = if cpu.engine.long64 { get1::<u64>(cpu, op) } else { u64::from(get1::<u32>(cpu, op)) };
     let value = cpu.control_write(op, value)?;
-    let mut charged = u32::from(op.r0);
+    move_to(cpu, op.r0, value)?;
+    Ok(Flow::End)
+}
+
+/// What MOV to a control register does, after the faults and exits that come before.
+fn move_to(cpu: &mut Cpu, number: u8, value: u64) -> Exec {
+    let mut charged = u32::from(number);
     // Charged first: the new CR3 or CR0 is another address space.
-    match op.r0 {
+    match number {
         0 => cpu.check_cr0(value)?,
         3 => {
             cpu.check_cr3(value)?;
@@ -86,7 +92,7 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         _ => {}
     }
     let kind = Kind::new(Family::ControlRegister, charged);
-    match op.r0 {
+    match number {
         0 => cpu.write_cr0(value, kind)?,
         2 => {
             cpu.charge(kind, 1);
@@ -108,10 +114,20 @@ fn write(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             cpu.attend(attention::BUS);
         }
     }
-    Ok(Flow::End)
+    Ok(())
 }
 
 impl Cpu {
+    /// Writes a control register for somebody who looks from outside: does what MOV would at this instruction, its charge included. `false`: that
+    /// would fault, and nothing has changed. The processor must not stand in the midst of a [block](Cpu::abandon_block).
+    pub fn write_control(&mut self, number: u8, value: u64) -> bool {
+        let moved = matches!(number, 0 | 2 | 3 | 4 | 8) && move_to(self, number, value).is_ok();
+        if !moved {
+            self.engine.fault = Cause::None;
+        }
+        moved
+    }
+
     /// Bits of an address that the model's physical addresses do not have.
     pub(crate) fn beyond_physical(&self) -> u64 {
         let bits = u32::from(self.wiring.model.physical_bits).min(52);

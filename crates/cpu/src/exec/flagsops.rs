@@ -2,7 +2,7 @@
 
 use crate::arch::attention;
 use crate::capability::Capability;
-use crate::exec::control::{peek, push, set_stack_pointer};
+use crate::exec::stack_access::{peek, push, set_stack_pointer};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::Cpu;

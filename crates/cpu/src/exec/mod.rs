@@ -18,6 +18,7 @@ pub mod muldiv;
 pub mod segment;
 pub mod shift;
 pub mod stack;
+pub mod stack_access;
 #[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
 pub mod string;
 pub mod syscall;
@@ -28,8 +29,6 @@ pub mod vector;
 pub mod x87;
 pub mod xsave;
 
-#[cfg(test)]
-mod hint_tests;
 #[cfg(test)]
 mod legacy_tests;
 #[cfg(test)]

@@ -361,7 +361,8 @@ impl Cpu {
         known
     }
 
-    fn write_efer(&mut self, value: u64) -> bool {
+    /// Writes IA32_EFER as WRMSR does. `false`: that would fault, and nothing has changed.
+    pub fn write_efer(&mut self, value: u64) -> bool {
         let known = self.efer_bits();
         let changed = self.arch.msr.efer ^ value;
         if value & !known != 0 || (changed & EFER_LME != 0 && self.arch.cr0 & CR0_PG != 0) {

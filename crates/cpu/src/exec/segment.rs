@@ -1,9 +1,9 @@
 //! Loads and stores of segment registers.
 
 use crate::arch::{Segment, attention};
-use crate::exec::control::{peek, push, set_stack_pointer};
 use crate::exec::descriptor::{code_of, is_null, null_segment};
 use crate::exec::get1;
+use crate::exec::stack_access::{peek, push, set_stack_pointer};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::Cpu;

@@ -1,7 +1,7 @@
 //! PUSH, POP, ENTER, LEAVE and their kin.
 
-use crate::exec::control::{peek, pop, push, set_stack_pointer, stack_width};
 use crate::exec::sized;
+use crate::exec::stack_access::{peek, pop, push, set_stack_pointer, stack_width};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op, address_mask};

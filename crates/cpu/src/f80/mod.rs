@@ -56,7 +56,7 @@ const QUIET: u64 = 1 << 62;
 
 /// What kind of value an encoding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum FpClass {
     /// Pseudo-NaNs, pseudo-infinities and unnormals, which are invalid operands.
     Unsupported,
     /// A NaN, quiet or signalling.
@@ -104,21 +104,21 @@ impl F80 {
         Self { sign_exponent: self.sign_exponent ^ SIGN, ..self }
     }
 
-    /// Class of the encoding.
-    pub fn class(self) -> Class {
+    /// FpClass of the encoding.
+    pub fn class(self) -> FpClass {
         match (self.exponent(), self.significand) {
-            (0, 0) => Class::Zero,
-            (0, _) => Class::Denormal,
-            (_, s) if s & INTEGER == 0 => Class::Unsupported,
-            (0x7fff, INTEGER) => Class::Infinity,
-            (0x7fff, _) => Class::Nan,
-            _ => Class::Normal,
+            (0, 0) => FpClass::Zero,
+            (0, _) => FpClass::Denormal,
+            (_, s) if s & INTEGER == 0 => FpClass::Unsupported,
+            (0x7fff, INTEGER) => FpClass::Infinity,
+            (0x7fff, _) => FpClass::Nan,
+            _ => FpClass::Normal,
         }
     }
 
     /// A signalling NaN.
     pub fn is_signalling(self) -> bool {
-        self.class() == Class::Nan && self.significand & QUIET == 0
+        self.class() == FpClass::Nan && self.significand & QUIET == 0
     }
 
     /// The quiet form of a NaN.
@@ -183,8 +183,8 @@ impl F80 {
     /// not a number. The flags are PE when inexact, with C1 when rounded away from zero.
     pub fn to_integer(self, rounding: Rounding) -> Option<(u64, u16)> {
         match self.class() {
-            Class::Zero => return Some((0, 0)),
-            Class::Normal | Class::Denormal => {}
+            FpClass::Zero => return Some((0, 0)),
+            FpClass::Normal | FpClass::Denormal => {}
             _ => return None,
         }
         let point = BIAS + 63 - self.exponent();
@@ -241,19 +241,19 @@ impl Rounding {
 /// too, unless `quiet`.
 pub fn compare(a: F80, b: F80, quiet: bool) -> (Option<Ordering>, u16) {
     let classes = [a.class(), b.class()];
-    if classes.contains(&Class::Unsupported) {
+    if classes.contains(&FpClass::Unsupported) {
         return (None, IE);
     }
-    if classes.contains(&Class::Nan) {
+    if classes.contains(&FpClass::Nan) {
         let invalid = !quiet || a.is_signalling() || b.is_signalling();
         return (None, if invalid { IE } else { 0 });
     }
-    let flags = if classes.contains(&Class::Denormal) { DE } else { 0 };
+    let flags = if classes.contains(&FpClass::Denormal) { DE } else { 0 };
     // A pseudo-denormal has the exponent of the smallest normal numbers.
     let magnitude = |v: F80| (v.exponent().max(1), v.significand);
-    let key = |v: F80| if v.class() == Class::Zero { (0, 0) } else { magnitude(v) };
+    let key = |v: F80| if v.class() == FpClass::Zero { (0, 0) } else { magnitude(v) };
     let order = match (a.negative(), b.negative()) {
-        _ if classes == [Class::Zero, Class::Zero] => Ordering::Equal,
+        _ if classes == [FpClass::Zero, FpClass::Zero] => Ordering::Equal,
         (false, true) => Ordering::Greater,
         (true, false) => Ordering::Less,
         (false, false) => key(a).cmp(&key(b)),

@@ -6,7 +6,7 @@
 use crate::arch::F80;
 use crate::f80::host::{Add, Arithmetic, Outcome};
 use crate::f80::wide::Wide;
-use crate::f80::{Class, status::*};
+use crate::f80::{FpClass, status::*};
 use std::cmp::Ordering;
 
 /// The remainder of `a` by `b`, with the quotient truncated.
@@ -27,17 +27,17 @@ fn quotient_codes(quotient: u128) -> u16 {
 
 fn remainder(control: u16, a: F80, b: F80, nearest: bool) -> Outcome {
     match (a.class(), b.class()) {
-        (Class::Nan | Class::Unsupported, _) | (_, Class::Nan | Class::Unsupported) => {
+        (FpClass::Nan | FpClass::Unsupported, _) | (_, FpClass::Nan | FpClass::Unsupported) => {
             return Add::register(control, a, b);
         }
-        (Class::Infinity, _) | (_, Class::Zero) => return Outcome { value: F80::INDEFINITE, status: IE },
+        (FpClass::Infinity, _) | (_, FpClass::Zero) => return Outcome { value: F80::INDEFINITE, status: IE },
         _ => {}
     }
-    let denormal = if a.class() == Class::Denormal || b.class() == Class::Denormal { DE } else { 0 };
+    let denormal = if a.class() == FpClass::Denormal || b.class() == FpClass::Denormal { DE } else { 0 };
     if denormal & !control != 0 {
         return Outcome { value: a, status: DE };
     }
-    if a.class() == Class::Zero || b.class() == Class::Infinity {
+    if a.class() == FpClass::Zero || b.class() == FpClass::Infinity {
         // A pseudo-denormal becomes normal; a denormal is no underflow.
         let pseudo = a.exponent() == 0 && a.significand >> 63 != 0;
         let value = F80 { sign_exponent: a.sign_exponent | u16::from(pseudo), ..a };

@@ -7,7 +7,7 @@
 use crate::arch::F80;
 use crate::f80::host::{Add, Arithmetic, Outcome};
 use crate::f80::wide::{Wide, multiply_high};
-use crate::f80::{Class, status::*};
+use crate::f80::{FpClass, status::*};
 use std::cmp::Ordering;
 use std::sync::OnceLock;
 
@@ -18,7 +18,7 @@ const ONE_126: u128 = 1 << 126;
 
 /// The outcome for operands one of which is a NaN or unsupported: that of any operation.
 fn not_a_number(control: u16, a: F80, b: F80) -> Option<Outcome> {
-    let special = |v: F80| matches!(v.class(), Class::Nan | Class::Unsupported);
+    let special = |v: F80| matches!(v.class(), FpClass::Nan | FpClass::Unsupported);
     (special(a) || special(b)).then(|| Add::register(control, a, b))
 }
 
@@ -33,7 +33,7 @@ fn exactly(value: F80) -> Outcome {
 impl Outcome {
     /// Reports denormal operands: alone if that is unmasked, since nothing is then computed.
     fn of(mut self, control: u16, operands: &[F80]) -> Self {
-        if operands.iter().any(|v| v.class() == Class::Denormal) {
+        if operands.iter().any(|v| v.class() == FpClass::Denormal) {
             self.status = if control & DE == 0 { DE } else { self.status | DE };
         }
         self
@@ -89,8 +89,8 @@ fn trigonometric(control: u16, x: F80, of_zero: F80, f: impl FnOnce(Angle) -> Wi
         return Some(outcome);
     }
     match x.class() {
-        Class::Infinity => Some(invalid()),
-        Class::Zero => Some(exactly(of_zero)),
+        FpClass::Infinity => Some(invalid()),
+        FpClass::Zero => Some(exactly(of_zero)),
         _ if x.exponent() >= super::BIAS + 63 => None,
         _ => Some(f(angle(x)).round(control, false).of(control, &[x])),
     }
@@ -169,13 +169,13 @@ pub fn arctangent_of_quotient(control: u16, st0: F80, st1: F80) -> Outcome {
     let quarters = |n: i64| Wide::PI.times(Wide::from_int(n)).scaled(-2);
     let left = x.negative();
     let magnitude = match (y.class(), x.class()) {
-        (Class::Infinity, Class::Infinity) => quarters(if left { 3 } else { 1 }),
-        (Class::Infinity, _) => quarters(2),
-        (Class::Zero, _) | (_, Class::Infinity) if left => quarters(4),
-        (Class::Zero, _) | (_, Class::Infinity) => {
+        (FpClass::Infinity, FpClass::Infinity) => quarters(if left { 3 } else { 1 }),
+        (FpClass::Infinity, _) => quarters(2),
+        (FpClass::Zero, _) | (_, FpClass::Infinity) if left => quarters(4),
+        (FpClass::Zero, _) | (_, FpClass::Infinity) => {
             return exactly(F80::ZERO.with_sign(y.negative())).of(control, operands);
         }
-        (_, Class::Zero) => quarters(2),
+        (_, FpClass::Zero) => quarters(2),
         _ => {
             let (x, y) = (Wide::from_f80(x).with_sign(false), Wide::from_f80(y).with_sign(false));
             if y.compare_magnitude(x) != Ordering::Greater {
@@ -196,9 +196,9 @@ pub fn power_minus_one(control: u16, x: F80, _: F80) -> Outcome {
         return outcome;
     }
     match x.class() {
-        Class::Zero => return exactly(x),
-        Class::Infinity if x.negative() => return exactly(F80::ONE.negated()),
-        Class::Infinity => return exactly(x),
+        FpClass::Zero => return exactly(x),
+        FpClass::Infinity if x.negative() => return exactly(F80::ONE.negated()),
+        FpClass::Infinity => return exactly(x),
         _ => {}
     }
     let magnitude = Wide::from_f80(x).with_sign(false);
@@ -248,7 +248,7 @@ fn logarithm(x: Wide) -> (Wide, bool) {
 fn product_of_limits(y: F80, negative: bool, infinite: bool) -> Outcome {
     let negative = negative != y.negative();
     match (y.class(), infinite) {
-        (Class::Zero, true) | (Class::Infinity, false) => invalid(),
+        (FpClass::Zero, true) | (FpClass::Infinity, false) => invalid(),
         (_, true) => exactly(F80::infinity(negative)),
         (_, false) => exactly(F80::ZERO.with_sign(negative)),
     }
@@ -258,12 +258,12 @@ fn product_of_limits(y: F80, negative: bool, infinite: bool) -> Outcome {
 fn product(control: u16, y: F80, (logarithm, exact): (Wide, bool)) -> Outcome {
     let negative = logarithm.negative != y.negative();
     match y.class() {
-        Class::Infinity => exactly(F80::infinity(negative)),
-        Class::Zero => exactly(F80::ZERO.with_sign(negative)),
+        FpClass::Infinity => exactly(F80::infinity(negative)),
+        FpClass::Zero => exactly(F80::ZERO.with_sign(negative)),
         _ => {
             // Processors report the exact results of powers of two as inexact, too.
             let outcome = Wide::from_f80(y).times(logarithm).round(control, exact);
-            let tiny = if outcome.value.class() == Class::Denormal { UE } else { 0 };
+            let tiny = if outcome.value.class() == FpClass::Denormal { UE } else { 0 };
             Outcome { status: outcome.status | PE | tiny, ..outcome }
         }
     }
@@ -276,10 +276,10 @@ pub fn y_log2_x(control: u16, x: F80, y: F80) -> Outcome {
     }
     let operands = &[x, y];
     match x.class() {
-        Class::Zero if matches!(y.class(), Class::Zero | Class::Infinity) => product_of_limits(y, true, true),
-        Class::Zero => Outcome { status: ZE, ..product_of_limits(y, true, true) },
+        FpClass::Zero if matches!(y.class(), FpClass::Zero | FpClass::Infinity) => product_of_limits(y, true, true),
+        FpClass::Zero => Outcome { status: ZE, ..product_of_limits(y, true, true) },
         _ if x.negative() => invalid(),
-        Class::Infinity => product_of_limits(y, false, true).of(control, operands),
+        FpClass::Infinity => product_of_limits(y, false, true).of(control, operands),
         _ => match logarithm(Wide::from_f80(x)) {
             (zero, _) if zero.significand == 0 => product_of_limits(y, false, false).of(control, operands),
             logarithm => product(control, y, logarithm).of(control, operands),
@@ -294,9 +294,9 @@ pub fn y_log2_x_plus_1(control: u16, x: F80, y: F80) -> Outcome {
     }
     let operands = &[x, y];
     match x.class() {
-        Class::Zero => return product_of_limits(y, x.negative(), false).of(control, operands),
-        Class::Infinity if x.negative() => return invalid(),
-        Class::Infinity => return product_of_limits(y, false, true).of(control, operands),
+        FpClass::Zero => return product_of_limits(y, x.negative(), false).of(control, operands),
+        FpClass::Infinity if x.negative() => return invalid(),
+        FpClass::Infinity => return product_of_limits(y, false, true).of(control, operands),
         _ => {}
     }
     let value = x;
@@ -304,7 +304,7 @@ pub fn y_log2_x_plus_1(control: u16, x: F80, y: F80) -> Outcome {
     let sum = x.plus(Wide::ONE);
     if sum.significand == 0 || sum.negative {
         return match y.class() {
-            Class::Infinity | Class::Zero => product(control, y, (Wide::ONE.with_sign(true), true)),
+            FpClass::Infinity | FpClass::Zero => product(control, y, (Wide::ONE.with_sign(true), true)),
             _ => Outcome { value, status: PE }.of(control, operands),
         };
     }

@@ -9,7 +9,7 @@ mod stub;
 pub(crate) use executable::Executable;
 #[cfg(test)]
 pub(crate) use pool::publish;
-pub use stub::{Extra, HOST_MXCSR, Kind, Plan, Stub, load_mxcsr};
+pub use stub::{Extra, HOST_MXCSR, OperandKind, Stub, StubPlan, load_mxcsr};
 
 use thiserror::Error;
 

@@ -16,7 +16,7 @@ pub type Stub = unsafe extern "sysv64" fn(*mut u8, *mut u8, *mut u8, *mut u8, *m
 
 /// What an operand is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OperandKind {
     /// None, or an immediate.
     None,
     /// XMM register: 16 bytes.
@@ -52,11 +52,11 @@ pub enum Extra {
 
 /// How an instruction is run by a stub.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct StubPlan {
     /// The instruction on the stub's registers.
     instruction: Instruction,
     /// Kinds of the operands; operand 3 is XMM0 where that is implicit.
-    pub kinds: [Kind; 4],
+    pub kinds: [OperandKind; 4],
     /// Operand 0 is written.
     pub writes: bool,
     /// Writes arithmetic flags.
@@ -94,7 +94,7 @@ fn numbered(first: Register, number: usize) -> Register {
     first + number as u32
 }
 
-impl Plan {
+impl StubPlan {
     /// The plan for a decoded instruction; `None` if it has operands that stubs do not know.
     pub fn new(guest: &Instruction, mxcsr: bool) -> Option<Self> {
         use iced_x86::Mnemonic::*;
@@ -108,7 +108,7 @@ impl Plan {
         i.set_has_repne_prefix(false);
         let mut plan = Self {
             instruction: i,
-            kinds: [Kind::None; 4],
+            kinds: [OperandKind::None; 4],
             writes: false,
             flags: guest.rflags_modified() != 0,
             mxcsr,
@@ -124,15 +124,15 @@ impl Plan {
                 OpKind::Register => {
                     let register = guest.op_register(n);
                     let (kind, host) = if register.is_xmm() {
-                        (Kind::Xmm, numbered(Register::XMM1, slot))
+                        (OperandKind::Xmm, numbered(Register::XMM1, slot))
                     } else if register.is_ymm() {
-                        (Kind::Ymm, numbered(Register::YMM1, slot))
+                        (OperandKind::Ymm, numbered(Register::YMM1, slot))
                     } else if register.is_mm() {
-                        (Kind::Mmx, numbered(Register::MM1, slot))
+                        (OperandKind::Mmx, numbered(Register::MM1, slot))
                     } else if register.is_gpr64() {
-                        (Kind::General, GENERAL[slot])
+                        (OperandKind::General, GENERAL[slot])
                     } else if register.is_gpr32() {
-                        (Kind::General, GENERAL[slot].full_register32())
+                        (OperandKind::General, GENERAL[slot].full_register32())
                     } else {
                         return None;
                     };
@@ -142,7 +142,7 @@ impl Plan {
                     plan.instruction.set_op_register(n, host);
                 }
                 OpKind::Memory => {
-                    plan.kinds[slot] = Kind::Memory;
+                    plan.kinds[slot] = OperandKind::Memory;
                     let i = &mut plan.instruction;
                     i.set_memory_base(POINTERS[slot]);
                     i.set_memory_index(Register::None);
@@ -168,14 +168,14 @@ impl Plan {
             _ => Extra::None,
         };
         if plan.extra == Extra::ReadsXmm0 {
-            plan.kinds[3] = Kind::Xmm;
+            plan.kinds[3] = OperandKind::Xmm;
         }
         Some(plan)
     }
 
     /// What distinguishes stubs: code, which operand is memory, immediate.
     pub fn key(&self) -> u64 {
-        let memory = (0..4).fold(0, |set, n| set | u64::from(self.kinds[n] == Kind::Memory) << n);
+        let memory = (0..4).fold(0, |set, n| set | u64::from(self.kinds[n] == OperandKind::Memory) << n);
         let has_immediate = (0..self.instruction.op_count()).any(|n| self.instruction.op_kind(n) == OpKind::Immediate8);
         let immediate = if has_immediate { u64::from(self.instruction.immediate8()) } else { 0 };
         (self.instruction.code() as u64) << 16 | memory << 8 | immediate
@@ -189,11 +189,11 @@ impl Plan {
                 continue;
             }
             let (code, register) = match self.kinds[n] {
-                Kind::None | Kind::Memory => continue,
-                Kind::Xmm => (load_xmm, numbered(Register::XMM1, n)),
-                Kind::Ymm => (Code::VEX_Vmovdqa_ymm_ymmm256, numbered(Register::YMM1, n)),
-                Kind::Mmx => (Code::Movq_mm_mmm64, numbered(Register::MM1, n)),
-                Kind::General => (Code::Mov_r64_rm64, GENERAL[n]),
+                OperandKind::None | OperandKind::Memory => continue,
+                OperandKind::Xmm => (load_xmm, numbered(Register::XMM1, n)),
+                OperandKind::Ymm => (Code::VEX_Vmovdqa_ymm_ymmm256, numbered(Register::YMM1, n)),
+                OperandKind::Mmx => (Code::Movq_mm_mmm64, numbered(Register::MM1, n)),
+                OperandKind::General => (Code::Mov_r64_rm64, GENERAL[n]),
             };
             out.push(Instruction::with2(code, register, at(POINTERS[n]))?);
         }
@@ -232,21 +232,21 @@ impl Plan {
         }
         if self.writes {
             let (code, register) = match self.kinds[0] {
-                Kind::None | Kind::Memory => (Code::INVALID, Register::None),
+                OperandKind::None | OperandKind::Memory => (Code::INVALID, Register::None),
                 // A VEX-encoded instruction clears the rest of its destination.
-                Kind::Xmm | Kind::Ymm if self.vex => (Code::VEX_Vmovdqa_ymmm256_ymm, Register::YMM1),
-                Kind::Xmm | Kind::Ymm => (Code::Movdqa_xmmm128_xmm, Register::XMM1),
-                Kind::Mmx => (Code::Movq_mmm64_mm, Register::MM1),
-                Kind::General => (Code::Mov_rm64_r64, GENERAL[0]),
+                OperandKind::Xmm | OperandKind::Ymm if self.vex => (Code::VEX_Vmovdqa_ymmm256_ymm, Register::YMM1),
+                OperandKind::Xmm | OperandKind::Ymm => (Code::Movdqa_xmmm128_xmm, Register::XMM1),
+                OperandKind::Mmx => (Code::Movq_mmm64_mm, Register::MM1),
+                OperandKind::General => (Code::Mov_rm64_r64, GENERAL[0]),
             };
             if code != Code::INVALID {
                 out.push(Instruction::with2(code, at(OUT), register)?);
             }
         }
-        if self.kinds.contains(&Kind::Ymm) {
+        if self.kinds.contains(&OperandKind::Ymm) {
             out.push(Instruction::with(Code::VEX_Vzeroupper));
         }
-        if self.kinds.contains(&Kind::Mmx) {
+        if self.kinds.contains(&OperandKind::Mmx) {
             out.push(Instruction::with(Code::Emms));
         }
         if self.flags {

@@ -3,127 +3,18 @@
 mod aside;
 mod general;
 
-pub use general::writes;
-
 use super::Code;
 use super::asm::{Asm, Forward, M, R};
 use super::group::{Groups, Member, Which};
+use super::key::{AccessMode, Key};
 use super::layout::{BUDGET, FIRST, SECOND, TEST, fetch, field, large};
 use super::plan::Plan;
-use super::run::Place;
-use super::trace::Part;
+use super::trace::{HandlerSite, Part, Surcharge, TraceSource, Way};
 use crate::front::{large_signature, signature};
 use crate::op::Op;
 use aside::{From, Lost, OtherPage, Stub};
 use iced_x86::{Encoder, Instruction, InstructionInfoFactory};
-use ledger::Ticks;
 use x86::page::PAGE;
-
-/// Who may access what, as far as translations differ by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// CPL 3.
-    User = 0,
-    /// CPL 0, without SMAP.
-    Supervisor = 1,
-    /// CPL 0, with SMAP and RFLAGS.AC clear.
-    SupervisorOnly = 2,
-    /// CPL 0, with SMAP and RFLAGS.AC set.
-    Override = 3,
-}
-
-/// What a translation is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
-    /// Who may access what.
-    pub access: Access,
-    /// 32-bit code with flat segments, else 64-bit code.
-    pub narrow: bool,
-}
-
-/// How many there are.
-pub const KEYS: usize = 8;
-
-impl Key {
-    /// A number below [`KEYS`]; those of 32-bit code are the upper half.
-    pub fn index(self) -> usize {
-        self.access as usize + if self.narrow { KEYS / 2 } else { 0 }
-    }
-
-    /// The table of [`Area::tables`](crate::front::Area::tables).
-    pub fn table(self) -> usize {
-        match self.access {
-            Access::User => 0,
-            Access::Supervisor | Access::Override => 1,
-            Access::SupervisorOnly => 2,
-        }
-    }
-
-    fn after(self, access_control: bool) -> Self {
-        let access = match (self.access, access_control) {
-            (Access::SupervisorOnly | Access::Override, true) => Access::Override,
-            (Access::SupervisorOnly | Access::Override, false) => Access::SupervisorOnly,
-            (other, _) => other,
-        };
-        Self { access, ..self }
-    }
-}
-
-/// How a trace goes on after a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// It ends.
-    End,
-    /// With the target of the block's last instruction, a jump.
-    Taken,
-    /// With the instruction after its last.
-    Next,
-}
-
-/// How a misprediction is charged: counted under this number, and this much time.
-#[derive(Clone, Copy, Debug)]
-pub struct Miss {
-    /// A number of [`BlockCache::event`](crate::cache::BlockCache::event).
-    pub counter: u32,
-    /// Its price.
-    pub ticks: i32,
-}
-
-/// What an instruction charges besides its class, each time or so often as it says: counted under a number, if at all, and this
-/// much time.
-#[derive(Clone, Copy, Debug)]
-pub struct Event {
-    /// See [`Miss::counter`].
-    pub counter: Option<u32>,
-    /// Its price.
-    pub ticks: u32,
-}
-
-/// What to translate.
-pub struct Source<'a> {
-    /// The number of the translation.
-    pub number: u32,
-    /// The blocks, in the order of execution.
-    pub parts: &'a [Part],
-    /// Under which access it runs.
-    pub key: Key,
-    /// Executions are counted, and predictors modelled.
-    pub recorded: bool,
-    /// Slots of the modelled target cache.
-    pub target_slots: usize,
-    /// Each x87 instruction notes its operand's address.
-    pub data_pointers: bool,
-    /// Bits of IA32_SPEC_CTRL that exist.
-    pub spec_ctrl: u64,
-}
-
-impl Source<'_> {
-    /// Time between the beginnings of the first block and the last.
-    pub fn span(&self) -> Ticks {
-        let before = &self.parts[..self.parts.len() - 1];
-        before.iter().map(Part::time).sum()
-    }
-}
 
 /// Why translated code left, as it says in its exit code: see [`Code`].
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +74,7 @@ pub struct Emit<'a> {
     /// The code.
     pub asm: Asm,
     /// The block.
-    pub source: &'a Source<'a>,
+    pub source: &'a TraceSource<'a>,
     encoder: &'a mut Encoder,
     factory: &'a mut InstructionInfoFactory,
     /// Under which access the instruction at hand runs.
@@ -217,7 +108,7 @@ pub struct Emit<'a> {
 }
 
 /// Translates a trace.
-pub fn emit(source: &Source, encoder: &mut Encoder, factory: &mut InstructionInfoFactory) -> Emitted {
+pub fn emit(source: &TraceSource, encoder: &mut Encoder, factory: &mut InstructionInfoFactory) -> Emitted {
     let groups = Some(Groups::of(source.parts, source.key.narrow, factory)).filter(Groups::any);
     let mut emit = Emit {
         asm: Asm { code: Vec::with_capacity(512) },
@@ -386,7 +277,7 @@ impl<'a> Emit<'a> {
     }
 
     /// What the instruction at hand charges besides its class.
-    pub fn event(&self) -> Option<Event> {
+    pub fn event(&self) -> Option<Surcharge> {
         self.part().events[self.at]
     }
 
@@ -402,7 +293,7 @@ impl<'a> Emit<'a> {
     /// Goes on if a page is known to be where it was, on its own or, if it can be, in a large page: the less likely of the two is
     /// looked at out of line.
     fn check_page(&mut self, linear: u64, physical: u64, lost: Lost) {
-        let user = self.source.key.access == Access::User;
+        let user = self.source.key.access == AccessMode::User;
         let small = (signature(linear, physical, user).0, fetch(linear));
         let whole = (large_signature(linear, physical, user).0, large(linear));
         let either = (linear ^ physical) & ((1 << 21) - 1) & !(PAGE - 1) == 0;
@@ -514,7 +405,8 @@ impl<'a> Emit<'a> {
 
     /// What a handler is called with: the number of the operation, and above it its place, if that matters.
     fn slow_code(&self) -> u64 {
-        let mut place = Place { inside: self.part().way != Way::End, uncounted: !self.counted, ..Place::default() };
+        let mut place =
+            HandlerSite { inside: self.part().way != Way::End, uncounted: !self.counted, ..HandlerSite::default() };
         if place.uncounted && self.part > 0 {
             (place.number, place.part) = (self.source.number, self.part);
         }

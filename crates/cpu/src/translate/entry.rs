@@ -237,13 +237,13 @@ unsafe extern "sysv64" fn restore() {
 /// Called by translated code, with an operation in RCX, where its handler runs it and the block goes on.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn slow() {
-    handing_over!(super::run::slow::<false>)
+    handing_over!(super::dispatch::slow::<false>)
 }
 
 /// Likewise, where it is the last of its block.
 #[unsafe(naked)]
 pub unsafe extern "sysv64" fn last() {
-    handing_over!(super::run::slow::<true>)
+    handing_over!(super::dispatch::slow::<true>)
 }
 
 /// Jumped to by translated code that leaves, with the reason in ECX.

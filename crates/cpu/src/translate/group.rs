@@ -5,8 +5,8 @@
 //! one page has them, their host address is kept, and the others need no probe. Otherwise a copy of the trace takes over that probes for
 //! each operand on its own. So it does after a handler, which may have changed what the tables know.
 
-use super::emit::writes;
-use super::plan::Plan;
+use super::layout::MOST_GROUPS;
+use super::plan::{Plan, writes};
 use super::trace::Part;
 use crate::op::{NO_REG, Op};
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind};
@@ -14,8 +14,6 @@ use rustc_hash::FxHashMap;
 use x86::page::PAGE;
 use x86::{reg, seg};
 
-/// Groups of a trace at most.
-pub const MOST_GROUPS: usize = 16;
 /// Bytes from the first to the last of a group at most: the more there are, the more often they are in two pages.
 const WIDEST: i64 = 256;
 
@@ -50,7 +48,7 @@ pub struct Member {
 
 /// What an address is computed from, apart from a constant.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Origin {
+struct AddressBase {
     segment: Option<u8>,
     base: Option<u32>,
     index: Option<(u32, u8)>,
@@ -64,8 +62,8 @@ struct Value {
 }
 
 /// An access to memory.
-struct Access {
-    origin: Origin,
+struct Operand {
+    origin: AddressBase,
     /// The constant of its address.
     address: i64,
     size: i64,
@@ -76,7 +74,7 @@ struct Access {
 
 /// What may become a group.
 struct Candidate {
-    origin: Origin,
+    origin: AddressBase,
     first: i64,
     end: i64,
     write: bool,
@@ -245,9 +243,9 @@ impl Groups {
     /// A slot of the stack.
     fn stack(&mut self, place: (usize, usize), base: u8, plus: i32, write: bool) {
         let value = self.sum(base, i64::from(plus));
-        let origin = Origin { segment: None, base: Some(value.unknown), index: None };
+        let origin = AddressBase { segment: None, base: Some(value.unknown), index: None };
         let size = i64::from(self.word);
-        let access = Access { origin, address: value.plus, size, write, stack: true };
+        let access = Operand { origin, address: value.plus, size, write, stack: true };
         self.join(place, Which::Stack { base, plus }, access);
     }
 
@@ -257,8 +255,11 @@ impl Groups {
             return;
         }
         let mut address = self.constant(op.disp);
-        let mut origin =
-            Origin { segment: (op.seg == seg::FS || op.seg == seg::GS).then_some(op.seg), base: None, index: None };
+        let mut origin = AddressBase {
+            segment: (op.seg == seg::FS || op.seg == seg::GS).then_some(op.seg),
+            base: None,
+            index: None,
+        };
         if op.base != NO_REG {
             let base = self.sum(op.base, 0);
             origin.base = Some(base.unknown);
@@ -271,11 +272,11 @@ impl Groups {
         }
         let size = i.memory_size().size() as i64;
         let stack = op.base == reg::RSP && op.index == NO_REG && origin.segment.is_none();
-        self.join(place, Which::Explicit, Access { origin, address, size, write, stack });
+        self.join(place, Which::Explicit, Operand { origin, address, size, write, stack });
     }
 
-    fn join(&mut self, place: (usize, usize), which: Which, access: Access) {
-        let Access { origin, address, size, write, stack } = access;
+    fn join(&mut self, place: (usize, usize), which: Which, access: Operand) {
+        let Operand { origin, address, size, write, stack } = access;
         // Nothing that wraps around, nor what does not access memory.
         let Some(end) = address.checked_add(size).filter(|_| size > 0) else { return };
         let fixed = origin.base.is_none() && origin.index.is_none() && origin.segment.is_none();

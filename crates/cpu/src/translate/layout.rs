@@ -4,8 +4,6 @@
 //! makes it the shift count that turns addresses into page numbers, without a register for that.
 
 use super::asm::{M, R};
-use super::group::MOST_GROUPS;
-use super::vector::NEEDS;
 use crate::arch::VectorState;
 use crate::front::{Area, Half, Jump, Table, fetch_slot, large_slot};
 use crate::op::Op;
@@ -40,6 +38,9 @@ pub const FIRST: R = R::R10;
 /// See [`TEST`].
 pub const SECOND: R = R::R11;
 
+/// Groups of a trace at most.
+pub const MOST_GROUPS: usize = 16;
+
 /// What translated code keeps at its stack pointer.
 #[repr(C)]
 pub struct Running {
@@ -73,7 +74,7 @@ pub struct Running {
     pub(super) system_flags: u64,
     /// See [`BUDGET`].
     pub(super) budget: i64,
-    /// 0 for each kind of vector instruction, and for x87 instructions, that may run now, see [`super::vector::Need`].
+    /// 0 for each kind of vector instruction, and for x87 instructions, that may run now, see [`Need`].
     pub(super) missing: [u64; NEEDS],
     /// What [`Running::missing`] becomes once the registers are loaded.
     pub(super) refused: [u64; NEEDS],
@@ -97,8 +98,8 @@ pub struct Running {
     pub(super) resume: u64,
     /// The host's stack pointer.
     pub(super) host_stack: u64,
-    /// What is handed to [`super::run::slow`].
-    pub(super) context: *mut super::run::Context,
+    /// What is handed to [`super::dispatch::slow`].
+    pub(super) context: *mut super::dispatch::Handover,
     /// What [`BUDGET`] counts from.
     pub(super) base: u64,
     /// 0 outside non-root mode.
@@ -117,6 +118,38 @@ impl Running {
         self.missing = [1; NEEDS];
         self.loaded = 0;
         self.x87.reset();
+    }
+}
+
+/// What a vector instruction needs: its word of [`Running::missing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need(u8);
+
+/// Words of [`Running::missing`].
+pub const NEEDS: usize = 5;
+
+impl Need {
+    /// The guest's x87 state in the host's unit: see [`super::x87`].
+    pub const X87: Self = Self(4);
+
+    /// SSE without or with arithmetic, AVX without or with.
+    pub const fn new(vex: bool, arithmetic: bool) -> Self {
+        Self(vex as u8 * 2 + arithmetic as u8)
+    }
+
+    /// Its number.
+    pub const fn number(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Bit in a set of needs.
+    pub fn bit(self) -> u8 {
+        1 << self.0
+    }
+
+    /// Its word.
+    pub fn word(self) -> M {
+        M::at(R::RSP, from_stack(offset_of!(Running, missing) + 8 * self.number()))
     }
 }
 

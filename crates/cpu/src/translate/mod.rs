@@ -4,43 +4,45 @@
 //! guest registers live in host registers (`layout`), guest flags in the host's flags, and whatever stands between two guest
 //! instructions leaves flags alone (`asm`). Memory operands probe the fast path's tables inline (`address`); what misses
 //! there, and every instruction without a translation, is run by the interpreter's handler with all state in its place
-//! (`run::slow`), so that a fault finds the processor as the architecture has it. Blocks are the interpreter's, charged on
+//! (`dispatch::slow`), so that a fault finds the processor as the architecture has it. Blocks are the interpreter's, charged on
 //! entry and left at the same boundaries; a translation is a trace of several (`trace`).
 //!
 //! Reading order: `plan` (what becomes of an instruction), `trace` (which blocks), `group` (which operands are probed for together),
 //! `emit` (their code), `branch` (their ends), `vector`, `x87`, `string`, `divide`, `system` (kinds of instructions), `entry` (the way
-//! in and out), `run` (who enters when), and here: where translations are kept, linked and dropped.
+//! in and out), `dispatch` (who enters when), and here: where translations are kept, linked and dropped.
 
 mod address;
 mod asm;
 mod branch;
+#[allow(unsafe_code, reason = "translated code is machine code")]
+mod dispatch;
 mod divide;
 mod emit;
 #[allow(unsafe_code, reason = "translated code is machine code")]
 mod entry;
 mod fix;
 mod group;
+mod key;
 mod layout;
 mod listing;
 mod plan;
-#[allow(unsafe_code, reason = "translated code is machine code")]
-mod run;
 mod string;
 mod system;
-pub(crate) mod trace;
+mod trace;
 mod vector;
 #[allow(unsafe_code, reason = "translated code is machine code")]
 mod x87;
 
-pub use emit::{KEYS, Key};
+pub(crate) use dispatch::Before;
+pub use key::{KEYS, Key};
 pub use layout::Running;
 pub use listing::Listing;
-pub(crate) use run::Before;
 
 use crate::native::Executable;
-use emit::{Aim, Link, Source};
+use emit::{Aim, Link};
 use iced_x86::{Encoder, InstructionInfoFactory};
 use rustc_hash::FxHashMap;
+use trace::TraceSource;
 
 /// Memory for translated code. When it is full, everything is translated anew.
 const SIZE: usize = 64 << 20;
@@ -332,7 +334,7 @@ impl Translations {
     }
 
     /// Translates a trace. Returns the number of the translation plus one, or 0 if there can be none.
-    pub(crate) fn translate(&mut self, source: &Source) -> u32 {
+    pub(crate) fn translate(&mut self, source: &TraceSource) -> u32 {
         if !self.prepare() {
             return 0;
         }

@@ -1,8 +1,8 @@
 //! What becomes of each instruction of a block: executed natively, written out by the translator, or run by its handler.
 
-use super::emit::{Access, Key};
+use super::key::{AccessMode, Key};
 use crate::op::{Op, SEG_FLAT};
-use iced_x86::{Instruction, Mnemonic, OpKind, Register, RflagsBits};
+use iced_x86::{Instruction, Mnemonic, OpAccess, OpKind, Register, RflagsBits};
 use ledger::{Class, Family, Kind};
 use x86::msr::SPEC_CTRL;
 use x86::seg;
@@ -385,8 +385,8 @@ fn is_string(i: &Instruction, op: &Op) -> bool {
 pub fn event(i: &Instruction, key: Key) -> Option<Kind> {
     use Mnemonic::*;
     Some(match i.mnemonic() {
-        Swapgs if key.access != Access::User => Kind::new(Family::Swapgs, 0),
-        Wrmsr if key.access != Access::User => Kind::new(Family::Wrmsr, SPEC_CTRL),
+        Swapgs if key.access != AccessMode::User => Kind::new(Family::Swapgs, 0),
+        Wrmsr if key.access != AccessMode::User => Kind::new(Family::Wrmsr, SPEC_CTRL),
         Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq if i.has_rep_prefix() => {
             Kind::new(Family::Instruction, Class::StringStep as u32)
         }
@@ -475,4 +475,9 @@ fn die(mut flags: u32, instructions: &[Instruction], plans: &[Plan]) -> bool {
         }
     }
     false
+}
+
+/// Whether an operand may be written.
+pub fn writes(access: OpAccess) -> bool {
+    matches!(access, OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite)
 }

@@ -1,9 +1,9 @@
 //! MOVS and STOS, and what they do under REP: forward, inside pages that the tables have, and as long as nothing is due in between.
 
 use super::asm::{M, R};
-use super::emit::{Emit, Way};
+use super::emit::Emit;
 use super::layout::{BUDGET, FIRST, SECOND, TEST, field};
-use super::trace::SPAN;
+use super::trace::{SPAN, Way};
 use crate::op::Op;
 use iced_x86::OpKind;
 use x86::flags;

@@ -1,8 +1,10 @@
 //! Instructions on flags that concern the system, on bits in memory, and those of the system that handlers would be called for most.
 
 use super::asm::{M, R};
-use super::emit::{Access, Emit, Event};
+use super::emit::Emit;
+use super::key::AccessMode;
 use super::layout::{BUDGET, FIRST, SECOND, TEST, field, host, memory_register, segment_base};
+use super::trace::Surcharge;
 use crate::arch::Segment;
 use crate::state::Cpu;
 use iced_x86::{Mnemonic, OpKind};
@@ -30,7 +32,7 @@ fn segment(at: R, number: u8, field: usize) -> M {
 impl Emit<'_> {
     /// CLI, where no privilege can be missing.
     pub fn mask_interrupts(&mut self) -> bool {
-        if self.key.access == Access::User {
+        if self.key.access == AccessMode::User {
             return false;
         }
         self.asm.flagless_store_constant(field!(interrupts), 0);
@@ -39,7 +41,7 @@ impl Emit<'_> {
 
     /// STAC or CLAC, where there is no doubt that the processor has them and they are allowed.
     pub fn access_control(&mut self, set: bool) -> bool {
-        if !matches!(self.key.access, Access::SupervisorOnly | Access::Override) {
+        if !matches!(self.key.access, AccessMode::SupervisorOnly | AccessMode::Override) {
             return false;
         }
         self.asm.flagless_store_constant(field!(access_control), if set { flags::AC as i32 } else { 0 });
@@ -80,7 +82,7 @@ impl Emit<'_> {
     }
 
     /// Charges what an instruction costs besides its class.
-    fn charge_event(&mut self, Event { counter, ticks }: Event) {
+    fn charge_event(&mut self, Surcharge { counter, ticks }: Surcharge) {
         self.asm.flagless_lea(BUDGET, M::at(BUDGET, ticks as i32));
         if let Some(counter) = counter {
             self.count_under(counter);
@@ -109,7 +111,7 @@ impl Emit<'_> {
         }
         self.outside();
         self.asm.flagless_load(FIRST, field!(registers));
-        if self.key.access == Access::User {
+        if self.key.access == AccessMode::User {
             self.asm.flagless_load(SECOND, state!(FIRST, arch.cr4));
             self.asm.flagless_constant(TEST, CR4_TSD);
             self.asm.flagless_extract_by(TEST, SECOND, TEST);
@@ -136,7 +138,7 @@ impl Emit<'_> {
     /// MOV from CR2 or CR3.
     pub fn read_control(&mut self) -> bool {
         let op = *self.op();
-        if self.key.access == Access::User || self.key.narrow || !matches!(op.r1, 2 | 3) {
+        if self.key.access == AccessMode::User || self.key.narrow || !matches!(op.r1, 2 | 3) {
             return false;
         }
         self.outside();
@@ -155,7 +157,7 @@ impl Emit<'_> {
     /// SWAPGS.
     pub fn swap_bases(&mut self) -> bool {
         let Some(event) = self.event() else { return false };
-        if self.key.access == Access::User || self.key.narrow {
+        if self.key.access == AccessMode::User || self.key.narrow {
             return false;
         }
         let (gs, other) = (segment_base(seg::GS), state!(FIRST, arch.msr.kernel_gs_base));
@@ -173,7 +175,7 @@ impl Emit<'_> {
     pub fn write_msr(&mut self) -> bool {
         let Some(event) = self.event() else { return false };
         let known = self.source.spec_ctrl;
-        if self.key.access == Access::User || self.key.narrow || known == 0 {
+        if self.key.access == AccessMode::User || self.key.narrow || known == 0 {
             return false;
         }
         self.asm.flagless_lea32(TEST, M::at(R::R9, -(SPEC_CTRL as i32)));

@@ -6,9 +6,10 @@
 //! blocks: it is only entered where that is certain. A page is checked whenever the trace comes to it from another one.
 
 use super::Key;
-use super::emit::{Access, Event, Miss, Way};
+use super::key::AccessMode;
 use super::plan::{Plan, event, plans};
 use crate::cache::{Block, BlockCache, DEAD};
+use crate::counters::CHEAPEST;
 use crate::decode::{mode, operation};
 use crate::op::Op;
 use crate::state::Cpu;
@@ -22,13 +23,37 @@ pub const MOST_PARTS: usize = 8;
 const MOST_OPERATIONS: usize = 64;
 /// Time between the beginnings of the first block and the last, at most.
 pub const SPAN: Ticks = 1 << 20;
-/// What it takes at least to come to a block again: a branch, at whose end a translated block has cost so much, or a handler,
-/// which is taken for as much.
-pub const CHEAPEST: Ticks = 400;
 /// Bytes of a line of code.
 const LINE: u64 = 64;
-/// Time in which no counter can overflow.
-pub const DRAIN: Ticks = CHEAPEST << 30;
+/// How a trace goes on after a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It ends.
+    End,
+    /// With the target of the block's last instruction, a jump.
+    Taken,
+    /// With the instruction after its last.
+    Next,
+}
+
+/// How a misprediction is charged: counted under this number, and this much time.
+#[derive(Clone, Copy, Debug)]
+pub struct Miss {
+    /// A number of [`BlockCache::event`](crate::cache::BlockCache::event).
+    pub counter: u32,
+    /// Its price.
+    pub ticks: i32,
+}
+
+/// What an instruction charges besides its class, each time or so often as it says: counted under a number, if at all, and this
+/// much time.
+#[derive(Clone, Copy, Debug)]
+pub struct Surcharge {
+    /// See [`Miss::counter`].
+    pub counter: Option<u32>,
+    /// Its price.
+    pub ticks: u32,
+}
 
 /// A block of a trace.
 pub struct Part {
@@ -45,7 +70,7 @@ pub struct Part {
     /// What becomes of them.
     pub plans: Vec<Plan>,
     /// What they charge besides their class.
-    pub events: Vec<Option<Event>>,
+    pub events: Vec<Option<Surcharge>>,
     /// How a misprediction of the last instruction is charged.
     pub miss: Option<Miss>,
     /// Its page is part of a large one, most likely.
@@ -70,6 +95,60 @@ impl Part {
     /// The linear address of its page.
     pub fn page(&self) -> u64 {
         self.block.rip & !(PAGE - 1)
+    }
+}
+
+/// What to translate.
+pub struct TraceSource<'a> {
+    /// The number of the translation.
+    pub number: u32,
+    /// The blocks, in the order of execution.
+    pub parts: &'a [Part],
+    /// Under which access it runs.
+    pub key: Key,
+    /// Executions are counted, and predictors modelled.
+    pub recorded: bool,
+    /// Slots of the modelled target cache.
+    pub target_slots: usize,
+    /// Each x87 instruction notes its operand's address.
+    pub data_pointers: bool,
+    /// Bits of IA32_SPEC_CTRL that exist.
+    pub spec_ctrl: u64,
+}
+
+impl TraceSource<'_> {
+    /// Time between the beginnings of the first block and the last.
+    pub fn span(&self) -> Ticks {
+        let before = &self.parts[..self.parts.len() - 1];
+        before.iter().map(Part::time).sum()
+    }
+}
+
+/// Where in a trace a handler runs an instruction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandlerSite {
+    /// The trace goes on after the block.
+    pub inside: bool,
+    /// What was executed of the trace has not been counted.
+    pub uncounted: bool,
+    /// The number of the translation.
+    pub number: u32,
+    /// Which of its parts it is.
+    pub part: usize,
+}
+
+// The number of a part has four bits.
+const _: () = assert!(MOST_PARTS <= 1 << 4);
+
+impl HandlerSite {
+    /// As translated code has it.
+    pub fn encode(self) -> u32 {
+        self.number << 6 | (self.part as u32) << 2 | u32::from(self.uncounted) << 1 | u32::from(self.inside)
+    }
+
+    /// What it was made from.
+    pub fn decode(code: u32) -> Self {
+        Self { inside: code & 1 != 0, uncounted: code & 2 != 0, number: code >> 6, part: (code >> 2) as usize & 15 }
     }
 }
 
@@ -203,7 +282,7 @@ impl Cpu {
     }
 
     /// What the instructions of a part charge besides their class.
-    fn events(&self, cache: &mut BlockCache, part: &Part, key: Key) -> Vec<Option<Event>> {
+    fn events(&self, cache: &mut BlockCache, part: &Part, key: Key) -> Vec<Option<Surcharge>> {
         let mut kinds: Vec<_> = part.instructions.iter().map(|i| (i.ip(), event(i, key))).collect();
         if let (Some(shadow), Some(last)) = (part.shadow, kinds.last_mut()) {
             *last = (shadow.rip, Some(Kind::new(Family::Instruction, shadow.class as u32)));
@@ -270,7 +349,7 @@ impl Cpu {
     /// The instruction after a block that ends with STI, if it is a NOP in the same line of code, so that whatever changes it
     /// drops the block.
     fn shadow(&self, block: &Block, key: Key) -> Option<Shadow> {
-        if key.narrow || key.access == Access::User {
+        if key.narrow || key.access == AccessMode::User {
             return None;
         }
         let len = u64::from(block.len);

@@ -1,50 +1,17 @@
 //! Vector instructions: on the host's registers of the same numbers.
 //!
 //! Compiled code may use those registers, so they only hold the guest's values from the first vector instruction of a piece of
-//! translated code on ([`super::entry::load`]) until it leaves or calls a handler. [`Running::missing`] says what may be
+//! translated code on ([`super::entry::load`]) until it leaves or calls a handler. [`Running::missing`](super::layout::Running::missing) says what may be
 //! executed in between: nothing before the registers are loaded, and afterwards what the guest's control registers allow.
 //! Arithmetic runs under the guest's MXCSR, as long as that masks all exceptions.
 
 use super::asm::{M, R};
 use super::emit::Emit;
-use super::layout::{Running, TEST, field};
+use super::layout::{Need, TEST, field};
 use crate::exec::vector::rows;
 use crate::op::Op;
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
 use ledger::Class;
-use std::mem::offset_of;
-
-/// What a vector instruction needs: its word of [`Running::missing`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need(u8);
-
-/// Words of [`Running::missing`].
-pub const NEEDS: usize = 5;
-
-impl Need {
-    /// The guest's x87 state in the host's unit: see [`super::x87`].
-    pub const X87: Self = Self(4);
-
-    /// SSE without or with arithmetic, AVX without or with.
-    const fn new(vex: bool, arithmetic: bool) -> Self {
-        Self(vex as u8 * 2 + arithmetic as u8)
-    }
-
-    /// Its number.
-    pub const fn number(self) -> usize {
-        self.0 as usize
-    }
-
-    /// Bit in a set of needs.
-    pub fn bit(self) -> u8 {
-        1 << self.0
-    }
-
-    /// Its word.
-    pub fn word(self) -> M {
-        M::at(R::RSP, (offset_of!(Running, missing) + 8 * self.number()) as i32 - super::layout::BIAS as i32)
-    }
-}
 
 /// What an instruction needs, if the host executes it as the interpreter does.
 pub fn need(i: &Instruction, op: &Op) -> Option<Need> {

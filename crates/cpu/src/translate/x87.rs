@@ -9,8 +9,7 @@
 
 use super::asm::{M, R};
 use super::emit::Emit;
-use super::layout::{BIAS, FIRST, Running, TEST, field};
-use super::vector::Need;
+use super::layout::{BIAS, FIRST, Need, Running, TEST, field};
 use crate::arch::{F80, X87};
 use crate::cache::BlockCache;
 use crate::exec::x87::stack::{data_selector, note_instruction};
@@ -24,7 +23,7 @@ use x86::control::*;
 
 /// What FXSAVE stores.
 #[repr(C, align(16))]
-pub struct Image {
+pub struct FxsaveImage {
     control: u16,
     status: u16,
     tags: u8,
@@ -67,12 +66,12 @@ pub struct Unit {
     host_control: u64,
     /// RAX and RDX while the unit is loaded.
     kept: [u64; 2],
-    image: Image,
+    image: FxsaveImage,
 }
 
 /// What becomes of an x87 instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub struct X87Form {
     /// Notes itself in the pointers.
     notes: bool,
     /// Writes its memory operand.
@@ -80,7 +79,7 @@ pub struct Form {
 }
 
 /// How an instruction is executed, if the host does it as the interpreter does.
-pub fn form(i: &Instruction) -> Option<Form> {
+pub fn form(i: &Instruction) -> Option<X87Form> {
     use Mnemonic::*;
     let (notes, writes) = match i.mnemonic() {
         Fld | Fild | Fld1 | Fldl2t | Fldl2e | Fldpi | Fldlg2 | Fldln2 | Fldz => (true, false),
@@ -97,7 +96,7 @@ pub fn form(i: &Instruction) -> Option<Form> {
         Fnstcw | Fnstsw => (false, true),
         _ => return None,
     };
-    Some(Form { notes, writes })
+    Some(X87Form { notes, writes })
 }
 
 fn has_memory(i: &Instruction) -> bool {

@@ -3,6 +3,7 @@
 use super::{GuestView, Outcome};
 use crate::arch::{Segment, TableRegister, attention};
 use crate::testing::{DATA, Machine, RAM, Raised, Random, STACK};
+use testkit::bytes;
 use x86::{reg, vector};
 
 /// State that both processors start a case from, or end it with.
@@ -57,22 +58,6 @@ fn load(m: &mut Machine, s: &State) {
     cpu.mode_changed();
 }
 
-/// An instruction: an opcode map chosen at random, and random bytes.
-fn bytes(random: &mut Random) -> [u8; 15] {
-    let mut bytes: [u8; 15] = std::array::from_fn(|_| (random.next() >> 20) as u8);
-    let mut at = 0;
-    for (odds, prefix) in [(12, 0xf3), (12, 0x66), (24, 0xf0), (16, 0x48)] {
-        if random.one_in(odds) {
-            bytes[at] = prefix;
-            at += 1;
-        }
-    }
-    if random.one_in(3) {
-        bytes[at] = 0x0f;
-    }
-    bytes
-}
-
 #[test]
 fn random_instructions_do_the_same_in_emulation() {
     let mut random = Random::new(1);
@@ -92,7 +77,7 @@ fn random_instructions_do_the_same_in_emulation() {
             from.gpr[usize::from(reg::RSP)] =
                 if start.rip != 0x8000 { STACK - 0x1000 + random.below(64) } else { 0x7000 };
             from.flags = start.flags ^ random.next() & 0xcd5;
-            let instruction = bytes(&mut random);
+            let instruction = bytes::instruction(&mut random);
             for m in [&mut plain, &mut emulated] {
                 load(m, &from);
                 m.poke(start.rip, &instruction);

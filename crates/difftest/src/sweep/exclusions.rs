@@ -1,6 +1,6 @@
 //! What a sweep does not execute, and which differences are the vendors' or the processor's own, each with the reason.
 
-use super::Outcome;
+use super::Reaction;
 use super::space::{Encoding, Map};
 use iced_x86::{Instruction, Mnemonic};
 use x86::vector;
@@ -15,10 +15,10 @@ pub fn not_run(encoding: &Encoding) -> Option<&'static str> {
         (Map::Two, 0x01) if matches!(modrm, 0xc1 | 0xd9) => {
             Some("a call of the hypervisor that the host may run on (VMCALL, VMMCALL)")
         }
-        (Map::Two, 0x01) if matches!(modrm, 0xd8 | 0xda..=0xdf) && cpu::testing::host_is_amd() => {
+        (Map::Two, 0x01) if matches!(modrm, 0xd8 | 0xda..=0xdf) && testkit::host_is_amd() => {
             Some("SVM may be enabled by the hypervisor that the host runs on")
         }
-        (Map::Two, 0x01) if matches!(modrm, 0xfa | 0xfb | 0xff) && cpu::testing::host_is_amd() => {
+        (Map::Two, 0x01) if matches!(modrm, 0xfa | 0xfb | 0xff) && testkit::host_is_amd() => {
             Some("the hypervisor that the host runs on may hide it (MONITORX, MWAITX, PVALIDATE)")
         }
         (Map::Two, 0x00) if register < 2 => Some("the kernel may answer in the processor's place (UMIP)"),
@@ -33,11 +33,11 @@ pub fn not_run(encoding: &Encoding) -> Option<&'static str> {
 pub fn explained(
     encoding: &Encoding,
     instruction: &Instruction,
-    native: &Outcome,
-    emulated: &Outcome,
+    native: &Reaction,
+    emulated: &Reaction,
 ) -> Option<&'static str> {
     use Mnemonic::*;
-    let amd = cpu::testing::host_is_amd();
+    let amd = testkit::host_is_amd();
     let undefined = emulated.vector() == Some(vector::UD);
     match instruction.mnemonic() {
         // SDM vol. 2, MASKMOVDQU: exceptions with a mask of zeros are the processor's choice.

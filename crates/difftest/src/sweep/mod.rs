@@ -21,7 +21,7 @@ use x86::vector;
 
 /// What an instruction leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum Reaction {
     /// It completes, and execution goes on here.
     Goes(u64),
     /// A fault.
@@ -37,7 +37,7 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
+impl Reaction {
     fn vector(&self) -> Option<u8> {
         match self {
             Self::Goes(_) => None,
@@ -86,7 +86,7 @@ pub struct Finding {
 
 /// Counts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Totals {
+pub struct SweepCounts {
     /// Encodings.
     pub encodings: u64,
     /// Encodings with equal outcomes.
@@ -101,9 +101,9 @@ pub struct Totals {
     pub findings: BTreeMap<String, Finding>,
 }
 
-impl Totals {
+impl SweepCounts {
     /// Adds another part's.
-    pub fn add(&mut self, other: Totals) {
+    pub fn add(&mut self, other: SweepCounts) {
         self.encodings += other.encodings;
         self.equal += other.equal;
         self.undefined += other.undefined;
@@ -192,24 +192,24 @@ impl Sweeper {
     }
 
     /// What the host does. `len` is how long the processor under test takes the instruction to be.
-    fn natively(&mut self, bytes: &[u8], len: usize) -> Outcome {
+    fn natively(&mut self, bytes: &[u8], len: usize) -> Reaction {
         let trap = self.trap(bytes, AT);
         let before = trap.rip.wrapping_sub(1);
         let interrupted = trap.vector == vector::BP && trap.rip != AT;
         if interrupted && [CODE, SWEEP].iter().any(|page| (*page..page + PAGE).contains(&before)) {
-            return Outcome::Goes(before);
+            return Reaction::Goes(before);
         }
         let fetch = trap.vector == vector::PF && trap.code & code::FETCH != 0;
         if fetch && trap.address == trap.rip && trap.rip != AT {
-            return Outcome::Goes(trap.rip);
+            return Reaction::Goes(trap.rip);
         }
         let address = if trap.vector == vector::PF { trap.address } else { 0 };
-        let mut outcome = Outcome::Faults { vector: trap.vector, code: trap.code, address, len: 0 };
+        let mut outcome = Reaction::Faults { vector: trap.vector, code: trap.code, address, len: 0 };
         if trap.rip != AT {
             // It was not this instruction that faulted.
-            outcome = Outcome::Goes(trap.rip);
+            outcome = Reaction::Goes(trap.rip);
         } else if trap.vector != vector::UD
-            && let Outcome::Faults { len: own, .. } = &mut outcome
+            && let Reaction::Faults { len: own, .. } = &mut outcome
         {
             *own = self.length(bytes, len);
         }
@@ -234,7 +234,7 @@ impl Sweeper {
     }
 
     /// Both outcomes of an encoding, and what it decodes to.
-    pub fn compare(&mut self, bytes: &[u8; 15], len: usize) -> (Outcome, Outcome, Instruction) {
+    pub fn compare(&mut self, bytes: &[u8; 15], len: usize) -> (Reaction, Reaction, Instruction) {
         let mut instruction = self.emulated.decode(bytes, AT);
         let mut bytes = *bytes;
         // Aligned, wherever the instruction ends.
@@ -245,10 +245,10 @@ impl Sweeper {
         }
         self.reset();
         let emulated = match self.emulated.one(&bytes, AT, &self.state) {
-            Ok(rip) => Outcome::Goes(rip),
+            Ok(rip) => Reaction::Goes(rip),
             Err(e) => {
                 let len = if e.vector == vector::UD { 0 } else { instruction.len() };
-                Outcome::Faults { vector: e.vector, code: e.code, address: e.address, len }
+                Reaction::Faults { vector: e.vector, code: e.code, address: e.address, len }
             }
         };
         // What is not part of the instruction must not be executed.
@@ -258,8 +258,8 @@ impl Sweeper {
     }
 
     /// Goes through a part of the space.
-    pub fn run(&mut self, part: &Part, mut progress: impl FnMut(&Encoding, u64)) -> Totals {
-        let mut totals = Totals::default();
+    pub fn run(&mut self, part: &Part, mut progress: impl FnMut(&Encoding, u64)) -> SweepCounts {
+        let mut totals = SweepCounts::default();
         let mut index = 0u64;
         space::each(self.bits, &part.maps, |encoding| {
             index += 1;
@@ -278,7 +278,7 @@ impl Sweeper {
         totals
     }
 
-    fn one(&mut self, encoding: &Encoding, totals: &mut Totals) {
+    fn one(&mut self, encoding: &Encoding, totals: &mut SweepCounts) {
         let mut exclude = |reason: String| *totals.excluded.entry(reason).or_default() += 1;
         if let Some(reason) = exclusions::not_run(encoding) {
             return exclude(reason.into());
@@ -317,13 +317,13 @@ impl Sweeper {
         Some(names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", "))
     }
 
-    fn describe(&self, encoding: &Encoding, i: &Instruction, native: &Outcome, emulated: &Outcome) -> Finding {
+    fn describe(&self, encoding: &Encoding, i: &Instruction, native: &Reaction, emulated: &Reaction) -> Finding {
         let operand = match encoding.modrm {
             Some(modrm) if modrm >= 0xc0 => format!(" /{} register", modrm >> 3 & 7),
             Some(modrm) => format!(" /{} memory", modrm >> 3 & 7),
             None => String::new(),
         };
-        let kind = |o: &Outcome| o.describe().split([' ', ',']).next().unwrap_or("").to_string();
+        let kind = |o: &Reaction| o.describe().split([' ', ',']).next().unwrap_or("").to_string();
         let mut text = String::new();
         GasFormatter::new().format(i, &mut text);
         let map = encoding.map.name();

@@ -2,9 +2,9 @@
 
 use crate::devices::DeviceAddress;
 use crate::events::vector;
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use crate::registers::Visible;
-use crate::vcpu::{ExitContext, Step};
 use ledger::Operation;
 use x86::control::{CR3_NO_FLUSH, CR4_PCIDE};
 use x86::vmx::qualification::control_register as qualification;

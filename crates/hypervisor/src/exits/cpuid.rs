@@ -1,8 +1,8 @@
 //! CPUID.
 
 use crate::events::vector;
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
-use crate::vcpu::{ExitContext, Step};
 use ledger::Operation;
 use x86::reg;
 

@@ -1,7 +1,7 @@
 //! EPT violations and misconfigurations.
 
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
-use crate::vcpu::{ExitContext, Step};
 use ledger::Operation;
 use x86::vmx::{interruptibility, interruption, qualification};
 

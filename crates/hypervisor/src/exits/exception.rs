@@ -1,8 +1,8 @@
 //! Exceptions that exit, and NMIs.
 
 use crate::events::vector;
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
-use crate::vcpu::{ExitContext, Step};
 use cpu::arch::attention;
 use ledger::Operation;
 use x86::flags;

@@ -1,8 +1,8 @@
 //! Waiting: HLT, MWAIT and MONITOR, PAUSE.
 
 use crate::config::Irqchip;
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
-use crate::vcpu::{ExitContext, Step};
 use cpu::Exit;
 use ledger::Operation;
 use x86::vmx::interruptibility;

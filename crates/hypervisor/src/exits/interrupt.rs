@@ -1,7 +1,7 @@
 //! Interrupts of the host, and windows in which the guest takes its own.
 
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
-use crate::vcpu::{ExitContext, Step};
 use cpu::arch::attention;
 
 /// An external interrupt. It tells the hypervisor that a device of the guest wants something: what, is seen before the entry.

@@ -1,8 +1,8 @@
 //! Port accesses.
 
 use crate::devices::DeviceAddress;
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
-use crate::vcpu::{ExitContext, Step};
 use ledger::Operation;
 use x86::vmx::qualification::io;
 

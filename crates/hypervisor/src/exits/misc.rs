@@ -1,8 +1,8 @@
 //! Exits that need little.
 
 use crate::events::vector;
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
-use crate::vcpu::{ExitContext, Step};
 use cpu::Exit;
 use ledger::Operation;
 

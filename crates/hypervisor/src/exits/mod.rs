@@ -11,8 +11,8 @@ mod misc;
 mod msr;
 mod task;
 
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
-use crate::vcpu::{ExitContext, Step};
 use ledger::Operation;
 use x86::debug::DR6_BS;
 use x86::flags;

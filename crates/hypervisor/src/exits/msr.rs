@@ -3,9 +3,9 @@
 use crate::controls;
 use crate::devices::DeviceAddress;
 use crate::events::vector;
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use crate::paravirt::{MSR_HYPERCALL_PAGE, MSR_STATE_PAGE};
-use crate::vcpu::{ExitContext, Step};
 use ledger::Operation;
 use std::rc::Rc;
 use x86::{msr, reg};

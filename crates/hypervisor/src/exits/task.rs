@@ -1,7 +1,7 @@
 //! Task switches.
 
+use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
-use crate::vcpu::{ExitContext, Step};
 use x86::vmx::qualification::task_switch;
 
 /// Exit for a task switch, which the hypervisor carries out.

@@ -3,8 +3,8 @@
 use super::Mmu;
 use super::pool::{EntryRef, Keeping, PageId};
 use super::rmap::MAX_LEVEL;
-use super::roots::VcpuMmu;
 use super::spte;
+use super::vcpu::VcpuMmu;
 use rustc_hash::FxHashMap;
 
 /// A bit for each entry of the pool.

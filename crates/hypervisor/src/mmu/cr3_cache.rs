@@ -5,7 +5,7 @@
 //! when it says that it frees the page directory.
 
 use super::pool::Keeping;
-use super::roots::{RootSet, VcpuMmu};
+use super::vcpu::{RootSet, VcpuMmu};
 use super::{Guest, Mmu, MmuError};
 use serde::{Deserialize, Serialize};
 use x86::control::*;
@@ -16,35 +16,6 @@ use x86::page::ADDRESS;
 pub(super) struct Pdpt {
     pub users: u32,
     pub version: u64,
-}
-
-/// The pinned roots of a virtual processor.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Cr3Cache {
-    sets: Vec<Option<RootSet>>,
-    /// Which one is in use.
-    active: Option<usize>,
-    last: usize,
-    changed: bool,
-}
-
-impl Cr3Cache {
-    /// How many roots can be pinned; 0: the cache is off.
-    pub fn entries(&self) -> usize {
-        self.sets.len()
-    }
-
-    /// What no cache can be like.
-    pub fn wrong(&self) -> Option<&'static str> {
-        let in_use = |at: usize| self.sets.get(at).is_some_and(Option::is_some);
-        let fits = self.sets.len() <= Mmu::CR3_CACHE && self.last <= self.sets.len() && self.active.is_none_or(in_use);
-        (!fits).then_some("its CR3 cache has no such entries")
-    }
-
-    /// The one in use.
-    pub fn active(&self) -> Option<&RootSet> {
-        self.sets.get(self.active?)?.as_ref()
-    }
 }
 
 /// What the guest's registers are after it has loaded CR3 by itself.
@@ -60,11 +31,6 @@ impl VcpuMmu {
     /// Whether the entries have changed since the last call: the CR3-target values and the guest's view of them must follow.
     pub fn take_cr3_cache_changed(&mut self) -> bool {
         std::mem::take(&mut self.cache.changed)
-    }
-
-    /// All its sets of roots.
-    pub(super) fn sets(&self) -> impl Iterator<Item = &RootSet> {
-        self.own.iter().chain(&self.kept).chain(self.cache.sets.iter().flatten())
     }
 }
 
@@ -255,6 +221,7 @@ impl Mmu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mmu::vcpu::Cr3Cache;
 
     #[test]
     fn what_no_cache_can_be_like_is_refused() {

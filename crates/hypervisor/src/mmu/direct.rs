@@ -3,9 +3,9 @@
 use super::mapping::{Mapped, Target};
 use super::pool::EntryRef;
 use super::rmap::block;
-use super::roots::VcpuMmu;
 use super::shadow::LIMIT;
 use super::spte::{ALL, index};
+use super::vcpu::VcpuMmu;
 use super::{Mmu, Resolution};
 use crate::config::MmuMode;
 use ledger::Operation;

@@ -22,6 +22,7 @@ mod mapping;
 mod nocache;
 mod pages;
 mod pool;
+mod refusal;
 mod rmap;
 mod role;
 mod roots;
@@ -34,16 +35,18 @@ mod tdp;
 mod tests;
 mod tolls;
 mod unsync;
+mod vcpu;
 mod writes;
 
 pub use cr3_cache::Adopted;
 pub use flushes::Flushes;
 pub use guest_walk::PageFault;
-pub use roots::VcpuMmu;
+pub use refusal::RestoreError;
 pub use slots::{Slot, SlotConfig, Slots};
 pub(crate) use state::COUNTER_END;
-pub use state::{RestoreError, SavedMmu};
+pub use state::SavedMmu;
 pub use tolls::Tolls;
+pub use vcpu::VcpuMmu;
 
 use crate::config::{Cr0Wp, MmuMode, VmConfig};
 use cpu::Ram;

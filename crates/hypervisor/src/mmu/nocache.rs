@@ -3,8 +3,8 @@
 
 use super::Mmu;
 use super::pool::EntryRef;
-use super::roots::VcpuMmu;
 use super::spte::{PIECES, index};
+use super::vcpu::VcpuMmu;
 use ledger::Operation;
 
 impl Mmu {

@@ -1,7 +1,7 @@
 //! The pages that the hypervisor's tables are made of: a hidden part of host memory, and what is known about each page of it.
 
+use super::refusal::RestoreError;
 use super::role::Role;
-use super::state::RestoreError;
 use cpu::Ram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

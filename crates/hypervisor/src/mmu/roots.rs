@@ -1,62 +1,14 @@
 //! Roots: what the processor's CR3 or EPT pointer points to, when it is loaded and when it is let go.
 
-use super::cr3_cache::Cr3Cache;
 use super::pool::{EntryRef, Keeping, PageId};
 use super::role::{CR0_ROLE, CR4_ROLE, Paging, Role};
 use super::spte::Format;
+use super::vcpu::{Cr3Cache, KEPT, RootSet, VcpuMmu};
 use super::{Flushes, Guest, Mmu, MmuError, Root};
 use crate::config::{Cr0Wp, MmuMode};
 use ledger::Operation;
-use serde::{Deserialize, Serialize};
 use x86::control::*;
 use x86::page::ADDRESS;
-
-/// Roots of other address spaces that a virtual processor keeps beside the current one (64-bit guests).
-pub(super) const KEPT: usize = 3;
-
-/// The tables at the top of one address space of the guest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RootSet {
-    /// The guest's CR3; 0 where it does not matter.
-    pub cr3: u64,
-    /// The guest's PDPTEs, for PAE paging.
-    pub pdpte: [u64; 4],
-    /// Four tables below PDPTEs; otherwise the first is the root itself.
-    pub is_pae: bool,
-    /// The tables.
-    pub pages: [Option<PageId>; 4],
-    /// Which 32 bytes of the virtual processor's page of PDPTEs.
-    pub place: u8,
-    /// [`Mmu::generation`] when it was loaded.
-    pub generation: u64,
-    /// Writes seen to the guest's page directory pointer table.
-    pub pdpt_version: u64,
-}
-
-/// The MMU of a virtual processor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VcpuMmu {
-    pub(super) paging: Paging,
-    /// The roots in use, unless they are in the CR3 cache.
-    pub(super) own: Option<RootSet>,
-    /// Roots used before.
-    pub(super) kept: Vec<RootSet>,
-    pub(super) cache: Cr3Cache,
-    /// The page for PDPTEs: 128 times 32 bytes.
-    pub(super) pdptes: PageId,
-    sync: bool,
-    due: Flushes,
-    flushes: u64,
-    /// The last fault that found nothing to put right.
-    pub(super) spurious: Option<(u64, u32)>,
-}
-
-impl VcpuMmu {
-    /// The roots in use.
-    pub(super) fn current(&self) -> Option<&RootSet> {
-        self.own.as_ref().or_else(|| self.cache.active())
-    }
-}
 
 impl Mmu {
     /// The MMU of a further virtual processor.

@@ -4,7 +4,6 @@
 use cpu::arch::{Segment, TableRegister, attention};
 use cpu::bus::{Bus, Ident};
 use cpu::model::Model;
-use cpu::testing::{assemble, set_flat_segments, set_long_mode};
 use cpu::{BlockCache, Cpu, Exit, Ram};
 use hypervisor::config::{Cr0Wp, MmuMode, VmConfig};
 use hypervisor::mmu::Mmu;
@@ -16,6 +15,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use testkit::{assemble, set_flat_segments, set_long_mode};
 use x86::control::*;
 use x86::{reg, rights, seg};
 

@@ -8,6 +8,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("cr0-wp-linux", include_str!("../../../../experiments/cr0-wp-linux.toml")),
     ("cr0-wp-role", include_str!("../../../../experiments/cr0-wp-role.toml")),
     ("mmu-linux", include_str!("../../../../experiments/mmu-linux.toml")),
+    ("linux-workloads", include_str!("../../../../experiments/linux-workloads.toml")),
     ("processors", include_str!("../../../../experiments/processors.toml")),
 ];
 

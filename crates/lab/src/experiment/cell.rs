@@ -76,6 +76,15 @@ impl<'a> Cell<'a> {
 
     /// Arguments of `tollgate` that run it, but for where its ledger goes and when it has taken too long.
     pub fn arguments(&self) -> Vec<String> {
+        let mut arguments = self.boot_arguments();
+        if let Some(workload) = &self.settings.workload {
+            arguments.extend(["--workload".to_owned(), workload.clone()]);
+        }
+        arguments
+    }
+
+    /// Those that decide how its guest boots: all that is there before the guest asks for its workload.
+    pub fn boot_arguments(&self) -> Vec<String> {
         let guest = self.guest();
         let mut arguments = vec!["run".to_owned()];
         let mut option = |name: &str, value: &str| arguments.extend([format!("--{name}"), value.to_owned()]);

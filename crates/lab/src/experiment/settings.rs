@@ -1,7 +1,7 @@
 //! What a cell is run with: the options of `tollgate run`, under the same names.
 
-use hypervisor::config::{PlatformName, Switches};
-use hypervisor::switches::{ON_OFF, Switch, Takes};
+use hypervisor::config::{PlatformName, Switch, Switches};
+use hypervisor::switches::{ON_OFF, Takes};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use std::collections::BTreeMap;
@@ -18,6 +18,8 @@ pub struct Settings {
     pub guest: Option<GuestName>,
     /// The guest's command line; those of experiment, column and row are joined.
     pub append: Option<String>,
+    /// What the guest is told that asks for its workload when it has booted.
+    pub workload: Option<String>,
     /// Name of a built-in profile.
     pub profile: Option<String>,
     /// What the guest runs on.
@@ -44,6 +46,7 @@ impl Settings {
         Self {
             guest: self.guest.clone().or_else(|| defaults.guest.clone()),
             append: (!append.is_empty()).then(|| append.join(" ")),
+            workload: self.workload.clone().or_else(|| defaults.workload.clone()),
             profile: self.profile.clone().or_else(|| defaults.profile.clone()),
             platform: self.platform.or(defaults.platform),
             switches: self.switches.clone().or(&defaults.switches),
@@ -57,6 +60,7 @@ impl Settings {
     pub fn conflict(&self, other: &Self) -> Option<&'static str> {
         let both = [
             ("guest", self.guest.is_some() && other.guest.is_some()),
+            ("workload", self.workload.is_some() && other.workload.is_some()),
             ("profile", self.profile.is_some() && other.profile.is_some()),
             ("platform", self.platform.is_some() && other.platform.is_some()),
             ("memory", self.memory.is_some() && other.memory.is_some()),
@@ -74,6 +78,7 @@ impl Settings {
 enum Key {
     Guest,
     Append,
+    Workload,
     Profile,
     Platform,
     Switch(&'static Switch),
@@ -85,7 +90,7 @@ enum Key {
 impl Key {
     /// Every key, in the order in which a message lists them.
     fn all() -> impl Iterator<Item = Self> {
-        let before = [Key::Guest, Key::Append, Key::Profile, Key::Platform].into_iter();
+        let before = [Key::Guest, Key::Append, Key::Workload, Key::Profile, Key::Platform].into_iter();
         before.chain(Switches::ALL.iter().map(Key::Switch)).chain([Key::Memory, Key::Cpus, Key::Timeout])
     }
 
@@ -93,6 +98,7 @@ impl Key {
         match self {
             Key::Guest => "guest",
             Key::Append => "append",
+            Key::Workload => "workload",
             Key::Profile => "profile",
             Key::Platform => "platform",
             Key::Switch(switch) => switch.name,
@@ -139,6 +145,7 @@ impl<'de> Visitor<'de> for Reader {
             match key {
                 Key::Guest => settings.guest = Some(map.next_value()?),
                 Key::Append => settings.append = Some(map.next_value()?),
+                Key::Workload => settings.workload = Some(map.next_value()?),
                 Key::Profile => settings.profile = Some(map.next_value()?),
                 Key::Platform => settings.platform = map.next_value_seed(OneOf(PlatformName::NAMES))?.parse().ok(),
                 Key::Switch(switch) => {

@@ -16,6 +16,13 @@ const PROGRAM: &str = r#"#!/bin/sh
 echo run >> runs
 echo "arguments: $*"
 for last in "$@"; do :; done
+snapshot=
+for word in "$@"; do
+    case $before in workload) snapshot=$word ;; esac
+    before=$word
+done
+case "$*" in *"--save-at workload"*) echo saves >> boots; case "$*" in *refuses*) exit 126 ;; *) echo booted > "$snapshot" ;; esac ;; esac
+case "$*" in *--restore*) echo from >> boots ;; esac
 case "$*" in
 *fail*) echo "it hurts"; exit 3 ;;
 *panics*) exit 123 ;;
@@ -25,7 +32,7 @@ case "$*" in
 *evicted*) rm -r "$(dirname "$last")"; exit 3 ;;
 *silent*) exit 0 ;;
 esac
-echo "$*" > "$last"
+case "$*" in *--workload*) echo "ledger" > "$last" ;; *) echo "$*" > "$last" ;; esac
 "#;
 
 /// What was said of the progress.
@@ -62,7 +69,8 @@ impl Bench {
         text += "[guest.g]\nimage = 'g.elf'\nmade-by = 'make guests'\n[metric]\nregion = 'w'\nunit = 's'\n";
         text += "[[column]]\nid = 'column'\ntitle = 'C'\n";
         for (id, append) in rows {
-            text += &format!("[[row]]\nid = '{id}'\ntitle = '{id}'\nset = {{ append = '{append}' }}\n");
+            let key = if append.starts_with("workload ") { "workload" } else { "append" };
+            text += &format!("[[row]]\nid = '{id}'\ntitle = '{id}'\nset = {{ {key} = '{append}' }}\n");
         }
         let file = directory.join("x.toml");
         std::fs::write(&file, text).unwrap();
@@ -99,6 +107,36 @@ impl Drop for Bench {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+#[test]
+fn cells_that_differ_in_their_workloads_boot_once() {
+    let rows = [("a", "workload 1"), ("b", "workload 2"), ("c", "workload 3"), ("d", "another boot")];
+    let bench = Bench::new("boots", &rows);
+    let go = AtomicBool::new(false);
+    let first = bench.run(false, &go);
+    assert!(first.iter().all(|outcome| matches!(outcome, Outcome::Finished(_))), "{first:?}");
+    let boots = |bench: &Bench| std::fs::read_to_string(bench.directory.join("boots")).unwrap_or_default();
+    assert_eq!(boots(&bench), "saves\nfrom\nfrom\n");
+    assert_eq!((bench.runs(), bench.left().len()), (4, 4), "nothing is left of the snapshot");
+    assert_eq!(bench.run(false, &go), first);
+    assert_eq!(bench.runs(), 4);
+    // A single cell that is missing boots by itself, and is the same cell.
+    let Outcome::Finished(finished) = &first[1] else { panic!("it is finished") };
+    std::fs::remove_dir_all(finished.ledger.parent().unwrap()).unwrap();
+    assert_eq!(bench.run(false, &go), first);
+    assert_eq!((bench.runs(), boots(&bench).lines().count()), (5, 3));
+}
+
+#[test]
+fn where_the_first_cell_cannot_save_the_others_boot_themselves() {
+    let rows = [("a", "workload refuses"), ("b", "workload 2"), ("c", "workload 3")];
+    let bench = Bench::new("refuses", &rows);
+    let outcomes = bench.run(false, &AtomicBool::new(false));
+    assert!(matches!(&outcomes[0], Outcome::Failed(_)), "{outcomes:?}");
+    assert!(outcomes[1..].iter().all(|outcome| matches!(outcome, Outcome::Finished(_))), "{outcomes:?}");
+    assert_eq!(std::fs::read_to_string(bench.directory.join("boots")).unwrap(), "saves\n");
+    assert_eq!(bench.left().len(), 2);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! them in memory.
 
 use super::{LedgerError, kind};
-use crate::ledger::{BlockRuns, EventCharge};
+use crate::entry::{BlockRuns, EventCharge};
 use crate::wire::{Reader, put};
 
 /// How many regions, origins, shapes and families there are that entries may name.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::ledger::BlockRuns;
+use crate::entry::BlockRuns;
 use crate::ledger::tests::{charged, sample};
 use proptest::prelude::*;
 

@@ -92,6 +92,13 @@ impl Landmarks {
 /// Symbols of the kernel in whose memory `image` is. The image begins where a page does, at the linear address `linear`;
 /// without it the tables of Linux 7, which count from their own place, can't be read.
 pub fn kallsyms(image: &[u8], linear: Option<u64>) -> Result<Kallsyms, KallsymsError> {
+    let raw = raw_kallsyms(image, linear)?;
+    let landmarks = Landmarks::new(&raw);
+    Ok(Kallsyms { functions: functions(raw).into(), landmarks })
+}
+
+/// Likewise, all symbols as they are in the tables.
+pub(super) fn raw_kallsyms(image: &[u8], linear: Option<u64>) -> Result<Vec<Raw>, KallsymsError> {
     let mut worst = KallsymsError::NoTokens;
     let mut patience = PATIENCE;
     for digits in memchr::memmem::find_iter(image, DIGITS).take(MOST_CANDIDATES) {
@@ -105,9 +112,7 @@ pub fn kallsyms(image: &[u8], linear: Option<u64>) -> Result<Kallsyms, KallsymsE
                 let (letter, name) = names.name(image, &tokens, place)?;
                 Some((address?, letter, name))
             });
-            let raw: Vec<Raw> = raw.collect();
-            let landmarks = Landmarks::new(&raw);
-            return Ok(Kallsyms { functions: functions(raw).into(), landmarks });
+            return Ok(raw.collect());
         }
     }
     Err(worst)

@@ -5,21 +5,24 @@
 
 mod btf;
 mod bzimage;
+mod image;
 mod kallsyms;
 mod modules;
 pub mod task_struct;
 mod text;
 
 pub use bzimage::{ImageError, vmlinux_from_bzimage};
+pub use image::ImageFunctions;
 pub use kallsyms::{Kallsyms, KallsymsError, Landmarks, kallsyms};
 pub use modules::modules;
 pub use text::{ElfError, elf, system_map};
 
-use crate::ledger::SavedSymbol;
+use crate::entry::SavedSymbol;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use text::raw_elf;
 
 /// A named range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

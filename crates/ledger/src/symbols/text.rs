@@ -17,8 +17,26 @@ pub enum ElfError {
 /// Functions in the tables of symbols of an ELF file, moved by `slide`.
 pub fn elf(bytes: &[u8], slide: u64) -> Result<Vec<Symbol>, ElfError> {
     let file = object::File::parse(bytes).map_err(|error| ElfError::Unreadable(error.to_string()))?;
-    let mut raw: Vec<Raw> = Vec::new();
     let mut sized = Vec::new();
+    let raw = raw_elf(&file, &mut sized);
+    if raw.is_empty() {
+        return Err(ElfError::Stripped);
+    }
+    let mut symbols = functions(raw);
+    sized.sort_unstable();
+    for symbol in &mut symbols {
+        // The size that the file gives, where it does; else up to the next symbol.
+        if let Ok(at) = sized.binary_search_by_key(&symbol.start, |entry| entry.0) {
+            symbol.size = sized[at].1;
+        }
+        symbol.start = symbol.start.wrapping_add(slide);
+    }
+    Ok(symbols)
+}
+
+/// The functions of an ELF file before sizes are known, and in `sized` start and size of those that the file gives sizes of. Empty if it has none.
+pub(super) fn raw_elf(file: &object::File, sized: &mut Vec<(u64, u64)>) -> Vec<Raw> {
+    let mut raw: Vec<Raw> = Vec::new();
     for symbol in file.symbols().chain(file.dynamic_symbols()) {
         let Ok(name) = symbol.name() else { continue };
         if symbol.kind() != SymbolKind::Text || symbol.is_undefined() || name.is_empty() {
@@ -36,22 +54,12 @@ pub fn elf(bytes: &[u8], slide: u64) -> Result<Vec<Symbol>, ElfError> {
         };
         raw.push((symbol.address(), letter, name.to_owned()));
     }
-    if raw.is_empty() {
-        return Err(ElfError::Stripped);
+    if !raw.is_empty() {
+        // Where code ends, the last function does.
+        let code = file.sections().filter(|section| section.kind() == SectionKind::Text);
+        raw.extend(code.map(|section| (section.address().saturating_add(section.size()), 'r', String::new())));
     }
-    // Where code ends, the last function does.
-    let code = file.sections().filter(|section| section.kind() == SectionKind::Text);
-    raw.extend(code.map(|section| (section.address().saturating_add(section.size()), 'r', String::new())));
-    let mut symbols = functions(raw);
-    sized.sort_unstable();
-    for symbol in &mut symbols {
-        // The size that the file gives, where it does; else up to the next symbol.
-        if let Ok(at) = sized.binary_search_by_key(&symbol.start, |entry| entry.0) {
-            symbol.size = sized[at].1;
-        }
-        symbol.start = symbol.start.wrapping_add(slide);
-    }
-    Ok(symbols)
+    raw
 }
 
 /// Functions in the text of a `System.map` or of `/proc/kallsyms`, moved by `slide`. Lines that are no symbols are skipped,

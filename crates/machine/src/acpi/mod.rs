@@ -42,7 +42,7 @@ pub const fn pci_line(device: u8, pin: u8) -> u32 {
 
 /// What the tables depend on.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct AcpiConfig {
     /// Local APIC IDs of the processors, the boot processor first.
     pub apic_ids: Vec<u32>,
     /// ID of the I/O APIC.
@@ -68,7 +68,7 @@ pub enum AcpiError {
 }
 
 /// Writes the tables into guest memory and returns the address of the RSDP.
-pub fn install(ram: &GuestRam, config: &Config) -> Result<u64, AcpiError> {
+pub fn install(ram: &GuestRam, config: &AcpiConfig) -> Result<u64, AcpiError> {
     let base = layout::ACPI.start;
     let room = layout::ACPI.end - base;
     let bytes = build(config, base as u32);
@@ -80,7 +80,7 @@ pub fn install(ram: &GuestRam, config: &Config) -> Result<u64, AcpiError> {
 }
 
 /// All tables, to be placed at `base`: RSDP, FACS, DSDT, FADT, MADT, MCFG, RSDT and XSDT.
-fn build(config: &Config, base: u32) -> Vec<u8> {
+fn build(config: &AcpiConfig, base: u32) -> Vec<u8> {
     /// The strictest alignment, that of the FACS.
     const ALIGN: usize = 64;
     let mut image = vec![0; ALIGN];
@@ -112,8 +112,8 @@ mod tests {
         u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
     }
 
-    fn config(cpus: u32) -> Config {
-        Config { apic_ids: (0..cpus).collect(), io_apic_id: 0 }
+    fn config(cpus: u32) -> AcpiConfig {
+        AcpiConfig { apic_ids: (0..cpus).collect(), io_apic_id: 0 }
     }
 
     /// The table at an address, its checksum verified.

@@ -5,7 +5,7 @@ use acpi_tables::gas::{AccessSize, AddressSpace, GAS};
 use acpi_tables::sdt::Sdt;
 use acpi_tables::{Aml, facs::FACS};
 
-use super::{Config, GPE0, PM_TIMER, PM1A_CONTROL, PM1A_EVENT, RESET, RESET_VALUE};
+use super::{AcpiConfig, GPE0, PM_TIMER, PM1A_CONTROL, PM1A_EVENT, RESET, RESET_VALUE};
 use crate::devices::pm;
 use crate::memory::layout;
 
@@ -106,7 +106,7 @@ pub(super) fn fadt(facs: u32, dsdt: u32) -> Vec<u8> {
 }
 
 /// Processors and interrupt controllers.
-pub(super) fn madt(config: &Config) -> Vec<u8> {
+pub(super) fn madt(config: &AcpiConfig) -> Vec<u8> {
     const REVISION: u8 = 5;
     const PC_COMPATIBLE: u32 = 1;
     const ENABLED: u32 = 1;

@@ -1,6 +1,6 @@
 //! The devices that every board has, one line each.
 
-use crate::device::{At, Context, Device};
+use crate::device::{At, Device, DeviceContext};
 use crate::devices::debug_exit::ExitPorts;
 use crate::devices::fw_cfg::FwCfg;
 use crate::devices::i8042::I8042;
@@ -17,6 +17,7 @@ use crate::devices::rtc::Rtc;
 use crate::devices::serial::Serial;
 use crate::devices::status::StatusPort;
 use crate::devices::testdev::TestDevice;
+use crate::devices::workload::Workload;
 use crate::pci::PciBus;
 use ledger::Ticks;
 
@@ -65,7 +66,7 @@ macro_rules! devices {
 
             /// A read from one of them.
             #[inline]
-            pub fn read(&mut self, id: Id, at: At, ctx: &mut Context, events: &mut Events) -> u64 {
+            pub fn read(&mut self, id: Id, at: At, ctx: &mut DeviceContext, events: &mut Events) -> u64 {
                 match id {
                     $(Id::$name => {
                         let value = Device::read(&mut self.$name, at, ctx);
@@ -77,7 +78,7 @@ macro_rules! devices {
 
             /// A write to one of them.
             #[inline]
-            pub fn write(&mut self, id: Id, at: At, value: u64, ctx: &mut Context, events: &mut Events) {
+            pub fn write(&mut self, id: Id, at: At, value: u64, ctx: &mut DeviceContext, events: &mut Events) {
                 match id {
                     $(Id::$name => {
                         Device::write(&mut self.$name, at, value, ctx);
@@ -108,6 +109,7 @@ devices! { maker:
     fw_cfg: FwCfg = FwCfg::new(maker.ram.size(), maker.cpus as u16);
     marker: Marker = Marker::new(maker.cpus);
     debug: DebugPorts = DebugPorts::default();
+    workload: Workload = Workload::new(&maker.parts.workload);
 }
 
 /// When each device does something by itself, and when the first one does.

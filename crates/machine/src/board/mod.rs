@@ -15,7 +15,7 @@ pub use map::ClaimError;
 pub use parts::Parts;
 
 use crate::console::{self, Input, Takers};
-use crate::device::{At, Context, Device, Outputs, Pin, Request};
+use crate::device::{At, Device, DeviceContext, Ending, Outputs, Pin, Request};
 use crate::devices::ioapic::decode_msi;
 use crate::devices::lapic::{Interrupt, Lapic, route};
 use crate::devices::marker::Mark;
@@ -28,7 +28,6 @@ use ledger::Ticks;
 use ledger::profile::Profile;
 use map::Map;
 use parts::Maker;
-use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// The input of the I/O APIC that the timer's ISA interrupt, 0, goes to, as the MADT says.
@@ -42,19 +41,6 @@ const CONSOLE: u8 = 1;
 
 /// Number and name under which accesses are charged to memory of PCI functions, which guests may move.
 const PCI_MEMORY: (u32, &str) = (4, "PCI device");
-
-/// How a guest ends its machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ending {
-    /// Power off (ACPI S5).
-    PowerOff,
-    /// Reset (i8042, port 0x92 or 0xcf9).
-    Reset,
-    /// The kernel said by pvpanic that it has panicked.
-    Panic,
-    /// A write to the debug-exit port: the exit status it asks for.
-    DebugExit(u8),
-}
 
 /// Why a board can't be made.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +111,7 @@ impl Board {
         }
         self.suspended = false;
         self.each(|device, ctx| device.reset(ctx));
-        self.settle();
+        self.carry_outputs();
         true
     }
 
@@ -142,6 +128,11 @@ impl Board {
     /// The exit status that the guest has asked for last.
     pub fn status(&self) -> Option<u8> {
         self.status
+    }
+
+    /// Whether the guest has asked for its workload.
+    pub fn workload_asked(&self) -> bool {
+        self.devices.workload.is_asked()
     }
 
     /// A processor's local APIC.
@@ -168,7 +159,7 @@ impl Board {
     pub fn advance_timer(&mut self, index: usize, now: Ticks) {
         if self.timer_event(index).is_some_and(|event| event <= now) {
             self.devices.lapics[index].advance(now);
-            self.settle();
+            self.carry_outputs();
         }
     }
 
@@ -179,12 +170,12 @@ impl Board {
             return;
         }
         self.each(|device, ctx| device.advance(ctx));
-        self.settle();
+        self.carry_outputs();
     }
 
     /// Does something to all devices, which may change when they do something by themselves.
-    fn each(&mut self, mut change: impl FnMut(&mut dyn Device, &mut Context)) {
-        let ctx = &mut Context { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.outputs };
+    fn each(&mut self, mut change: impl FnMut(&mut dyn Device, &mut DeviceContext)) {
+        let ctx = &mut DeviceContext { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.outputs };
         for &id in Id::ALL {
             let device = self.devices.get(id);
             change(device, ctx);
@@ -241,7 +232,7 @@ impl Board {
     pub fn console_input(&mut self, bytes: &[u8]) {
         self.input.push(bytes);
         let Devices { serial, pci, .. } = &mut self.devices;
-        let ctx = &mut Context { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.outputs };
+        let ctx = &mut DeviceContext { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.outputs };
         let takers = Takers { serial: serial.listens(), virtio: pci.inbox(CONSOLE).open, now: self.now };
         match self.input.deliver(takers) {
             Some((console::Console::Serial, bytes)) => serial.push_input(&bytes),
@@ -253,11 +244,11 @@ impl Board {
             None => return,
         }
         serial.tell(ctx);
-        self.settle();
+        self.carry_outputs();
     }
 
     /// Carries what devices have to say to where it goes: interrupts, and the end of the machine.
-    fn settle(&mut self) {
+    fn carry_outputs(&mut self) {
         if !self.outputs.requests.is_empty() {
             self.requests();
         }
@@ -289,7 +280,7 @@ impl Board {
                 Request::Suspend => self.suspended = true,
                 Request::ExitStatus(status) => self.status = Some(status),
                 Request::Alarm => {
-                    let ctx = &mut Context { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.outputs };
+                    let ctx = &mut DeviceContext { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.outputs };
                     self.devices.pm.signal(pm::event::RTC);
                     self.devices.pm.tell(ctx);
                 }
@@ -355,7 +346,7 @@ impl Bus for Board {
     fn read(&mut self, who: Ident, address: u64, size: u8) -> u64 {
         let now = self.touch(who);
         let Self { map, devices, events, ram, outputs, .. } = self;
-        let ctx = &mut Context { now, cpu: who.cpu, ram, out: outputs };
+        let ctx = &mut DeviceContext { now, cpu: who.cpu, ram, out: outputs };
         let value = if devices.lapics.decodes(who.cpu, address) {
             devices.lapics[who.cpu].mmio_read(address & 0xfff, size, who.now)
         } else {
@@ -371,14 +362,14 @@ impl Bus for Board {
                 }
             }
         };
-        self.settle();
+        self.carry_outputs();
         value
     }
 
     fn write(&mut self, who: Ident, address: u64, size: u8, value: u64) {
         let now = self.touch(who);
         let Self { map, devices, events, ram, outputs, .. } = self;
-        let ctx = &mut Context { now, cpu: who.cpu, ram, out: outputs };
+        let ctx = &mut DeviceContext { now, cpu: who.cpu, ram, out: outputs };
         if devices.lapics.decodes(who.cpu, address) {
             devices.lapics[who.cpu].mmio_write(address & 0xfff, size, value, who.now);
         } else {
@@ -393,7 +384,7 @@ impl Bus for Board {
                 }
             }
         }
-        self.settle();
+        self.carry_outputs();
     }
 
     fn device(&self, address: u64) -> u32 {
@@ -407,25 +398,25 @@ impl Bus for Board {
     fn port_in(&mut self, who: Ident, port: u16, size: u8) -> u32 {
         let now = self.touch(who);
         let Self { map, devices, events, ram, outputs, .. } = self;
-        let ctx = &mut Context { now, cpu: who.cpu, ram, out: outputs };
+        let ctx = &mut DeviceContext { now, cpu: who.cpu, ram, out: outputs };
         let mut value = ones(size);
         Self::pieces(map, port, size, |id, at, shift| {
             let read = devices.read(id, at, ctx, events) & ones(at.size);
             value = value & !(ones(at.size) << shift) | read << shift;
         });
-        self.settle();
+        self.carry_outputs();
         value as u32
     }
 
     fn port_out(&mut self, who: Ident, port: u16, size: u8, value: u32) {
         let now = self.touch(who);
         let Self { map, devices, events, ram, outputs, .. } = self;
-        let ctx = &mut Context { now, cpu: who.cpu, ram, out: outputs };
+        let ctx = &mut DeviceContext { now, cpu: who.cpu, ram, out: outputs };
         Self::pieces(map, port, size, |id, at, shift| {
             let piece = u64::from(value) >> shift & ones(at.size);
             devices.write(id, at, piece, ctx, events);
         });
-        self.settle();
+        self.carry_outputs();
     }
 
     fn msr_read(&mut self, who: Ident, index: u32) -> Option<u64> {
@@ -436,7 +427,7 @@ impl Bus for Board {
     fn msr_write(&mut self, who: Ident, index: u32, value: u64) -> bool {
         self.touch(who);
         let written = self.devices.lapics[who.cpu].msr_write(index, value, who.now);
-        self.settle();
+        self.carry_outputs();
         written
     }
 
@@ -450,14 +441,14 @@ impl Bus for Board {
                 Some(self.devices.pic.acknowledge())
             }
         };
-        self.settle();
+        self.carry_outputs();
         vector
     }
 
     fn end_of_interrupt(&mut self, who: Ident) {
         self.touch(who);
         self.devices.lapics[who.cpu].end_of_interrupt();
-        self.settle();
+        self.carry_outputs();
     }
 
     fn cr8(&mut self, who: Ident) -> u8 {

@@ -24,12 +24,22 @@ pub struct Parts {
     pub paravirt: bool,
     /// The console that gets what the user types.
     pub console: console::Console,
+    /// What a guest is told that asks for its workload.
+    pub workload: String,
 }
 
 impl Default for Parts {
     fn default() -> Self {
         let console = console::Console::default();
-        Self { disks: Vec::new(), overlay: false, rtc_start: rtc::DEFAULT_START, seed: 0, paravirt: false, console }
+        Self {
+            disks: Vec::new(),
+            overlay: false,
+            rtc_start: rtc::DEFAULT_START,
+            seed: 0,
+            paravirt: false,
+            console,
+            workload: String::new(),
+        }
     }
 }
 
@@ -52,7 +62,7 @@ impl Maker<'_> {
     pub fn lapics(&self) -> Lapics {
         let x2apic = self.profile.cpuid().iter().any(|l| l.leaf == 1 && l.ecx & 1 << 21 != 0);
         let lapic = |index: usize| {
-            Lapic::new(lapic::Config {
+            Lapic::new(lapic::LapicConfig {
                 id: index as u32,
                 bsp: index == 0,
                 x2apic,

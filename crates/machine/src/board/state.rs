@@ -1,8 +1,9 @@
 //! The state of a whole board: each device's under its name, and the board's own.
 
+use super::Board;
 use super::devices::Id;
-use super::{Board, Ending};
 use crate::console::Input;
+use crate::device::Ending;
 use crate::state::{DeviceState, RestoreError, Saved, StateError, decode, encode, require};
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};

@@ -1,44 +1,43 @@
 //! Going back: a machine is made once more and given the same input, which takes it along the same way, up to an earlier point.
 //!
-//! A point of the run is a number of pauses (when [`Vcpus::run`](crate::vcpus::Vcpus::run) returned because its time was over: always at the same
-//! instructions) and a count of instructions after the last of them. To find the last stop before a point, the run is repeated from ever
-//! earlier pauses up to that point.
+//! A point of the run is a number of [turns](crate::replay) (always at the same instructions) and a count of instructions after the last of
+//! them. To find the last stop before a point, the run is repeated from ever earlier turns up to that point. All machines of a run have one
+//! journal of its input.
 //!
 //! Snapshots that are taken now and then shorten the way; without any it is repeated from the beginning.
 
 use super::session::{Session, Stop};
 use crate::machine::{Host, Machine, Poll};
+use crate::replay::Journal;
 use crate::vcpus::Pause;
 use cpu::stops::{Count, Place, Stops, Why};
 use ledger::Ticks;
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
 /// A point of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// Pauses so far.
-    pub pauses: u64,
+    /// Turns so far.
+    pub turns: u64,
     /// Instructions begun since the last one.
     pub count: Count,
 }
 
-/// Makes a machine as another one was before its run. `None`: it can't be made any more.
-pub type Make<'a> = Box<dyn Fn() -> Option<Machine> + 'a>;
+/// Makes a machine as another one was before its run.
+pub struct Make<'a> {
+    /// Makes one that has not run. `None`: it can't be made any more.
+    pub machine: Box<dyn Fn() -> Option<Machine> + 'a>,
+    /// Takes it to where the run began, if that was a snapshot. `false`: it can't be restored any more.
+    pub begin: Box<dyn Fn(&mut Machine) -> bool + 'a>,
+}
 
 /// What is known of a run beside the machine.
 pub struct History<'m> {
     make: Option<Make<'m>>,
-    /// Pauses of the machine so far.
-    pub pauses: u64,
-    /// Pauses that have been reached at all.
-    furthest: u64,
-    /// Input, by the pause at which the guest got it.
-    inputs: BTreeMap<u64, Vec<u8>>,
-    /// Input that has come while the machine was stopped or repeated what it did before.
-    waiting: Vec<u8>,
+    /// What came from outside.
+    journal: Option<Rc<RefCell<Journal>>>,
     kept: Kept,
     /// Bytes of console output so far, of the machine, and how many have been shown at all.
     printed: u64,
@@ -48,16 +47,7 @@ pub struct History<'m> {
 impl<'m> History<'m> {
     /// Of a run that can go back if it can be made anew.
     pub fn new(make: Option<Make<'m>>) -> Self {
-        Self {
-            make,
-            pauses: 0,
-            furthest: 0,
-            inputs: BTreeMap::new(),
-            waiting: Vec::new(),
-            kept: Kept::default(),
-            printed: 0,
-            shown: 0,
-        }
+        Self { make, journal: None, kept: Kept::default(), printed: 0, shown: 0 }
     }
 
     /// Whether the run can go back.
@@ -65,7 +55,7 @@ impl<'m> History<'m> {
         self.make.is_some()
     }
 
-    /// Takes a snapshot at each pause.
+    /// Takes a snapshot at each turn.
     #[cfg(test)]
     pub fn keep_often(&mut self) {
         self.kept.interval = 1;
@@ -75,57 +65,55 @@ impl<'m> History<'m> {
     pub fn forget(&mut self) {
         self.make = None;
         self.kept = Kept::default();
-        // What follows is new.
-        self.furthest = self.pauses;
-        self.inputs.split_off(&self.pauses);
     }
 
-    /// The host, as the machine sees it.
-    pub fn relay<'a>(&'a mut self, host: &'a mut dyn Host) -> Relay<'a, 'm> {
-        Relay { history: self, host }
+    /// Keeps the journal of the machine's input.
+    pub fn follow(&mut self, machine: &mut Machine) {
+        self.journal = Some(machine.replay.journal());
     }
 
-    /// Keeps input that has come while the machine stands still.
-    pub fn typed(&mut self, input: &[u8]) {
-        self.waiting.extend_from_slice(input);
-    }
-
-    /// A pause is over.
-    pub fn passed(&mut self) {
-        self.pauses += 1;
-        self.furthest = self.furthest.max(self.pauses);
+    /// The host, as a machine sees it that is somewhere `new`, or repeats what was done before.
+    pub fn relay<'a>(&'a mut self, host: &'a mut dyn Host, new: bool) -> Relay<'a, 'm> {
+        Relay { history: self, host, new }
     }
 
     /// Takes a snapshot of the machine, if it is time.
     pub fn keep(&mut self, machine: &mut Machine) {
-        if self.make.is_none() || !self.kept.is_due(self.pauses) || !machine.replay.listens() {
+        let turns = machine.replay.turns();
+        if self.make.is_none() || !self.kept.is_due(turns) {
             return;
         }
         match machine.snapshot(&[]) {
-            Ok(file) => self.kept.add(Moment { pauses: self.pauses, printed: self.printed, file }),
+            Ok(file) => self.kept.add(Moment { turns, printed: self.printed, file }),
             // It takes longer without.
             Err(_) => self.kept.useless.set(true),
         }
     }
 
-    /// A machine as near before a number of pauses as there is one, with how many it has made and how many bytes it has printed.
-    fn nearest_before(&self, pauses: u64) -> Option<(Machine, u64, u64)> {
+    /// A machine as near before a turn as there is one, with how many bytes it has printed.
+    fn nearest_before(&self, turns: u64) -> Option<(Machine, u64)> {
         let make = self.make.as_ref()?;
-        let mut machine = make()?;
-        if let Some(moment) = self.kept.before(pauses) {
+        // A machine is restored once: to a snapshot on the way, or to where the run began.
+        if let Some(moment) = self.kept.before(turns) {
+            let mut machine = (make.machine)()?;
+            machine.replay.follow(self.journal.clone()?);
             if machine.restore(&moment.file, &[]).is_ok() {
-                return Some((machine, moment.pauses, moment.printed));
+                return Some((machine, moment.printed));
             }
             self.kept.useless.set(true);
-            machine = make()?;
         }
-        Some((machine, 0, 0))
+        let mut machine = (make.machine)()?;
+        if !(make.begin)(&mut machine) {
+            return None;
+        }
+        machine.replay.follow(self.journal.clone()?);
+        Some((machine, 0))
     }
 }
 
 /// A snapshot.
 struct Moment {
-    pauses: u64,
+    turns: u64,
     printed: u64,
     file: Vec<u8>,
 }
@@ -133,7 +121,7 @@ struct Moment {
 /// Snapshots of a run, in order.
 struct Kept {
     moments: Vec<Moment>,
-    /// Pauses between two.
+    /// Turns between two.
     interval: u64,
     /// This machine can't be saved or restored.
     useless: Cell<bool>,
@@ -146,16 +134,16 @@ impl Default for Kept {
 }
 
 impl Kept {
-    /// The fewest pauses between two snapshots.
+    /// The fewest turns between two snapshots.
     const SHORTEST: u64 = 32;
     /// The most snapshots.
     const MOST: usize = 16;
     /// The most bytes that they take.
     const LARGEST: usize = 1 << 30;
 
-    fn is_due(&self, pauses: u64) -> bool {
-        let last = self.moments.last().map_or(0, |moment| moment.pauses);
-        !self.useless.get() && pauses >= last + self.interval
+    fn is_due(&self, turns: u64) -> bool {
+        let last = self.moments.last().map_or(0, |moment| moment.turns);
+        !self.useless.get() && turns >= last + self.interval
     }
 
     /// Adds a snapshot. Where there are too many, every second one goes, and they become as much rarer.
@@ -172,11 +160,11 @@ impl Kept {
         }
     }
 
-    fn before(&self, pauses: u64) -> Option<&Moment> {
+    fn before(&self, turns: u64) -> Option<&Moment> {
         if self.useless.get() {
             return None;
         }
-        self.moments.iter().rfind(|moment| moment.pauses <= pauses)
+        self.moments.iter().rfind(|moment| moment.turns <= turns)
     }
 }
 
@@ -184,6 +172,7 @@ impl Kept {
 pub struct Relay<'a, 'm> {
     history: &'a mut History<'m>,
     host: &'a mut dyn Host,
+    new: bool,
 }
 
 impl Host for Relay<'_, '_> {
@@ -198,18 +187,7 @@ impl Host for Relay<'_, '_> {
     }
 
     fn poll(&mut self, now: Ticks, wanted: bool) -> Poll {
-        let history = &mut *self.history;
-        let repeats = history.pauses < history.furthest;
-        let Poll { input, stop } = self.host.poll(now, wanted && !repeats);
-        history.waiting.extend(input);
-        let input = match repeats {
-            true => history.inputs.get(&history.pauses).cloned().unwrap_or_default(),
-            false => std::mem::take(&mut history.waiting),
-        };
-        if !repeats && !input.is_empty() && history.make.is_some() {
-            history.inputs.insert(history.pauses, input.clone());
-        }
-        Poll { input, stop }
+        self.host.poll(now, wanted)
     }
 
     fn attended(&self) -> bool {
@@ -217,27 +195,25 @@ impl Host for Relay<'_, '_> {
     }
 
     fn idle(&mut self, limit: Duration) {
-        if self.history.pauses >= self.history.furthest {
+        if self.new {
             self.host.idle(limit);
         }
     }
 }
 
 /// The host of a machine that repeats what was done before.
-struct Repeated<'a> {
-    inputs: &'a BTreeMap<u64, Vec<u8>>,
-    pauses: u64,
+struct Repeated {
     printed: u64,
     attended: bool,
 }
 
-impl Host for Repeated<'_> {
+impl Host for Repeated {
     fn output(&mut self, bytes: &[u8]) {
         self.printed += bytes.len() as u64;
     }
 
     fn poll(&mut self, _: Ticks, _: bool) -> Poll {
-        Poll { input: self.inputs.get(&self.pauses).cloned().unwrap_or_default(), stop: false }
+        Poll::default()
     }
 
     fn attended(&self) -> bool {
@@ -250,7 +226,7 @@ impl Host for Repeated<'_> {
 /// A machine that repeats what was done before.
 struct Repetition<'a> {
     machine: Machine,
-    host: Repeated<'a>,
+    host: Repeated,
     /// Its run has ended.
     over: bool,
     /// The debugger no longer wants it.
@@ -258,15 +234,14 @@ struct Repetition<'a> {
 }
 
 impl Repetition<'_> {
-    /// Goes on to the next pause or stop. `None`: it does not repeat what was done before, or is no longer wanted.
+    /// Goes on to the next turn or stop. `None`: it does not repeat what was done before, or is no longer wanted.
     fn go(&mut self) -> Option<Pause> {
         if self.over {
             return None;
         }
-        let pause = self.machine.vcpus.run();
+        let pause = self.machine.slice();
         if !matches!(pause, Pause::Debug(_)) {
             let outcome = self.machine.outside(pause, &mut self.host);
-            self.host.pauses += 1;
             self.over = outcome.is_some();
             if (self.interrupted)() {
                 return None;
@@ -275,9 +250,9 @@ impl Repetition<'_> {
         Some(pause)
     }
 
-    /// Goes on to a number of pauses.
-    fn go_to(&mut self, pauses: u64) -> Option<()> {
-        while self.host.pauses < pauses {
+    /// Goes on to a turn.
+    fn go_to(&mut self, turns: u64) -> Option<()> {
+        while self.machine.replay.turns() < turns {
             self.go()?;
         }
         Some(())
@@ -289,27 +264,27 @@ impl Repetition<'_> {
     }
 }
 
-/// A stop in the past: at this pause, after so many others since then.
+/// A stop in the past: after this turn, after so many others since then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Past {
-    pauses: u64,
+    turns: u64,
     number: u64,
     processor: usize,
     why: Why,
 }
 
 impl Session<'_> {
-    /// A machine that has repeated what was done up to a number of pauses.
+    /// A machine that has repeated what was done up to a turn.
     fn repetition<'a>(
         history: &'a History,
-        pauses: u64,
+        turns: u64,
         attended: bool,
         interrupted: &'a mut dyn FnMut() -> bool,
     ) -> Option<Repetition<'a>> {
-        let (machine, at, printed) = history.nearest_before(pauses)?;
-        let host = Repeated { inputs: &history.inputs, pauses: at, printed, attended };
+        let (machine, printed) = history.nearest_before(turns)?;
+        let host = Repeated { printed, attended };
         let mut repetition = Repetition { machine, host, over: false, interrupted };
-        repetition.go_to(pauses)?;
+        repetition.go_to(turns)?;
         Some(repetition)
     }
 
@@ -333,8 +308,8 @@ impl Session<'_> {
         if let Some(position) = self.known_position() {
             return Some(position);
         }
-        let pauses = self.history.pauses;
-        let mut repetition = Self::repetition(&self.history, pauses, attended, interrupted)?;
+        let turns = self.machine.replay.turns();
+        let mut repetition = Self::repetition(&self.history, turns, attended, interrupted)?;
         let stops = Rc::new(Stops::default());
         repetition.attach(&stops);
         stops.restart(true);
@@ -346,7 +321,7 @@ impl Session<'_> {
             let found = &repetition.machine.vcpus.all[index].cpu;
             let count = Count { begun: stops.begun(), late };
             if found.arch.gpr == here.arch.gpr && found.rflags() == here.rflags() {
-                return Some(Position { pauses, count });
+                return Some(Position { turns, count });
             }
             if !late {
                 // It is still there; the place is left for the next instruction.
@@ -362,7 +337,7 @@ impl Session<'_> {
     /// Goes to a point of the run that has been before. `false`: the debugger no longer wants to.
     fn seek(&mut self, position: Position, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> bool {
         let reached = (|| {
-            let mut repetition = Self::repetition(&self.history, position.pauses, attended, interrupted)?;
+            let mut repetition = Self::repetition(&self.history, position.turns, attended, interrupted)?;
             self.stops.clear();
             self.stops.restart(true);
             let mut processor = repetition.machine.vcpus.next();
@@ -391,7 +366,7 @@ impl Session<'_> {
 
     /// Goes back to the beginning.
     fn go_to_beginning(&mut self, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> Stop {
-        let beginning = Position { pauses: 0, count: Count { begun: 0, late: false } };
+        let beginning = Position { turns: 0, count: Count { begun: 0, late: false } };
         match self.seek(beginning, attended, interrupted) {
             true => Stop::Beginning(self.current),
             false => Stop::Interrupted(self.current),
@@ -408,7 +383,7 @@ impl Session<'_> {
         let attended = host.attended();
         let Some(here) = self.position(attended, interrupted) else { return Stop::Interrupted(self.current) };
         let mut end = here;
-        for from in Windows::before(here.pauses) {
+        for from in Windows::before(here.turns) {
             match self.last_instruction(processor, from, end, attended, interrupted) {
                 Err(Unwanted) => return Stop::Interrupted(self.current),
                 Ok(Some(position)) => {
@@ -417,13 +392,13 @@ impl Session<'_> {
                         false => Stop::Interrupted(self.current),
                     };
                 }
-                Ok(None) => end = Position { pauses: from, count: Count { begun: 0, late: false } },
+                Ok(None) => end = Position { turns: from, count: Count { begun: 0, late: false } },
             }
         }
         self.go_to_beginning(attended, interrupted)
     }
 
-    /// Before which instruction a processor was last, from a pause on up to a point.
+    /// Before which instruction a processor was last, from a turn on up to a point.
     fn last_instruction(
         &self,
         processor: usize,
@@ -436,14 +411,14 @@ impl Session<'_> {
         let stops = Rc::new(Stops::default());
         repetition.attach(&stops);
         let mut last = None;
-        while repetition.host.pauses < end.pauses || end.count.begun != 0 || end.count.late {
-            let pauses = repetition.host.pauses;
+        while repetition.machine.replay.turns() < end.turns || end.count.begun != 0 || end.count.late {
+            let turns = repetition.machine.replay.turns();
             stops.restart(true);
             stops.follow(Some(processor));
-            stops.stop_at((pauses == end.pauses).then_some(end.count));
+            stops.stop_at((turns == end.turns).then_some(end.count));
             let pause = repetition.go().ok_or(Unwanted)?;
             if let Some(begun) = stops.last_of() {
-                last = Some(Position { pauses, count: Count { begun, late: true } });
+                last = Some(Position { turns, count: Count { begun, late: true } });
             }
             if matches!(pause, Pause::Debug(_)) {
                 break;
@@ -457,11 +432,11 @@ impl Session<'_> {
         let attended = host.attended();
         let Some(here) = self.position(attended, interrupted) else { return Stop::Interrupted(self.current) };
         let mut end = here;
-        for from in Windows::before(here.pauses) {
+        for from in Windows::before(here.turns) {
             let found = self.last_stop(from, end, attended, interrupted);
             let Ok(past) = found else { return Stop::Interrupted(self.current) };
             let Some(past) = past else {
-                end = Position { pauses: from, count: Count { begun: 0, late: false } };
+                end = Position { turns: from, count: Count { begun: 0, late: false } };
                 continue;
             };
             let position = self.place_of(past, attended, interrupted);
@@ -478,7 +453,7 @@ impl Session<'_> {
         self.go_to_beginning(attended, interrupted)
     }
 
-    /// The last stop from a pause on up to a point.
+    /// The last stop from a turn on up to a point.
     fn last_stop(
         &self,
         from: u64,
@@ -490,9 +465,9 @@ impl Session<'_> {
         let stops = self.same_stops(&mut repetition);
         let (mut last, mut number) = (None, 0);
         let mut fresh = true;
-        while repetition.host.pauses < end.pauses || end.count.begun != 0 || end.count.late {
-            let pauses = repetition.host.pauses;
-            if fresh && pauses == end.pauses {
+        while repetition.machine.replay.turns() < end.turns || end.count.begun != 0 || end.count.late {
+            let turns = repetition.machine.replay.turns();
+            if fresh && turns == end.turns {
                 stops.restart(true);
                 stops.stop_at(Some(end.count));
             }
@@ -504,7 +479,7 @@ impl Session<'_> {
             match stops.take_why() {
                 Some(Why::Reached) | None => break,
                 Some(why) => {
-                    last = Some(Past { pauses, number, processor, why });
+                    last = Some(Past { turns, number, processor, why });
                     number += 1;
                 }
             }
@@ -514,7 +489,7 @@ impl Session<'_> {
 
     /// Where a stop is; of a watchpoint, before the instruction that touches it.
     fn place_of(&self, past: Past, attended: bool, interrupted: &mut dyn FnMut() -> bool) -> Option<Position> {
-        let mut repetition = Self::repetition(&self.history, past.pauses, attended, interrupted)?;
+        let mut repetition = Self::repetition(&self.history, past.turns, attended, interrupted)?;
         let stops = self.same_stops(&mut repetition);
         stops.restart(true);
         for _ in 0..=past.number {
@@ -528,7 +503,7 @@ impl Session<'_> {
             }
             _ => Count { begun, late: true },
         };
-        Some(Position { pauses: past.pauses, count })
+        Some(Position { turns: past.turns, count })
     }
 }
 
@@ -541,15 +516,15 @@ impl History<'_> {
 /// The debugger no longer wants to go back.
 struct Unwanted;
 
-/// Pauses to repeat the run from: ever earlier ones, each time by twice as much.
+/// Turns to repeat the run from: ever earlier ones, each time by twice as much.
 struct Windows {
     next: Option<u64>,
     step: u64,
 }
 
 impl Windows {
-    fn before(pauses: u64) -> Self {
-        Self { next: Some(pauses), step: 1 }
+    fn before(turns: u64) -> Self {
+        Self { next: Some(turns), step: 1 }
     }
 }
 

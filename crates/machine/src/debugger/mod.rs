@@ -114,7 +114,6 @@ impl Machine {
         listener: &mut dyn Listener,
         history: History<'_>,
     ) -> io::Result<Outcome> {
-        self.start();
         let mut session = Session::new(self, history);
         let outcome = session.run(host, listener)?;
         session.give_up();
@@ -143,7 +142,7 @@ impl Session<'_> {
                 }
                 continue;
             }
-            let pause = self.machine.vcpus.run();
+            let pause = self.machine.slice();
             if let Some(outcome) = self.pause(pause, host) {
                 return Ok(outcome);
             }
@@ -153,7 +152,7 @@ impl Session<'_> {
     /// Looks at the host while the machine stands still. Whether the run is to end.
     fn look(&mut self, host: &mut dyn Host) -> bool {
         let Poll { input, stop } = host.poll(self.machine.vcpus.now(), false);
-        self.history.typed(&input);
+        self.machine.replay.keep(&input);
         stop
     }
 

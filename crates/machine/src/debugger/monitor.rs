@@ -2,7 +2,9 @@
 
 use super::registers::{self, REGISTERS, What};
 use super::session::Session;
+use crate::kernel_symbols;
 use ledger::summary::By;
+use ledger::symbols::ImageFunctions;
 use ledger::{Family, Ledger, TICKS_PER_CYCLE};
 use std::fmt::Write;
 
@@ -11,9 +13,10 @@ help              this list
 walk ADDRESS      the page-table entries on the way to a linear address
 exits             VM exits so far, by reason
 ledger [N]        the N functions that were charged most so far (10 if not said)
+kernel            where a Linux kernel is, and what gdb needs to know if it has moved itself (KASLR)
 regs              system registers of the current processor
 time              virtual time and each processor's clock
-vmcs              controls of the virtual-machine control structure, under --platform hvm
+vmcs              the virtual-machine control structure: the controls under --platform hvm, or the current one of the guest's own hypervisor
 physical on|off   memory commands take physical addresses, as after `maintenance packet Qqemu.PhyMemMode:1`
 ";
 
@@ -36,6 +39,7 @@ pub fn answer(session: &mut Session, command: &str) -> String {
             Ok(most) => lines(&so_far(session), most),
             Err(_) => format!("ledger: {most} is not a number\n"),
         },
+        ("kernel", None) => kernel(session),
         ("regs", None) => system_registers(session),
         ("time", None) => time(session),
         ("vmcs", None) => controls(session),
@@ -111,6 +115,23 @@ fn lines(ledger: &Ledger, most: usize) -> String {
     text
 }
 
+/// Where the kernel is that the current processor runs.
+fn kernel(session: &Session) -> String {
+    let machine = &*session.machine;
+    let running = kernel_symbols::running(&machine.vcpus.all[session.current].cpu, &machine.ram);
+    let Some(kernel) = running.filter(|kernel| !kernel.functions.is_empty()) else {
+        return "no Linux kernel is in memory where this processor's page tables have one\n".to_owned();
+    };
+    let first = kernel.functions[0].start;
+    match ImageFunctions::of(&machine.image).slide_to(&kernel.functions) {
+        Some(0) => format!("its first function is at {first:#x}, where the image has it\n"),
+        Some(slide) => format!(
+            "its first function is at {first:#x}, moved by {slide:#x}; for gdb: symbol-file -o {slide:#x} vmlinux\n"
+        ),
+        None => format!("its first function is at {first:#x}; it is not the image that was booted\n"),
+    }
+}
+
 fn system_registers(session: &Session) -> String {
     let machine = &*session.machine;
     let cpu = &machine.vcpus.all[session.current].cpu;
@@ -156,10 +177,29 @@ fn time(session: &Session) -> String {
     text
 }
 
+/// The fields of a guest's current VMCS that are not 0. While a guest of its own runs, those of the guest-state area are as the last exit
+/// left them.
+fn fields(cpu: &cpu::Cpu, address: u64, current: &cpu::vmx::Vmcs) -> String {
+    let mode = if cpu.non_root() { "non-root" } else { "root" };
+    let state = if current.launched { "launched" } else { "clear" };
+    let mut text = format!("VMCS at {address:#x}, {state}; the processor is in VMX {mode} operation\n");
+    for (encoding, name) in x86::vmx::vmcs::NAMES {
+        let value = current.get(*encoding);
+        if value != 0 {
+            let _ = writeln!(text, "{encoding:#06x} {name:<34} {value:#x}");
+        }
+    }
+    text
+}
+
 fn controls(session: &Session) -> String {
     let vcpu = &session.machine.vcpus.all[session.current];
+    if let Some((address, current)) = vcpu.cpu.arch.vmx.operation.current() {
+        return fields(&vcpu.cpu, address, current);
+    }
     if vcpu.guest.is_none() {
-        return "there is no virtual-machine control structure: the guest does not run under a hypervisor\n".to_owned();
+        return "there is no virtual-machine control structure: the guest neither runs under a hypervisor nor is one\n"
+            .to_owned();
     }
     let vmx = &vcpu.cpu.arch.vmx;
     let c = &vmx.controls;

@@ -221,10 +221,13 @@ pub fn read(machine: &Machine, processor: usize, what: What) -> u128 {
     })
 }
 
-/// Writes a register. `false`: this one can't be written, as much would follow from it that is the guest's to say.
+/// Writes a register. `false`: this one can't be written, as much would follow from it that is the guest's to say, or the guest would
+/// get a fault for it.
 pub fn write(machine: &mut Machine, processor: usize, what: What, value: u128) -> bool {
     let (low, high) = (value as u64, (value >> 64) as u64);
-    let cpu = &mut machine.vcpus.all[processor].cpu;
+    let vcpu = &mut machine.vcpus.all[processor];
+    let is_guest = vcpu.guest.is_some();
+    let cpu = &mut vcpu.cpu;
     match what {
         What::General(number) => cpu.set::<u64>(number, low),
         What::Rip if cpu.arch.rip == low => {}
@@ -246,6 +249,16 @@ pub fn write(machine: &mut Machine, processor: usize, what: What, value: u128) -
         What::UpperYmm(number) => cpu.arch.vector.ymm[usize::from(number)][2..].copy_from_slice(&[low, high]),
         What::Base(number) if cpu.canonical_base(low) => cpu.arch.seg[usize::from(number)].base = low,
         What::KernelGsBase if cpu.canonical_base(low) => cpu.arch.msr.kernel_gs_base = low,
+        // Under a hypervisor these are not the processor's, but what its guest believes in.
+        What::Control(0 | 3 | 4) | What::Efer if is_guest => return false,
+        What::Control(number) => {
+            cpu.abandon_block(&mut machine.vcpus.cache);
+            return cpu.write_control(number, low);
+        }
+        What::Efer => {
+            cpu.abandon_block(&mut machine.vcpus.cache);
+            return cpu.write_efer(low);
+        }
         // Debuggers write all registers back where they have changed one.
         _ => return read(machine, processor, what) == value,
     }

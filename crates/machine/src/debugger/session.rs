@@ -74,7 +74,7 @@ pub struct Session<'a> {
     pub(super) current: usize,
     /// The last stop was before an instruction, not right after one.
     late: bool,
-    /// Instructions have been counted since this pause.
+    /// Instructions have been counted since this turn.
     pub(super) counted_since: Option<u64>,
     /// The guest is dead.
     dead: Option<Outcome>,
@@ -82,7 +82,8 @@ pub struct Session<'a> {
 
 impl<'a> Session<'a> {
     /// Of a machine that has not run yet.
-    pub fn new(machine: &'a mut Machine, history: History<'a>) -> Self {
+    pub fn new(machine: &'a mut Machine, mut history: History<'a>) -> Self {
+        history.follow(machine);
         Self {
             machine,
             stops: Rc::default(),
@@ -100,6 +101,7 @@ impl<'a> Session<'a> {
     /// A debugger has connected.
     pub fn attach(&mut self) {
         self.stops.clear();
+        self.machine.stand_still();
         self.current = self.machine.vcpus.next();
         for vcpu in &mut self.machine.vcpus.all {
             vcpu.cpu.debug(self.stops.clone());
@@ -119,6 +121,7 @@ impl<'a> Session<'a> {
         }
         self.counted_since = None;
         self.physical = false;
+        self.machine.start();
     }
 
     /// The run ends where it is.
@@ -131,8 +134,7 @@ impl<'a> Session<'a> {
     /// Puts what the debugger waits for into another machine and makes it the session's, at `position`.
     pub(super) fn replace(&mut self, machine: Machine, position: Position, processor: usize) {
         *self.machine = machine;
-        self.history.pauses = position.pauses;
-        self.counted_since = Some(position.pauses);
+        self.counted_since = Some(position.turns);
         (self.current, self.late, self.dead) = (processor, position.count.late, None);
         for address in self.breakpoints.keys().copied().collect::<Vec<_>>() {
             self.set_breakpoint(address);
@@ -142,12 +144,12 @@ impl<'a> Session<'a> {
 
     /// Where the run is, if that is known without a search.
     pub(super) fn known_position(&self) -> Option<Position> {
-        let pauses = self.history.pauses;
+        let turns = self.machine.replay.turns();
         if !self.machine.vcpus.is_held() {
-            return Some(Position { pauses, count: Count { begun: 0, late: false } });
+            return Some(Position { turns, count: Count { begun: 0, late: false } });
         }
-        let known = self.counted_since == Some(pauses);
-        known.then(|| Position { pauses, count: Count { begun: self.stops.begun(), late: self.late } })
+        let known = self.counted_since == Some(turns);
+        known.then(|| Position { turns, count: Count { begun: self.stops.begun(), late: self.late } })
     }
 
     /// Whether the last stop was before an instruction.
@@ -168,6 +170,7 @@ impl<'a> Session<'a> {
     /// The debugger has changed the guest: what it did before cannot be done again.
     pub(super) fn changed(&mut self) {
         self.history.forget();
+        self.machine.replay.turn_off();
     }
 
     fn set_breakpoint(&mut self, address: u64) {
@@ -237,6 +240,7 @@ impl<'a> Session<'a> {
     /// The machine is about to go on as [`Session::resume`] says.
     pub fn going_on(&mut self) {
         self.stops.clear();
+        self.machine.start();
         match self.resume {
             Resume::Step { processor, .. } => {
                 self.stops.step(Some(processor));
@@ -249,12 +253,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Goes on counting, if all has been counted since the last pause.
+    /// Goes on counting, if all has been counted since the last turn.
     fn count_on(&mut self) {
         if !self.machine.vcpus.is_held() {
             self.stops.restart(true);
-            self.counted_since = Some(self.history.pauses);
-        } else if self.counted_since == Some(self.history.pauses) {
+            self.counted_since = Some(self.machine.replay.turns());
+        } else if self.counted_since == Some(self.machine.replay.turns()) {
             self.stops.keep_counting();
         } else {
             self.counted_since = None;
@@ -263,6 +267,14 @@ impl<'a> Session<'a> {
 
     /// Goes on for a while. Why the machine has stopped, if it has.
     pub fn go(&mut self, host: &mut dyn Host, interrupted: &mut dyn FnMut() -> bool) -> Option<Stop> {
+        let stop = self.resumed(host, interrupted);
+        if stop.is_some() {
+            self.machine.stand_still();
+        }
+        stop
+    }
+
+    fn resumed(&mut self, host: &mut dyn Host, interrupted: &mut dyn FnMut() -> bool) -> Option<Stop> {
         if let (Some(outcome), Resume::Continue | Resume::Step { .. }) = (self.dead, &self.resume) {
             return Some(Stop::Ended(outcome));
         }
@@ -277,13 +289,14 @@ impl<'a> Session<'a> {
     /// The debugger wants the machine to stop where it is.
     pub fn interrupt(&mut self) -> Stop {
         self.stops.clear();
+        self.machine.stand_still();
         self.current = self.machine.vcpus.next();
         Stop::Interrupted(self.current)
     }
 
     /// Runs up to the next pause.
     fn forward(&mut self, host: &mut dyn Host, within: &Range<u64>) -> Option<Stop> {
-        match self.machine.vcpus.run() {
+        match self.machine.slice() {
             Pause::Debug(index) => {
                 let why = self.stops.take_why()?;
                 self.current = index;
@@ -303,7 +316,7 @@ impl<'a> Session<'a> {
                 // What is looked at instruction by instruction is counted at no further cost.
                 if self.counted_since.is_some() {
                     self.stops.restart(true);
-                    self.counted_since = Some(self.history.pauses);
+                    self.counted_since = Some(self.machine.replay.turns());
                 }
                 let outcome = outcome?;
                 self.current = self.machine.vcpus.next();
@@ -327,8 +340,8 @@ impl<'a> Session<'a> {
 
     /// Does what is to be done outside, and notes it.
     pub fn pause(&mut self, pause: Pause, host: &mut dyn Host) -> Option<Outcome> {
-        let outcome = self.machine.outside(pause, &mut self.history.relay(host));
-        self.history.passed();
+        let new = self.machine.replay.listens();
+        let outcome = self.machine.outside(pause, &mut self.history.relay(host, new));
         if outcome.is_none() {
             self.history.keep(self.machine);
         }

@@ -166,9 +166,11 @@ impl Session<'_> {
         if registers::read(self.machine, processor, what) == value {
             return Ok(());
         }
-        self.changed();
         match registers::write(self.machine, processor, what, value) {
-            true => Ok(()),
+            true => {
+                self.changed();
+                Ok(())
+            }
             false => Err(TargetError::NonFatal),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Platform;
+use crate::machine::{ClockSource, Config};
 use crate::testing::{self, ENTRY, Nobody, hvm};
 use cpu::Tier;
 use iced_x86::code_asm::*;
@@ -14,7 +15,7 @@ const BUFFER: u32 = 0x10_2000;
 const TURNS: u32 = 5;
 const BYTES: u32 = 6;
 
-/// What the guest does, and where its parts begin: counts in memory, fills bytes, spins for some pauses, and leaves with status 1.
+/// What the guest does, and where its parts begin: counts in memory, fills bytes, spins for some turns, and leaves with status 1.
 fn program() -> (Vec<u8>, [u64; 4]) {
     let mut a = CodeAssembler::new(32).unwrap();
     let mut count = a.create_label();
@@ -117,7 +118,7 @@ fn packet(payload: &str) -> Vec<u8> {
 fn session(tier: Tier, platform: &Platform, commands: Vec<Vec<u8>>) -> (Vec<String>, Outcome, Vec<u8>) {
     let client = Rc::new(RefCell::new(Client { commands: commands.into(), ..Client::default() }));
     let mut machine = machine(tier, platform);
-    let again: Make = Box::new(|| Some(self::machine(tier, platform)));
+    let again = Make { machine: Box::new(|| Some(self::machine(tier, platform))), begin: Box::new(|_| true) };
     let mut listener = Once(Some(Script(client.clone())));
     let mut history = History::new(Some(again));
     if tier == Tier::Auto {
@@ -264,6 +265,54 @@ fn the_run_goes_back() {
 }
 
 #[test]
+fn a_run_that_began_at_a_snapshot_goes_back_to_it() {
+    let [_, _, spin, end] = program().1;
+    for platform in [Platform::Bare, hvm()] {
+        let expected = plain(&platform);
+        let mut slices = 0;
+        let mut saved = machine(Tier::Auto, &platform);
+        // After the bytes have been filled.
+        let outcome = saved.run_until(&mut Nobody, &mut |_| {
+            slices += 1;
+            slices > 2
+        });
+        assert_eq!(outcome, None);
+        let file = saved.snapshot(&[]).unwrap();
+        let begin = |machine: &mut Machine| machine.restore(&file, &[]).is_ok();
+        let commands = [
+            &format!("Z1,{end:x},1"),
+            "c",
+            "bs",
+            RIP,
+            "c",
+            &format!("Z2,{COUNTER:x},4"),
+            "bc",
+            RIP,
+            "bc",
+            "c",
+            "c",
+            "c",
+        ];
+        let commands: VecDeque<Vec<u8>> = commands.iter().map(|command| packet(command)).collect();
+        let client = Rc::new(RefCell::new(Client { commands, ..Client::default() }));
+        let again = Make { machine: Box::new(|| Some(machine(Tier::Auto, &platform))), begin: Box::new(begin) };
+        let mut history = History::new(Some(again));
+        history.keep_often();
+        let mut machine = machine(Tier::Auto, &platform);
+        assert!(begin(&mut machine));
+        let outcome = machine.run_debugged(&mut Nobody, &mut Once(Some(Script(client.clone()))), history).unwrap();
+        let answers = client.borrow().answers.clone();
+        assert_eq!(outcome, Outcome::DebugExit(1), "{answers:?}");
+        let at = |index: usize| value(&answers[index]);
+        assert!(at(3) > spin && at(3) < end, "{answers:?}");
+        assert!(answers[6].contains("watch:") && at(7) > spin && at(7) < end, "{answers:?}");
+        assert!(answers[8].contains("replaylog:begin"), "{answers:?}");
+        assert!(answers[9].contains("watch:") && answers[11] == "W01", "{answers:?}");
+        assert!(machine.ledger(&Symbols::default()).to_bytes().unwrap() == expected, "another ledger");
+    }
+}
+
+#[test]
 fn every_step_can_be_taken_back() {
     let steps = 40;
     let mut commands = vec![RIP];
@@ -298,6 +347,22 @@ fn the_ledger_so_far_does_not_change_the_ledger() {
 }
 
 #[test]
+fn with_the_hosts_clock_time_goes_on() {
+    let end = program().1[3];
+    let commands = [format!("Z1,{end:x},1"), "c".to_owned(), "D".to_owned()].map(|command| packet(&command));
+    let client = Rc::new(RefCell::new(Client { commands: commands.into(), ..Client::default() }));
+    let config = testing::config(&program().0, Platform::Bare, Tier::Interpreter);
+    let mut machine = Machine::new(Config { clock: ClockSource::Host, ..config }).unwrap();
+    let history = History::new(None);
+    let outcome = machine.run_debugged(&mut Nobody, &mut Once(Some(Script(client.clone()))), history).unwrap();
+    assert_eq!(outcome, Outcome::DebugExit(1));
+    assert!(client.borrow().answers[1].starts_with("T05"), "{:?}", client.borrow().answers);
+    // Of its own the guest takes 6 million cycles for its 6 million instructions, each of which takes the host more than one.
+    let cycles = machine.vcpus.now() / ledger::TICKS_PER_CYCLE;
+    assert!(cycles > 12_000_000, "{cycles}");
+}
+
+#[test]
 fn memory_is_read_and_written_by_both_kinds_of_addresses() {
     let commands = [
         &format!("M{COUNTER:x},4:07000000"),
@@ -315,6 +380,40 @@ fn memory_is_read_and_written_by_both_kinds_of_addresses() {
     assert!(answers[4].starts_with('E'), "{answers:?}");
     assert_eq!(answers[5], "", "what the debugger has changed can't be repeated");
     assert!(answers[6].len() > 10, "{answers:?}");
+}
+
+#[test]
+fn control_registers_are_written_as_the_guest_may() {
+    // cr0, cr2, cr3 and efer.
+    let number = |name: &str| super::registers::REGISTERS.iter().position(|register| register.name == name).unwrap();
+    let write = |name: &str, value: u64| format!("P{:x}={:016x}", number(name), value.swap_bytes());
+    let read = |name: &str| format!("p{:x}", number(name));
+    let commands = [
+        // Paging without protection, and a bit that there is not, would fault: nothing changes, and there is a way back.
+        write("cr0", 0x8000_0000),
+        write("efer", 1 << 40),
+        "vCont;s:1".to_owned(),
+        "bs".to_owned(),
+        write("cr2", 0x1234_5000),
+        read("cr2"),
+        write("cr0", 0x3b),
+        read("cr0"),
+        write("cr3", 0x5000),
+        read("cr3"),
+        "bs".to_owned(),
+        "D".to_owned(),
+    ];
+    let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+    let (answers, outcome, ledger) = debug(Tier::Auto, &Platform::Bare, &commands);
+    assert_eq!(outcome, Outcome::DebugExit(1));
+    assert!(answers[0].starts_with('E') && answers[1].starts_with('E'), "{answers:?}");
+    assert!(answers[3].starts_with('T'), "{answers:?}");
+    let values = [4, 6, 8].map(|at| (answers[at].as_str(), value(&answers[at + 1])));
+    assert_eq!(values, [("OK", 0x1234_5000), ("OK", 0x3b), ("OK", 0x5000)]);
+    assert_eq!(answers[10], "", "what the debugger has changed can't be repeated");
+    assert!(ledger::Ledger::read(&ledger).unwrap().verify().is_ok());
+    let (answers, ..) = debug(Tier::Auto, &hvm(), &[&write("cr3", 0x5000), &write("cr2", 0x5000), "k"]);
+    assert!(answers[0].starts_with('E') && answers[1] == "OK", "a guest's CR3 is not the processor's: {answers:?}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Ways for a test program to end the run: the debug exit port, and the "Shutdown" port of Bochs.
 
-use crate::board::Ending;
-use crate::device::{At, Claim, Context, Device, Request};
+use crate::device::{At, Claim, Device, DeviceContext, Ending, Request};
 use crate::state::{Plain, StateError, require};
 use serde::{Deserialize, Serialize};
 
@@ -46,11 +45,11 @@ impl Device for ExitPorts {
         CLAIMS
     }
 
-    fn read(&mut self, _at: At, _ctx: &mut Context) -> u64 {
+    fn read(&mut self, _at: At, _ctx: &mut DeviceContext) -> u64 {
         u64::MAX
     }
 
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext) {
         match at.claim {
             0 => ctx.request(Request::End(Ending::DebugExit(exit_status(value as u32)))),
             _ if self.shutdown(value as u8) => ctx.request(Request::End(Ending::PowerOff)),

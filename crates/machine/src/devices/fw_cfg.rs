@@ -1,6 +1,6 @@
 //! The firmware configuration device: items that a guest selects by key (port 0x510) and reads byte by byte (0x511).
 
-use crate::device::{At, Claim, Context, Device};
+use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Plain, StateError, same};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -79,11 +79,11 @@ impl Device for FwCfg {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, _ctx: &mut DeviceContext) -> u64 {
         FwCfg::read(self, at.port(CLAIMS), at.size).into()
     }
 
-    fn write(&mut self, at: At, value: u64, _ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, _ctx: &mut DeviceContext) {
         FwCfg::write(self, at.port(CLAIMS), at.size, value as u32);
     }
 }

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 use super::Line;
-use crate::board::Ending;
-use crate::device::{At, Claim, Context, Device, Pin, Request};
+use crate::device::{At, Claim, Device, DeviceContext, Ending, Pin, Request};
 
 /// Data port, and command and status port.
 pub const PORTS: [u16; 2] = [0x60, 0x64];
@@ -225,7 +224,7 @@ impl I8042 {
 const CLAIMS: &[Claim] = &[Claim::bytes("i8042", PORTS[0], 1), Claim::bytes("i8042", PORTS[1], 1)];
 
 impl I8042 {
-    fn tell(&mut self, ctx: &mut Context) {
+    fn tell(&mut self, ctx: &mut DeviceContext) {
         ctx.drive(Pin::Isa(KEYBOARD_IRQ), &mut self.irq);
         if self.take_reset() {
             ctx.request(Request::End(Ending::Reset));
@@ -238,19 +237,19 @@ impl Device for I8042 {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, ctx: &mut DeviceContext) -> u64 {
         let value = I8042::read(self, at.port(CLAIMS));
         self.tell(ctx);
         value.into()
     }
 
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext) {
         I8042::write(self, at.port(CLAIMS), value as u8);
         self.tell(ctx);
     }
 
     /// It keeps its power, as a keyboard that can wake the machine must.
-    fn reset(&mut self, ctx: &mut Context) {
+    fn reset(&mut self, ctx: &mut DeviceContext) {
         self.irq.forgotten();
         self.tell(ctx);
     }

@@ -2,7 +2,7 @@
 //!
 //! Inputs are logical: `set_irq(n, true)` means asserted, whatever polarity the redirection entry claims.
 
-use crate::device::{At, Claim, Context, Device};
+use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Plain, StateError, require, same};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -260,15 +260,15 @@ impl Device for IoApic {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, _ctx: &mut DeviceContext) -> u64 {
         IoApic::read(self, at.offset, at.size)
     }
 
-    fn write(&mut self, at: At, value: u64, _ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, _ctx: &mut DeviceContext) {
         IoApic::write(self, at.offset, at.size, value);
     }
 
-    fn reset(&mut self, _ctx: &mut Context) {
+    fn reset(&mut self, _ctx: &mut DeviceContext) {
         *self = Self::new((self.first_id >> 24) as u8);
     }
 }

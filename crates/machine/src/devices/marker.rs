@@ -3,7 +3,7 @@
 //! A processor sends the bytes of a name, ended by NUL, to [`NAME`], and then a [`Command`] to [`CONTROL`]. Each
 //! processor has a name of its own, which stays for the next command. `docs/marker-port.md` is the guest's view.
 
-use crate::device::{At, Claim, Context, Device};
+use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Plain, StateError, require, same};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -112,11 +112,11 @@ impl Device for Marker {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, _ctx: &mut DeviceContext) -> u64 {
         Marker::read(self, at.port(CLAIMS)).into()
     }
 
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext) {
         Marker::write(self, ctx.cpu, at.port(CLAIMS), value as u8);
     }
 }

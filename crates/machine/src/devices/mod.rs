@@ -31,6 +31,7 @@ pub mod rtc;
 pub mod serial;
 pub mod status;
 pub mod testdev;
+pub mod workload;
 
 /// Nanoseconds in a second.
 pub const NS_PER_SECOND: u64 = 1_000_000_000;

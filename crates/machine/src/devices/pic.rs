@@ -4,7 +4,7 @@
 //! turns that into a spurious interrupt). A level that drops withdraws its request: acknowledging then gives the spurious
 //! vector, IRQ 7 or IRQ 15.
 
-use crate::device::{At, Claim, Context, Device};
+use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Plain, StateError, require, same};
 use serde::{Deserialize, Serialize};
 
@@ -315,15 +315,15 @@ impl Device for Pic {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, _ctx: &mut DeviceContext) -> u64 {
         Pic::read(self, at.port(CLAIMS)).into()
     }
 
-    fn write(&mut self, at: At, value: u64, _ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, _ctx: &mut DeviceContext) {
         Pic::write(self, at.port(CLAIMS), value as u8);
     }
 
-    fn reset(&mut self, _ctx: &mut Context) {
+    fn reset(&mut self, _ctx: &mut DeviceContext) {
         *self = Self::as_firmware_leaves();
     }
 }

@@ -3,7 +3,7 @@
 //! A channel is a function of time: it remembers when it was loaded and with what, and computes its count and output
 //! when asked. Only channel 0 has an interrupt line (IRQ 0), so only its rising edges are events.
 
-use crate::device::{At, Claim, Context, Device, Pin};
+use crate::device::{At, Claim, Device, DeviceContext, Pin};
 use crate::state::{Plain, StateError, require, same};
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
@@ -24,19 +24,19 @@ const REFRESH_CLOCKS: u64 = 18;
 
 /// Which bytes of a count are transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-enum Access {
+enum ReadWrite {
     Low,
     High,
     #[default]
     Both,
 }
 
-impl Access {
+impl ReadWrite {
     fn bits(self) -> u8 {
         match self {
-            Access::Low => 1,
-            Access::High => 2,
-            Access::Both => 3,
+            ReadWrite::Low => 1,
+            ReadWrite::High => 2,
+            ReadWrite::Both => 3,
         }
     }
 }
@@ -45,7 +45,7 @@ impl Access {
 struct Channel {
     mode: u8,
     bcd: bool,
-    access: Access,
+    access: ReadWrite,
     /// Initial count; 0 stands for the maximum.
     reload: u16,
     /// The count written last, which the next trigger loads.
@@ -71,7 +71,7 @@ impl Channel {
         Self {
             mode: 0,
             bcd: false,
-            access: Access::Both,
+            access: ReadWrite::Both,
             reload: 0,
             written: 0,
             start: None,
@@ -180,9 +180,9 @@ impl Channel {
 
     fn control(&mut self, value: u8) {
         self.access = match value >> 4 & 3 {
-            1 => Access::Low,
-            2 => Access::High,
-            _ => Access::Both,
+            1 => ReadWrite::Low,
+            2 => ReadWrite::High,
+            _ => ReadWrite::Both,
         };
         // Modes 6 and 7 are 2 and 3.
         self.mode = match value >> 1 & 7 {
@@ -201,9 +201,9 @@ impl Channel {
 
     fn write(&mut self, value: u8, clock: u64) {
         let count = match (self.access, self.pending_low) {
-            (Access::Low, _) => u16::from(value),
-            (Access::High, _) => u16::from(value) << 8,
-            (Access::Both, None) => {
+            (ReadWrite::Low, _) => u16::from(value),
+            (ReadWrite::High, _) => u16::from(value) << 8,
+            (ReadWrite::Both, None) => {
                 self.pending_low = Some(value);
                 // In mode 0 the first byte stops the count.
                 if self.mode == 0 && self.start.is_some() {
@@ -211,7 +211,7 @@ impl Channel {
                 }
                 return;
             }
-            (Access::Both, Some(low)) => u16::from_le_bytes([low, value]),
+            (ReadWrite::Both, Some(low)) => u16::from_le_bytes([low, value]),
         };
         self.pending_low = None;
         self.load(count, clock);
@@ -280,10 +280,10 @@ impl Channel {
         }
         let [low, high] = self.latched.unwrap_or_else(|| self.count(clock)).to_le_bytes();
         let (value, last) = match (self.access, self.read_high) {
-            (Access::Low, _) => (low, true),
-            (Access::High, _) => (high, true),
-            (Access::Both, false) => (low, false),
-            (Access::Both, true) => (high, true),
+            (ReadWrite::Low, _) => (low, true),
+            (ReadWrite::High, _) => (high, true),
+            (ReadWrite::Both, false) => (low, false),
+            (ReadWrite::Both, true) => (high, true),
         };
         self.read_high = !last;
         if last {
@@ -435,18 +435,18 @@ impl Device for Pit {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, ctx: &mut DeviceContext) -> u64 {
         let value = Pit::read(self, at.port(CLAIMS), ctx.now);
         ctx.drive(Pin::Isa(TIMER_IRQ), &mut self.irq);
         value.into()
     }
 
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext) {
         Pit::write(self, at.port(CLAIMS), value as u8, ctx.now);
         ctx.drive(Pin::Isa(TIMER_IRQ), &mut self.irq);
     }
 
-    fn reset(&mut self, ctx: &mut Context) {
+    fn reset(&mut self, ctx: &mut DeviceContext) {
         *self = Self::as_firmware_leaves(self.clock, ctx.now);
     }
 
@@ -454,7 +454,7 @@ impl Device for Pit {
         self.next
     }
 
-    fn advance(&mut self, ctx: &mut Context) {
+    fn advance(&mut self, ctx: &mut DeviceContext) {
         Pit::advance(self, ctx.now);
         ctx.drive(Pin::Isa(TIMER_IRQ), &mut self.irq);
     }

@@ -4,8 +4,7 @@
 //! The layout is one block of [`SIZE`] ports, so that the FADT only needs the block's base. Sleep types are those of
 //! common virtual machines: 0 is soft off (S5), 1 is suspend to RAM (S3). A suspended machine wakes by [`Pm::wake`].
 
-use crate::board::Ending;
-use crate::device::{At, Claim, Context, Device, Pin, Request};
+use crate::device::{At, Claim, Device, DeviceContext, Ending, Pin, Request};
 use crate::state::{Plain, StateError, require, same};
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
@@ -239,7 +238,7 @@ const CLAIMS: &[Claim] = &[Claim::ports("ACPI PM", BASE, SIZE), Claim::bytes("SM
 
 impl Pm {
     /// Says what has changed: the interrupt line, and the sleep state that is asked for.
-    pub fn tell(&mut self, ctx: &mut Context) {
+    pub fn tell(&mut self, ctx: &mut DeviceContext) {
         ctx.drive(Pin::Isa(SCI_IRQ), &mut self.irq);
         match self.take_sleep() {
             Some(Sleep::SoftOff) => ctx.request(Request::End(Ending::PowerOff)),
@@ -254,7 +253,7 @@ impl Device for Pm {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, ctx: &mut DeviceContext) -> u64 {
         let offset = at.offset as u16;
         let value = match at.claim {
             0 => Pm::read(self, offset, at.size, ctx.now),
@@ -264,7 +263,7 @@ impl Device for Pm {
         value.into()
     }
 
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext) {
         let offset = at.offset as u16;
         match at.claim {
             0 => Pm::write(self, offset, at.size, value as u32, ctx.now),
@@ -274,7 +273,7 @@ impl Device for Pm {
     }
 
     /// It is what wakes the machine.
-    fn reset(&mut self, ctx: &mut Context) {
+    fn reset(&mut self, ctx: &mut DeviceContext) {
         self.wake();
         self.irq.forgotten();
         self.tell(ctx);
@@ -284,7 +283,7 @@ impl Device for Pm {
         Pm::next_event(self)
     }
 
-    fn advance(&mut self, ctx: &mut Context) {
+    fn advance(&mut self, ctx: &mut DeviceContext) {
         Pm::advance(self, ctx.now);
         self.tell(ctx);
     }

@@ -1,6 +1,6 @@
 //! Port 0x80 (power-on self-test codes, and the delay of old drivers), and the debug console of Bochs at port 0xe9.
 
-use crate::device::{At, Claim, Context, Device};
+use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Plain, StateError};
 use serde::{Deserialize, Serialize};
 
@@ -51,11 +51,11 @@ impl Device for DebugPorts {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, _ctx: &mut DeviceContext) -> u64 {
         DebugPorts::read(self, at.port(CLAIMS)).into()
     }
 
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext) {
         DebugPorts::write(self, at.port(CLAIMS), value as u8);
         ctx.print(&mut self.output);
     }

@@ -1,8 +1,7 @@
 //! The pvpanic port, by which a kernel that has panicked says so. Linux has a driver for it (`pvpanic-mmio`), which finds it by the
 //! ACPI device `QEMU0001`.
 
-use crate::board::Ending;
-use crate::device::{At, Claim, Context, Device, Request};
+use crate::device::{At, Claim, Device, DeviceContext, Ending, Request};
 use crate::state::{Plain, StateError};
 use serde::{Deserialize, Serialize};
 
@@ -32,11 +31,11 @@ impl Device for PvPanic {
         CLAIMS
     }
 
-    fn read(&mut self, _at: At, _ctx: &mut Context) -> u64 {
+    fn read(&mut self, _at: At, _ctx: &mut DeviceContext) -> u64 {
         EVENTS.into()
     }
 
-    fn write(&mut self, _at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, _at: At, value: u64, ctx: &mut DeviceContext) {
         if ends(value as u8) {
             ctx.request(Request::End(Ending::Panic));
         }

@@ -1,7 +1,6 @@
 //! Reset registers: system control port A (0x92) and the reset control register (0xcf9), which the FADT can name.
 
-use crate::board::Ending;
-use crate::device::{At, Claim, Context, Device, Request};
+use crate::device::{At, Claim, Device, DeviceContext, Ending, Request};
 use crate::state::{Plain, StateError, require};
 use serde::{Deserialize, Serialize};
 
@@ -76,11 +75,11 @@ impl Device for ResetPorts {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, _ctx: &mut DeviceContext) -> u64 {
         ResetPorts::read(self, at.port(CLAIMS)).into()
     }
 
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext) {
         ResetPorts::write(self, at.port(CLAIMS), value as u8);
         if self.take_reset() {
             ctx.request(Request::End(Ending::Reset));

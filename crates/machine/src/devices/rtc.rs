@@ -5,7 +5,7 @@
 //! as if the update took no time) and the periodic interrupt. Flags of register C that have no interrupt enabled are
 //! brought up to date when somebody looks.
 
-use crate::device::{At, Claim, Context, Device, Pin, Request};
+use crate::device::{At, Claim, Device, DeviceContext, Pin, Request};
 use crate::state::{Plain, StateError, require, same};
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
@@ -450,7 +450,7 @@ fn weekday(date: Date) -> i64 {
 const CLAIMS: &[Claim] = &[Claim::bytes("RTC", PORTS[0], 2)];
 
 impl Rtc {
-    fn tell(&mut self, ctx: &mut Context) {
+    fn tell(&mut self, ctx: &mut DeviceContext) {
         ctx.drive(Pin::Isa(RTC_IRQ), &mut self.irq);
         let alarm = self.alarm_asserted();
         if alarm && !self.alarm_told {
@@ -465,19 +465,19 @@ impl Device for Rtc {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, ctx: &mut DeviceContext) -> u64 {
         let value = Rtc::read(self, at.port(CLAIMS), ctx.now);
         self.tell(ctx);
         value.into()
     }
 
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext) {
         Rtc::write(self, at.port(CLAIMS), value as u8, ctx.now);
         self.tell(ctx);
     }
 
     /// It has a battery.
-    fn reset(&mut self, ctx: &mut Context) {
+    fn reset(&mut self, ctx: &mut DeviceContext) {
         self.irq.forgotten();
         self.tell(ctx);
     }
@@ -486,7 +486,7 @@ impl Device for Rtc {
         self.next
     }
 
-    fn advance(&mut self, ctx: &mut Context) {
+    fn advance(&mut self, ctx: &mut DeviceContext) {
         Rtc::advance(self, ctx.now);
         self.tell(ctx);
     }

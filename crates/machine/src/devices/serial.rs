@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 use super::Line;
-use crate::device::{At, Claim, Context, Device, Pin};
+use crate::device::{At, Claim, Device, DeviceContext, Pin};
 
 /// First port of COM1, which uses IRQ 4.
 pub const COM1: u16 = 0x3f8;
@@ -333,7 +333,7 @@ const CLAIMS: &[Claim] = &[Claim::bytes("COM1", COM1, 8)];
 
 impl Serial {
     /// Says what has changed: the interrupt line, and what the guest has sent.
-    pub fn tell(&mut self, ctx: &mut Context) {
+    pub fn tell(&mut self, ctx: &mut DeviceContext) {
         ctx.drive(Pin::Isa(COM1_IRQ), &mut self.irq);
         ctx.print(&mut self.output);
     }
@@ -344,18 +344,18 @@ impl Device for Serial {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, ctx: &mut DeviceContext) -> u64 {
         let value = Serial::read(self, at.offset as u16);
         self.tell(ctx);
         value.into()
     }
 
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext) {
         Serial::write(self, at.offset as u16, value as u8);
         self.tell(ctx);
     }
 
-    fn reset(&mut self, ctx: &mut Context) {
+    fn reset(&mut self, ctx: &mut DeviceContext) {
         self.lose_power();
         self.tell(ctx);
     }

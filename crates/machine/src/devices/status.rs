@@ -1,6 +1,6 @@
 //! The status port: how a guest says with which exit status its run is to end. `docs/marker-port.md` is the guest's view.
 
-use crate::device::{At, Claim, Context, Device, Request};
+use crate::device::{At, Claim, Device, DeviceContext, Request};
 use crate::state::{Plain, StateError};
 use serde::{Deserialize, Serialize};
 
@@ -20,11 +20,11 @@ impl Device for StatusPort {
         CLAIMS
     }
 
-    fn read(&mut self, _at: At, _ctx: &mut Context) -> u64 {
+    fn read(&mut self, _at: At, _ctx: &mut DeviceContext) -> u64 {
         PRESENT.into()
     }
 
-    fn write(&mut self, _at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, _at: At, value: u64, ctx: &mut DeviceContext) {
         ctx.request(Request::ExitStatus(value as u8));
     }
 }

@@ -1,7 +1,7 @@
 //! The test device of kvm-unit-tests: latches, interrupt lines at will, and I/O memory.
 
 use super::Line;
-use crate::device::{At, Claim, Context, Device, Pin};
+use crate::device::{At, Claim, Device, DeviceContext, Pin};
 use crate::state::{Plain, StateError, same};
 use serde::{Deserialize, Serialize};
 
@@ -101,7 +101,7 @@ const CLAIMS: &[Claim] = &[
 const MEMORY: usize = 4;
 
 impl TestDevice {
-    fn tell(&mut self, ctx: &mut Context) {
+    fn tell(&mut self, ctx: &mut DeviceContext) {
         for (number, line) in self.lines.iter_mut().enumerate() {
             ctx.drive(Pin::Input(number as u8), line);
         }
@@ -113,14 +113,14 @@ impl Device for TestDevice {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, _ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, _ctx: &mut DeviceContext) -> u64 {
         match at.claim {
             MEMORY => self.memory_read(at.offset, at.size),
             _ => TestDevice::read(self, at.port(CLAIMS), at.size).into(),
         }
     }
 
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext) {
         match at.claim {
             MEMORY => self.memory_write(at.offset, at.size, value),
             _ => TestDevice::write(self, at.port(CLAIMS), at.size, value as u32),
@@ -128,7 +128,7 @@ impl Device for TestDevice {
         self.tell(ctx);
     }
 
-    fn reset(&mut self, ctx: &mut Context) {
+    fn reset(&mut self, ctx: &mut DeviceContext) {
         self.lines.iter_mut().for_each(Line::forgotten);
         self.tell(ctx);
     }

@@ -1,7 +1,7 @@
 //! The interrupt controllers together, wired as a board wires them: an input of the I/O APIC to the vector a processor takes.
 
 use super::ioapic::{Delivery, IoApic, decode_msi};
-use super::lapic::{Config, Interrupt, Lapic, TIMER_HZ, route};
+use super::lapic::{Interrupt, Lapic, LapicConfig, TIMER_HZ, route};
 use super::pic::Pic;
 use super::pit::Pit;
 use super::{Clock, Line};
@@ -21,7 +21,7 @@ struct Wires {
 impl Wires {
     fn new(cpus: u32) -> Self {
         let config =
-            |id| Config { id, bsp: id == 0, x2apic: true, physical_bits: 40, clock: CLOCK, timer_hz: TIMER_HZ };
+            |id| LapicConfig { id, bsp: id == 0, x2apic: true, physical_bits: 40, clock: CLOCK, timer_hz: TIMER_HZ };
         let mut wires = Self {
             pic: Pic::as_firmware_leaves(),
             ioapic: IoApic::new(0),

@@ -20,13 +20,13 @@ use crate::memory::{GuestRam, layout};
 
 /// What the contents depend on.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct FirmwareConfig {
     /// Local APIC IDs of the processors, the boot processor first.
     pub apic_ids: Vec<u32>,
     /// ID of the I/O APIC.
     pub io_apic_id: u8,
     /// The processor, for SMBIOS.
-    pub processor: Processor,
+    pub processor: SmbiosProcessor,
     /// The machine is a virtual one as far as its guest is concerned.
     pub virtual_machine: bool,
     /// Second of the day at which the real-time clock starts.
@@ -35,7 +35,7 @@ pub struct Config {
 
 /// What SMBIOS says of the processor.
 #[derive(Clone, Debug, Default)]
-pub struct Processor {
+pub struct SmbiosProcessor {
     /// Vendor, as a string.
     pub manufacturer: String,
     /// What it is called.
@@ -46,7 +46,7 @@ pub struct Processor {
     pub mhz: u16,
 }
 
-impl Processor {
+impl SmbiosProcessor {
     /// From what CPUID says.
     pub fn of(cpuid: &[CpuidLeaf], hz: u64) -> Self {
         const BRAND: RangeInclusive<u32> = 0x8000_0002..=0x8000_0004;
@@ -85,8 +85,8 @@ pub enum FirmwareError {
 }
 
 /// Writes what lies in reserved memory, and says what a loader needs for the rest.
-pub fn install(ram: &GuestRam, config: &Config) -> Result<Firmware, FirmwareError> {
-    let acpi = acpi::Config { apic_ids: config.apic_ids.clone(), io_apic_id: config.io_apic_id };
+pub fn install(ram: &GuestRam, config: &FirmwareConfig) -> Result<Firmware, FirmwareError> {
+    let acpi = acpi::AcpiConfig { apic_ids: config.apic_ids.clone(), io_apic_id: config.io_apic_id };
     let rsdp = acpi::install(ram, &acpi)?;
     let put = |address: u64, bytes: &[u8]| {
         if ram.write(address, bytes) { Ok(()) } else { Err(FirmwareError::NoMemory(address)) }

@@ -2,7 +2,7 @@
 //!
 //! Both entry points lead to the same tables: software that knows version 3 looks for `_SM3_`, older software for `_SM_`.
 
-use super::Config;
+use super::FirmwareConfig;
 use crate::memory::{GuestRam, layout};
 
 const MANUFACTURER: &str = "Tollgate";
@@ -40,7 +40,7 @@ const LARGE_DEVICE_MIB: u64 = 0x7fff;
 const LARGE_ARRAY_KIB: u64 = 1 << 31;
 
 /// Entry points and tables, to be placed at the start of the area.
-pub(super) fn build(config: &Config, ram: &GuestRam) -> Vec<u8> {
+pub(super) fn build(config: &FirmwareConfig, ram: &GuestRam) -> Vec<u8> {
     let mut tables = Tables::default();
     tables.bios(config.virtual_machine);
     tables.system();
@@ -195,7 +195,7 @@ impl Tables {
     }
 
     /// One socket, as CPUID says, whose cores have one thread each.
-    fn processor(&mut self, config: &Config) {
+    fn processor(&mut self, config: &FirmwareConfig) {
         const CENTRAL: u8 = 3;
         const OTHER: u8 = 1;
         const ENABLED: u8 = 0x41;

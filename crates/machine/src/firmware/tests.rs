@@ -4,11 +4,16 @@ use super::*;
 use crate::memory::E820Kind;
 use crate::{Host, Machine, Outcome, Poll};
 
-fn config(cpus: u32) -> Config {
-    Config {
+fn config(cpus: u32) -> FirmwareConfig {
+    FirmwareConfig {
         apic_ids: (0..cpus).collect(),
         io_apic_id: 0,
-        processor: Processor { manufacturer: "GenuineIntel".into(), name: "Some CPU".into(), id: [1, 2], mhz: 2100 },
+        processor: SmbiosProcessor {
+            manufacturer: "GenuineIntel".into(),
+            name: "Some CPU".into(),
+            id: [1, 2],
+            mhz: 2100,
+        },
         virtual_machine: false,
         second_of_day: 3600,
     }
@@ -124,7 +129,7 @@ fn both_smbios_entry_points_lead_to_tables_that_are_whole() {
 fn a_virtual_machine_says_so() {
     for virtual_machine in [false, true] {
         let ram = GuestRam::new(1 << 20).unwrap();
-        install(&ram, &Config { virtual_machine, ..config(1) }).unwrap();
+        install(&ram, &FirmwareConfig { virtual_machine, ..config(1) }).unwrap();
         assert_eq!(smbios(&ram)[0].1[0x13] & 0x10 != 0, virtual_machine);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::LoadError;
 use super::bytes::Image;
-use super::space::Space;
+use super::space::LoadSpace;
 use object::LittleEndian;
 use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -110,7 +110,7 @@ fn find_pvh_entry<P: ProgramHeader<Endian = LittleEndian>>(
 
 impl Elf<'_> {
     /// Copies the segments to their physical addresses.
-    pub fn place(&self, space: &mut Space) -> Result<(), LoadError> {
+    pub fn place(&self, space: &mut LoadSpace) -> Result<(), LoadError> {
         for segment in &self.segments {
             space.claim(segment.address, segment.memory_len, "ELF segment")?;
         }

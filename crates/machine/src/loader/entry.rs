@@ -2,7 +2,7 @@
 
 use super::LoadError;
 use super::bytes::put;
-use super::space::Space;
+use super::space::LoadSpace;
 use x86::control::*;
 use x86::page::{self, PAGE};
 use x86::{descriptor, flags, rights};
@@ -92,7 +92,7 @@ const RIGHTS_DATA: u32 = RIGHTS | rights::DB;
 const RIGHTS_TSS: u32 = (descriptor::TSS32 | descriptor::BUSY) as u32 | rights::P;
 
 /// Enters flat 32-bit protected mode at `eip`.
-pub(super) fn protected32(space: &mut Space, eip: u32) -> Result<Entry, LoadError> {
+pub(super) fn protected32(space: &mut LoadSpace, eip: u32) -> Result<Entry, LoadError> {
     let flat = |selector, rights| EntrySegment { selector, base: 0, limit: u32::MAX, rights };
     Ok(Entry {
         mode: Mode::Protected32,
@@ -114,7 +114,7 @@ pub(super) fn protected32(space: &mut Space, eip: u32) -> Result<Entry, LoadErro
 }
 
 /// Enters 64-bit mode at `rip`, with the first 4 GiB mapped one to one by 2 MiB pages.
-pub(super) fn long64(space: &mut Space, rip: u64) -> Result<Entry, LoadError> {
+pub(super) fn long64(space: &mut LoadSpace, rip: u64) -> Result<Entry, LoadError> {
     let cr3 = place_identity_map(space)?;
     let flat = |selector, rights| EntrySegment { selector, base: 0, limit: u32::MAX, rights };
     Ok(Entry {
@@ -136,7 +136,7 @@ pub(super) fn long64(space: &mut Space, rip: u64) -> Result<Entry, LoadError> {
     })
 }
 
-fn place_gdt(space: &mut Space, code: u64) -> Result<EntryTable, LoadError> {
+fn place_gdt(space: &mut LoadSpace, code: u64) -> Result<EntryTable, LoadError> {
     // The last quadword is the upper half of the TSS descriptor in 64-bit mode.
     let descriptors = [0, CODE32, code, DATA, TSS, 0];
     let bytes: Vec<u8> = descriptors.iter().flat_map(|d| d.to_le_bytes()).collect();
@@ -144,7 +144,7 @@ fn place_gdt(space: &mut Space, code: u64) -> Result<EntryTable, LoadError> {
     Ok(EntryTable { base, limit: bytes.len() as u16 - 1 })
 }
 
-fn place_identity_map(space: &mut Space) -> Result<u64, LoadError> {
+fn place_identity_map(space: &mut LoadSpace) -> Result<u64, LoadError> {
     const TABLE: u64 = page::P | page::RW;
     const LARGE_PAGE: u64 = TABLE | page::PS;
     const GIGABYTES: u64 = 4;

@@ -3,7 +3,7 @@
 use super::bytes::{Image, put};
 use super::elf::Elf;
 use super::entry::{Entry, long64, protected32};
-use super::space::Space;
+use super::space::LoadSpace;
 use super::{LoadError, Module, Options};
 use crate::memory::layout;
 
@@ -165,7 +165,7 @@ fn payload<'a>(image: &Image<'a>, start: u64, version: u16) -> Result<&'a [u8], 
 /// Takes memory for the kernel and says where it starts.
 ///
 /// A relocatable kernel that is loaded below its preferred address moves itself up to it, so that is the lowest place.
-fn claim(space: &mut Space, setup: &Setup) -> Result<u64, LoadError> {
+fn claim(space: &mut LoadSpace, setup: &Setup) -> Result<u64, LoadError> {
     const WHAT: &str = "kernel";
     const END: u64 = 1 << 32;
     let len = setup.init_size.max(setup.payload.len() as u64);
@@ -195,7 +195,7 @@ fn claim(space: &mut Space, setup: &Setup) -> Result<u64, LoadError> {
     }
 }
 
-pub(super) fn load_bzimage(space: &mut Space, image: Image, options: &Options) -> Result<Entry, LoadError> {
+pub(super) fn load_bzimage(space: &mut LoadSpace, image: Image, options: &Options) -> Result<Entry, LoadError> {
     let setup = setup(&image)?;
     if options.cmdline.len() > setup.cmdline_max {
         return Err(LoadError::CommandLineTooLong { len: options.cmdline.len(), max: setup.cmdline_max });
@@ -216,7 +216,7 @@ pub(super) fn load_bzimage(space: &mut Space, image: Image, options: &Options) -
     Ok(Entry { rsi, ..entry })
 }
 
-pub(super) fn load_vmlinux(space: &mut Space, file: &Elf, options: &Options) -> Result<Entry, LoadError> {
+pub(super) fn load_vmlinux(space: &mut LoadSpace, file: &Elf, options: &Options) -> Result<Entry, LoadError> {
     const ALIGNMENT: u32 = 0x100_0000;
     file.place(space)?;
     // The identity map of the entry state ends at 4 GiB.
@@ -232,7 +232,7 @@ pub(super) fn load_vmlinux(space: &mut Space, file: &Elf, options: &Options) -> 
 }
 
 /// The zero page as far as it lies outside the setup header.
-fn zero_page(space: &Space, options: &Options) -> Result<Vec<u8>, LoadError> {
+fn zero_page(space: &LoadSpace, options: &Options) -> Result<Vec<u8>, LoadError> {
     let mut page = vec![0; ZERO_PAGE_LEN];
     put(&mut page, at::ACPI_RSDP_ADDR, &options.rsdp.unwrap_or(0).to_le_bytes());
     let map = space.ram.e820();
@@ -249,7 +249,7 @@ fn zero_page(space: &Space, options: &Options) -> Result<Vec<u8>, LoadError> {
 /// Fills in the loader's fields of the setup header, places command line, initrd and zero page, and returns the
 /// address of the latter.
 fn finish(
-    space: &mut Space,
+    space: &mut LoadSpace,
     mut page: Vec<u8>,
     initrd_limit: u64,
     initrd_anywhere: bool,

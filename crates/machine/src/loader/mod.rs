@@ -27,7 +27,7 @@ use std::path::Path;
 
 use crate::memory::GuestRam;
 use bytes::Image;
-use space::Space;
+use space::LoadSpace;
 
 /// Longest command line that is handed to an image which doesn't state its own limit.
 const MAX_COMMAND_LINE: usize = 4095;
@@ -70,14 +70,14 @@ pub fn load(ram: &GuestRam, image: &[u8], options: &Options) -> Result<Entry, Lo
     if options.cmdline.contains('\0') || options.modules.iter().any(|module| module.cmdline.contains('\0')) {
         return Err(LoadError::CommandLineNul);
     }
-    let space = &mut Space::new(ram);
+    let space = &mut LoadSpace::new(ram);
     let entry = place(space, Image(image), options)?;
     space.fill_free(0, options.low_memory, "firmware's data")?;
     Ok(entry)
 }
 
 /// Places the image and what goes with it.
-fn place(space: &mut Space, image: Image, options: &Options) -> Result<Entry, LoadError> {
+fn place(space: &mut LoadSpace, image: Image, options: &Options) -> Result<Entry, LoadError> {
     if linux::is_bzimage(&image) {
         return linux::load_bzimage(space, image, options);
     }

@@ -3,7 +3,7 @@
 use super::bytes::{Image, put};
 use super::elf::Elf;
 use super::entry::{Entry, protected32};
-use super::space::Space;
+use super::space::LoadSpace;
 use super::{LoadError, Options};
 use crate::memory::layout;
 
@@ -60,14 +60,14 @@ pub(super) fn find(image: &Image) -> Result<Option<Header>, LoadError> {
     broken.map_or(Ok(None), |offset| Err(LoadError::MultibootChecksum(offset)))
 }
 
-pub(super) fn load_elf(space: &mut Space, file: &Elf, options: &Options) -> Result<Entry, LoadError> {
+pub(super) fn load_elf(space: &mut LoadSpace, file: &Elf, options: &Options) -> Result<Entry, LoadError> {
     file.place(space)?;
     start(space, file.entry32()?, options)
 }
 
 /// Loads an image that gives its addresses in the header.
 pub(super) fn load_flat(
-    space: &mut Space,
+    space: &mut LoadSpace,
     image: Image,
     header: Header,
     options: &Options,
@@ -120,7 +120,7 @@ impl Texts {
 }
 
 /// Places the modules and the information structure.
-fn start(space: &mut Space, entry: u32, options: &Options) -> Result<Entry, LoadError> {
+fn start(space: &mut LoadSpace, entry: u32, options: &Options) -> Result<Entry, LoadError> {
     let window = layout::LEGACY_END..space.ram.low_end();
     let mut modules = Vec::new();
     for module in options.modules {

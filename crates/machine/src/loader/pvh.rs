@@ -4,7 +4,7 @@
 use super::bytes::put;
 use super::elf::Elf;
 use super::entry::{Entry, protected32};
-use super::space::Space;
+use super::space::LoadSpace;
 use super::{LoadError, Options};
 
 const MAGIC: u32 = 0x336e_c578;
@@ -13,7 +13,7 @@ const START_INFO_LEN: usize = 56;
 const MODULE_LEN: usize = 32;
 const MEMORY_ENTRY_LEN: usize = 24;
 
-pub(super) fn load(space: &mut Space, file: &Elf, entry: u32, options: &Options) -> Result<Entry, LoadError> {
+pub(super) fn load(space: &mut LoadSpace, file: &Elf, entry: u32, options: &Options) -> Result<Entry, LoadError> {
     file.place(space)?;
     file.checked_entry(u64::from(entry))?;
     let mut modules = Vec::new();

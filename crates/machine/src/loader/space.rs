@@ -7,14 +7,14 @@ use super::LoadError;
 use crate::memory::{E820Kind, GuestRam, layout};
 
 /// Guest RAM and the ranges of it that are taken.
-pub(super) struct Space<'a> {
+pub(super) struct LoadSpace<'a> {
     pub ram: &'a GuestRam,
     usable: Vec<Range<u64>>,
     /// Sorted and disjoint.
     taken: Vec<Range<u64>>,
 }
 
-impl<'a> Space<'a> {
+impl<'a> LoadSpace<'a> {
     pub fn new(ram: &'a GuestRam) -> Self {
         let usable = ram.e820().into_iter().filter(|e| e.kind == E820Kind::Usable);
         Self { ram, usable: usable.map(|e| e.start..e.start + e.len).collect(), taken: Vec::new() }

@@ -34,7 +34,7 @@ const BAR_MEMORY64: u64 = 4;
 /// Enable bit of the expansion ROM's base address register.
 const ROM_ENABLE: u32 = 1;
 
-/// What [`Config::decode`] calls the expansion ROM: the number after that of the last base address register.
+/// What [`ConfigSpace::decode`] calls the expansion ROM: the number after that of the last base address register.
 pub const ROM: usize = 6;
 
 /// Who a function is.
@@ -63,7 +63,7 @@ struct Bar {
 
 /// Configuration space with a type 0 header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Config {
+pub struct ConfigSpace {
     #[serde(with = "serde_bytes")]
     bytes: [u8; SIZE],
     #[serde(with = "serde_bytes")]
@@ -76,7 +76,7 @@ pub struct Config {
     end: usize,
 }
 
-impl Config {
+impl ConfigSpace {
     /// A function without base address registers or capabilities.
     pub fn new(identity: Identity) -> Self {
         let mut config = Self {
@@ -229,7 +229,7 @@ impl Config {
     }
 }
 
-impl Plain for Config {
+impl Plain for ConfigSpace {
     fn check(&self, current: &Self) -> Result<(), StateError> {
         const WHAT: &str = "PCI function";
         same(&self.writable, &current.writable, WHAT)?;
@@ -249,10 +249,10 @@ impl Plain for Config {
 mod tests {
     use super::*;
 
-    fn config() -> Config {
+    fn config() -> ConfigSpace {
         let identity =
             Identity { vendor: 1, device: 2, class: 0x0c0ffe, revision: 3, subsystem_vendor: 4, subsystem: 5 };
-        Config::new(identity)
+        ConfigSpace::new(identity)
     }
 
     #[test]

@@ -11,8 +11,8 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, Identity, ROM};
-pub use msix::{Msi, MsiX};
+pub use config::{ConfigSpace, Identity, ROM};
+pub use msix::MsiX;
 
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ use ledger::Ticks;
 use thiserror::Error;
 
 use crate::acpi;
-use crate::device::{At, Claim, Context, Device, Pin};
+use crate::device::{At, Claim, Device, DeviceContext, Pin};
 use crate::devices::Line;
 use crate::memory::layout;
 use crate::state::{Plain, Saved, StateError, decode, encode, require, same};
@@ -48,25 +48,25 @@ pub trait Function: Saved + Send {
     /// What its state is called.
     fn name(&self) -> &'static str;
     /// Its configuration space.
-    fn config(&self) -> &Config;
+    fn config(&self) -> &ConfigSpace;
     /// Its configuration space, to assign resources.
-    fn config_mut(&mut self) -> &mut Config;
+    fn config_mut(&mut self) -> &mut ConfigSpace;
     /// A read from configuration space; functions whose reads do something override it.
-    fn config_read(&mut self, at: usize, size: u8, _ctx: &mut Context) -> u32 {
+    fn config_read(&mut self, at: usize, size: u8, _ctx: &mut DeviceContext) -> u32 {
         self.config().read(at, size)
     }
     /// A write to configuration space.
-    fn config_write(&mut self, at: usize, size: u8, value: u32, _ctx: &mut Context) {
+    fn config_write(&mut self, at: usize, size: u8, value: u32, _ctx: &mut DeviceContext) {
         self.config_mut().write(at, size, value);
     }
     /// A read from memory behind a base address register or from the expansion ROM. The access lies inside it.
-    fn bar_read(&mut self, _bar: usize, _offset: u64, _size: u8, _ctx: &mut Context) -> u64 {
+    fn bar_read(&mut self, _bar: usize, _offset: u64, _size: u8, _ctx: &mut DeviceContext) -> u64 {
         0
     }
     /// A write to memory behind a base address register. The access lies inside it.
-    fn bar_write(&mut self, _bar: usize, _offset: u64, _size: u8, _value: u64, _ctx: &mut Context) {}
+    fn bar_write(&mut self, _bar: usize, _offset: u64, _size: u8, _value: u64, _ctx: &mut DeviceContext) {}
     /// Takes input from outside, which it passes on to its driver as soon as that has room for it.
-    fn input(&mut self, _bytes: &[u8], _ctx: &mut Context) {}
+    fn input(&mut self, _bytes: &[u8], _ctx: &mut DeviceContext) {}
     /// What becomes of input from outside.
     fn inbox(&self) -> Inbox {
         Inbox::default()
@@ -76,7 +76,7 @@ pub trait Function: Saved + Send {
         None
     }
     /// Lets time pass.
-    fn advance(&mut self, _ctx: &mut Context) {}
+    fn advance(&mut self, _ctx: &mut DeviceContext) {}
     /// Whether the interrupt pin (INTA) is asserted.
     fn intx(&self) -> bool {
         false
@@ -85,7 +85,7 @@ pub trait Function: Saved + Send {
 
 /// The bridge from the processor to the bus.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct HostBridge(Config);
+struct HostBridge(ConfigSpace);
 
 impl Plain for HostBridge {
     fn check(&self, current: &Self) -> Result<(), StateError> {
@@ -98,11 +98,11 @@ impl Function for HostBridge {
         "host bridge"
     }
 
-    fn config(&self) -> &Config {
+    fn config(&self) -> &ConfigSpace {
         &self.0
     }
 
-    fn config_mut(&mut self) -> &mut Config {
+    fn config_mut(&mut self) -> &mut ConfigSpace {
         &mut self.0
     }
 }
@@ -144,7 +144,7 @@ impl PciBus {
             subsystem_vendor: 0,
             subsystem: 0,
         };
-        let bridge = HostBridge(Config::new(identity));
+        let bridge = HostBridge(ConfigSpace::new(identity));
         Self {
             functions: vec![Box::new(bridge)],
             address: 0,
@@ -185,7 +185,7 @@ impl PciBus {
     }
 
     /// Reads the configuration space of function 0 of a device on bus 0. Nothing there: all ones.
-    pub fn config_read(&mut self, device: u8, at: usize, size: u8, ctx: &mut Context) -> u32 {
+    pub fn config_read(&mut self, device: u8, at: usize, size: u8, ctx: &mut DeviceContext) -> u32 {
         match self.functions.get_mut(usize::from(device)) {
             Some(function) => function.config_read(at, size, ctx),
             None => ones(size) as u32,
@@ -193,14 +193,14 @@ impl PciBus {
     }
 
     /// Writes the configuration space of function 0 of a device on bus 0.
-    pub fn config_write(&mut self, device: u8, at: usize, size: u8, value: u32, ctx: &mut Context) {
+    pub fn config_write(&mut self, device: u8, at: usize, size: u8, value: u32, ctx: &mut DeviceContext) {
         if let Some(function) = self.functions.get_mut(usize::from(device)) {
             function.config_write(at, size, value, ctx);
         }
     }
 
     /// IN from one of [`PORTS`].
-    pub fn port_read(&mut self, port: u16, size: u8, ctx: &mut Context) -> u32 {
+    pub fn port_read(&mut self, port: u16, size: u8, ctx: &mut DeviceContext) -> u32 {
         match port {
             // The address register is there for aligned 32-bit accesses only.
             ADDRESS_PORT if size == 4 => self.address,
@@ -213,7 +213,7 @@ impl PciBus {
     }
 
     /// OUT to one of [`PORTS`].
-    pub fn port_write(&mut self, port: u16, size: u8, value: u32, ctx: &mut Context) {
+    pub fn port_write(&mut self, port: u16, size: u8, value: u32, ctx: &mut DeviceContext) {
         match port {
             ADDRESS_PORT if size == 4 => self.address = value & !0x7f00_0003,
             DATA_PORT.. if PORTS.contains(&port) => {
@@ -239,14 +239,14 @@ impl PciBus {
     }
 
     /// Reads enhanced configuration space, where all ones are what there is without a function.
-    fn enhanced_read(&mut self, offset: u64, size: u8, ctx: &mut Context) -> u64 {
+    fn enhanced_read(&mut self, offset: u64, size: u8, ctx: &mut DeviceContext) -> u64 {
         let Some((device, at)) = Self::enhanced(offset) else { return ones(size) };
         let low = u64::from(self.config_read(device, at, size.min(4), ctx));
         if size == 8 { low | u64::from(self.config_read(device, at + 4, 4, ctx)) << 32 } else { low }
     }
 
     /// Writes enhanced configuration space.
-    fn enhanced_write(&mut self, offset: u64, size: u8, value: u64, ctx: &mut Context) {
+    fn enhanced_write(&mut self, offset: u64, size: u8, value: u64, ctx: &mut DeviceContext) {
         let Some((device, at)) = Self::enhanced(offset) else { return };
         self.config_write(device, at, size.min(4), value as u32, ctx);
         if size == 8 {
@@ -255,7 +255,7 @@ impl PciBus {
     }
 
     /// Reads 1, 2, 4 or 8 bytes of memory that no device of the board claims. `None`: nor does a function.
-    pub fn memory_read(&mut self, address: u64, size: u8, ctx: &mut Context) -> Option<u64> {
+    pub fn memory_read(&mut self, address: u64, size: u8, ctx: &mut DeviceContext) -> Option<u64> {
         for function in &mut self.functions {
             if let Some((bar, offset)) = function.config().decode(address, size) {
                 let value = function.bar_read(bar, offset, size, ctx) & ones(size);
@@ -267,7 +267,7 @@ impl PciBus {
     }
 
     /// Writes 1, 2, 4 or 8 bytes of such memory. `false`: no function answers.
-    pub fn memory_write(&mut self, address: u64, size: u8, value: u64, ctx: &mut Context) -> bool {
+    pub fn memory_write(&mut self, address: u64, size: u8, value: u64, ctx: &mut DeviceContext) -> bool {
         for function in &mut self.functions {
             if let Some((bar, offset)) = function.config().decode(address, size) {
                 function.bar_write(bar, offset, size, value & ones(size), ctx);
@@ -294,7 +294,7 @@ impl PciBus {
     }
 
     /// Gives a device input from outside.
-    pub fn input(&mut self, device: u8, bytes: &[u8], ctx: &mut Context) {
+    pub fn input(&mut self, device: u8, bytes: &[u8], ctx: &mut DeviceContext) {
         if let Some(function) = self.functions.get_mut(usize::from(device)) {
             function.input(bytes, ctx);
             self.tell(ctx);
@@ -307,7 +307,7 @@ impl PciBus {
     }
 
     /// Drives the I/O APIC's inputs as functions assert their pins.
-    fn tell(&mut self, ctx: &mut Context) {
+    fn tell(&mut self, ctx: &mut DeviceContext) {
         let mut asserted = [false; acpi::PCI_LINES as usize];
         for (device, function) in self.functions.iter().enumerate() {
             asserted[(acpi::pci_line(device as u8, 0) - acpi::FIRST_PCI_LINE) as usize] |= function.intx();
@@ -336,7 +336,7 @@ impl Device for PciBus {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, ctx: &mut DeviceContext) -> u64 {
         let value = match at.claim {
             ENHANCED => self.enhanced_read(at.offset, at.size, ctx),
             _ => self.port_read(at.port(CLAIMS), at.size, ctx).into(),
@@ -345,7 +345,7 @@ impl Device for PciBus {
         value
     }
 
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext) {
         match at.claim {
             ENHANCED => self.enhanced_write(at.offset, at.size, value, ctx),
             _ => self.port_write(at.port(CLAIMS), at.size, value as u32, ctx),
@@ -354,7 +354,7 @@ impl Device for PciBus {
     }
 
     /// Functions keep their power.
-    fn reset(&mut self, ctx: &mut Context) {
+    fn reset(&mut self, ctx: &mut DeviceContext) {
         self.lines.iter_mut().for_each(Line::forgotten);
         self.tell(ctx);
     }
@@ -363,7 +363,7 @@ impl Device for PciBus {
         self.functions.iter().filter_map(|function| function.next_event()).min()
     }
 
-    fn advance(&mut self, ctx: &mut Context) {
+    fn advance(&mut self, ctx: &mut DeviceContext) {
         self.functions.iter_mut().for_each(|function| function.advance(ctx));
         self.tell(ctx);
     }

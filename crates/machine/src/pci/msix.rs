@@ -1,6 +1,7 @@
 //! MSI-X: the vector table, masks and pending bits (PCI 3.0, 6.8.2).
 
-use super::config::Config;
+use super::config::ConfigSpace;
+use crate::device::Msi;
 use crate::state::{StateError, require, same};
 use serde::{Deserialize, Serialize};
 
@@ -10,15 +11,6 @@ const ENABLE: u16 = 1 << 15;
 const FUNCTION_MASK: u16 = 1 << 14;
 const ENTRY_LEN: usize = 16;
 const ENTRY_MASKED: u32 = 1;
-
-/// A message-signalled interrupt: a 32-bit write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Msi {
-    /// Where to.
-    pub address: u64,
-    /// What.
-    pub data: u32,
-}
 
 /// The MSI-X capability of a function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,7 +26,7 @@ pub struct MsiX {
 impl MsiX {
     /// Adds the capability to a configuration space. The table lies at offset `table` of a base address register, the
     /// pending bits at `pending`.
-    pub fn new(config: &mut Config, vectors: u16, bar: u8, table: u32, pending: u32) -> Self {
+    pub fn new(config: &mut ConfigSpace, vectors: u16, bar: u8, table: u32, pending: u32) -> Self {
         let mut body = (vectors - 1).to_le_bytes().to_vec();
         body.extend((table | u32::from(bar)).to_le_bytes());
         body.extend((pending | u32::from(bar)).to_le_bytes());
@@ -60,7 +52,7 @@ impl MsiX {
     }
 
     /// Looks at the control register again after a write to configuration space.
-    pub fn refresh(&mut self, config: &Config, out: &mut Vec<Msi>) {
+    pub fn refresh(&mut self, config: &ConfigSpace, out: &mut Vec<Msi>) {
         let control = config.read(self.capability + CONTROL, 2) as u16;
         self.enabled = control & ENABLE != 0;
         self.masked = control & FUNCTION_MASK != 0;
@@ -127,7 +119,7 @@ impl MsiX {
 
 impl MsiX {
     /// Whether it can be the state of `current` with this configuration space.
-    pub fn check(&self, current: &Self, config: &Config) -> Result<(), StateError> {
+    pub fn check(&self, current: &Self, config: &ConfigSpace) -> Result<(), StateError> {
         let shape = |msix: &Self| (msix.capability, msix.entries.len(), msix.pending.len());
         same(&shape(self), &shape(current), "MSI-X capability")?;
         let control = config.read(self.capability + CONTROL, 2) as u16;

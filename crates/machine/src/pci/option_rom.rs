@@ -1,8 +1,8 @@
 //! A device that has nothing but an expansion ROM: the hypercall code of the paravirtual interface, for guests that need
 //! it before they can ask for a page of it by MSR.
 
-use super::{Config, Function, Identity, ROM};
-use crate::device::Context;
+use super::{ConfigSpace, Function, Identity, ROM};
+use crate::device::DeviceContext;
 use crate::state::{Plain, StateError, same};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub const SIZE: usize = 2048;
 /// The device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptionRom {
-    config: Config,
+    config: ConfigSpace,
     #[serde(with = "serde_bytes")]
     contents: [u8; SIZE],
 }
@@ -24,7 +24,7 @@ pub struct OptionRom {
 impl OptionRom {
     /// A device with this ROM.
     pub fn new(contents: [u8; SIZE]) -> Self {
-        let mut config = Config::new(Identity {
+        let mut config = ConfigSpace::new(Identity {
             vendor: VENDOR,
             device: DEVICE,
             class: 0xff_0000,
@@ -42,15 +42,15 @@ impl Function for OptionRom {
         "option ROM"
     }
 
-    fn config(&self) -> &Config {
+    fn config(&self) -> &ConfigSpace {
         &self.config
     }
 
-    fn config_mut(&mut self) -> &mut Config {
+    fn config_mut(&mut self) -> &mut ConfigSpace {
         &mut self.config
     }
 
-    fn bar_read(&mut self, bar: usize, offset: u64, size: u8, _ctx: &mut Context) -> u64 {
+    fn bar_read(&mut self, bar: usize, offset: u64, size: u8, _ctx: &mut DeviceContext) -> u64 {
         if bar != ROM {
             return 0;
         }

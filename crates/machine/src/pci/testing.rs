@@ -1,8 +1,9 @@
 //! A bus with memory, driven as the board drives it.
 
-use super::{Msi, PciBus};
+use super::PciBus;
 use crate::acpi;
-use crate::device::{At, Context, Device, Outputs, Pin};
+use crate::device::Msi;
+use crate::device::{At, Device, DeviceContext, Outputs, Pin};
 use crate::memory::{GuestRam, layout};
 use crate::state::Saved;
 
@@ -21,8 +22,8 @@ impl Rig {
         Self { bus: PciBus::new(), ram, out: Outputs::default(), now: 0, levels: Default::default() }
     }
 
-    fn with<R>(&mut self, act: impl FnOnce(&mut PciBus, &mut Context) -> R) -> R {
-        let ctx = &mut Context { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.out };
+    fn with<R>(&mut self, act: impl FnOnce(&mut PciBus, &mut DeviceContext) -> R) -> R {
+        let ctx = &mut DeviceContext { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.out };
         let result = act(&mut self.bus, ctx);
         self.bus.tell(ctx);
         for (pin, level) in self.out.lines.drain(..) {

@@ -2,9 +2,10 @@
 
 use super::testing::Rig;
 use super::*;
+use crate::device::Msi;
 
 struct Thing {
-    config: Config,
+    config: ConfigSpace,
     msix: MsiX,
     register: u64,
     pin: bool,
@@ -12,7 +13,7 @@ struct Thing {
 
 impl Thing {
     fn new(bar_size: u64) -> Self {
-        let mut config = Config::new(Identity {
+        let mut config = ConfigSpace::new(Identity {
             vendor: 0x1234,
             device: 0x5678,
             class: 0xff_0000,
@@ -42,20 +43,20 @@ impl Function for Thing {
         "thing"
     }
 
-    fn config(&self) -> &Config {
+    fn config(&self) -> &ConfigSpace {
         &self.config
     }
 
-    fn config_mut(&mut self) -> &mut Config {
+    fn config_mut(&mut self) -> &mut ConfigSpace {
         &mut self.config
     }
 
-    fn config_write(&mut self, at: usize, size: u8, value: u32, ctx: &mut Context) {
+    fn config_write(&mut self, at: usize, size: u8, value: u32, ctx: &mut DeviceContext) {
         self.config.write(at, size, value);
         self.msix.refresh(&self.config, &mut ctx.out.messages);
     }
 
-    fn bar_read(&mut self, _bar: usize, offset: u64, size: u8, _ctx: &mut Context) -> u64 {
+    fn bar_read(&mut self, _bar: usize, offset: u64, size: u8, _ctx: &mut DeviceContext) -> u64 {
         match offset {
             0x1000..0x1800 => self.msix.read_table(offset - 0x1000, size),
             0x1800.. => self.msix.read_pending(offset - 0x1800, size),
@@ -63,7 +64,7 @@ impl Function for Thing {
         }
     }
 
-    fn bar_write(&mut self, _bar: usize, offset: u64, size: u8, value: u64, ctx: &mut Context) {
+    fn bar_write(&mut self, _bar: usize, offset: u64, size: u8, value: u64, ctx: &mut DeviceContext) {
         match offset {
             0x1000..0x1800 => self.msix.write_table(offset - 0x1000, size, value, &mut ctx.out.messages),
             0x10 => self.msix.raise(value as u16, &mut ctx.out.messages),

@@ -22,7 +22,7 @@ impl Kind {
 }
 
 /// The version that is written and read. The state of a device has one of its own.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HASH: usize = 32;
 /// The largest state apart from memory, in bytes: what may be charged, and kept of tasks, has limits far below it.
 pub const LARGEST_STATE: usize = 1 << 30;
@@ -57,10 +57,13 @@ pub fn open(kind: Kind, file: &[u8]) -> Result<&[u8], SnapshotError> {
     Ok(content)
 }
 
-/// Decompresses what `compress_prepend_size` has made, at most `largest` bytes.
+/// A byte of LZ4 stands for no more bytes than that.
+const MOST_PER_BYTE: usize = 255;
+
+/// Decompresses what `compress_prepend_size` has made, at most `largest` bytes. No memory is taken for more than there can be.
 pub fn decompress(bytes: &[u8], largest: usize) -> Option<Vec<u8>> {
-    let (size, _) = lz4_flex::block::uncompressed_size(bytes).ok()?;
-    if size > largest {
+    let (size, compressed) = lz4_flex::block::uncompressed_size(bytes).ok()?;
+    if size > largest.min(compressed.len().saturating_mul(MOST_PER_BYTE)) {
         return None;
     }
     lz4_flex::block::decompress_size_prepended(bytes).ok()

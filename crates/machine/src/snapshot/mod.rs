@@ -13,7 +13,8 @@ mod pages;
 mod tests;
 
 use crate::console::PanicWatch;
-use crate::machine::{ClockSource, Machine};
+use crate::machine::{ClockSource, Machine, WORKLOAD};
+use crate::replay::Turns;
 use crate::state::{DeviceState, RestoreError, StateError, decode, encode};
 use crate::tasks::TasksState;
 use crate::vcpus::Activity;
@@ -108,7 +109,7 @@ struct State {
     tasks: TasksState,
     watch: PanicWatch,
     look: (Ticks, Ticks),
-    turns: u64,
+    turns: Turns,
     monitors: Vec<Option<u64>>,
     triggered: bool,
 }
@@ -129,7 +130,9 @@ impl Machine {
         let mut facts: Vec<(String, String)> = images.to_vec();
         facts.push(("number of processors".to_owned(), self.vcpus.all.len().to_string()));
         facts.push(("processor".to_owned(), file::hash(format!("{:?}", self.profile).as_bytes())));
-        facts.extend(self.description.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        // Of the workload its device knows whether it must be the same.
+        let described = self.description.iter().filter(|(key, _)| *key != WORKLOAD);
+        facts.extend(described.map(|(key, value)| ((*key).to_owned(), value.clone())));
         facts
     }
 
@@ -158,7 +161,7 @@ impl Machine {
             tasks: self.vcpus.tasks.save(),
             watch: self.watch.clone(),
             look: self.look,
-            turns: self.replay.turns,
+            turns: self.replay.time(),
             monitors,
             triggered,
         };
@@ -207,7 +210,8 @@ impl Machine {
             .restore_blocks(&state.blocks, &mut self.vcpus.cache)
             .map_err(|error| SnapshotError::Processor(0, error))?;
         ram.restore_monitors(&state.monitors[..state.monitors.len().min(count)], state.triggered);
-        (self.watch, self.look, self.replay.turns) = (state.watch, state.look, state.turns);
+        (self.watch, self.look) = (state.watch, state.look);
+        self.replay.go_on_from(state.turns);
         drop(self.ram.take_written());
         Ok(())
     }

@@ -47,7 +47,7 @@ pub struct Kernel {
 
 /// Where a task is in memory, and what was last read there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct TaskIdentity {
     /// Guest-physical address of the `task_struct`, which is in one piece.
     physical: u64,
     seen: Option<Seen>,
@@ -61,7 +61,7 @@ struct Seen {
     id: TaskId,
 }
 
-impl Identity {
+impl TaskIdentity {
     /// Whether the task that was seen last is one that was charged.
     pub fn is_known(&self, recorder: &Recorder) -> bool {
         self.seen.is_none_or(|seen| recorder.knows(seen.id, RegionId(0)))
@@ -117,8 +117,8 @@ impl Kernel {
     }
 
     /// Where a task is. `None`: not in memory.
-    pub fn identity(&self, cpu: &Cpu, task: u64) -> Option<Identity> {
-        Some(Identity { physical: View::of(cpu).look_up(task)?, seen: None })
+    pub fn identity(&self, cpu: &Cpu, task: u64) -> Option<TaskIdentity> {
+        Some(TaskIdentity { physical: View::of(cpu).look_up(task)?, seen: None })
     }
 
     /// The first task that is switched from is the idle task, which tells where things are if nothing else does.
@@ -142,7 +142,7 @@ impl Kernel {
     pub fn who(
         &self,
         cpu: &Cpu,
-        identity: &mut Identity,
+        identity: &mut TaskIdentity,
         named: Option<[u8; COMM]>,
         kernel_thread: bool,
         recorder: &mut Recorder,

@@ -15,7 +15,7 @@ use cpu::charged::{Charged, Nesting};
 use cpu::probe::Hit;
 use cpu::{BlockCache, Cpu};
 pub use kernel::is_probed;
-use kernel::{Identity, Kernel, Says};
+use kernel::{Kernel, Says, TaskIdentity};
 use ledger::symbols::Kallsyms;
 use ledger::{Symbol, Task, TaskId, TaskKind, Ticks};
 use regions::Regions;
@@ -37,7 +37,7 @@ const KTHREADD: u32 = 2;
 struct Thread {
     /// Its number, in the order in which threads were first seen; 0 is none.
     number: u32,
-    identity: Option<Identity>,
+    identity: Option<TaskIdentity>,
     kernel_thread: bool,
     /// It was working off soft interrupts when another one took its processor.
     soft_interrupt: Option<SoftInterrupt>,

@@ -6,7 +6,6 @@ use crate::devices::marker;
 use crate::vcpus::{Activity, Vcpus};
 use cpu::arch::Segment;
 use cpu::model::{CpuidEntry, CpuidRegs};
-use cpu::testing::assemble;
 use iced_x86::IcedError;
 use iced_x86::code_asm::{CodeAssembler, CodeLabel, al, dx, edi, esi};
 use ledger::profile::Profile;
@@ -14,6 +13,7 @@ use ledger::{Context, Costs, Family, Geometry, Recorder};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use testkit::assemble;
 use x86::seg;
 
 const START: u64 = 0x1000;

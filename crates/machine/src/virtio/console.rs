@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 use super::{Broken, Device, Ring};
-use crate::device::Context;
+use crate::device::DeviceContext;
 use crate::pci::Inbox;
 
 const RECEIVE: u16 = 0;
@@ -155,7 +155,7 @@ impl Device for Console {
         self.open &= queue != RECEIVE;
     }
 
-    fn process(&mut self, queue: u16, ring: &mut Ring, ctx: &mut Context) -> Result<(), Broken> {
+    fn process(&mut self, queue: u16, ring: &mut Ring, ctx: &mut DeviceContext) -> Result<(), Broken> {
         match queue {
             RECEIVE => self.receive(ring),
             TRANSMIT => Self::transmit(ring, &mut ctx.out.printed),

@@ -4,7 +4,7 @@
 //! reproducible. They are no secret; nothing that runs here should protect anything with them.
 
 use super::{Broken, Device, Ring};
-use crate::device::Context;
+use crate::device::DeviceContext;
 use crate::state::{Plain, StateError};
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +57,7 @@ impl Device for Entropy {
         &[]
     }
 
-    fn process(&mut self, _queue: u16, ring: &mut Ring, _ctx: &mut Context) -> Result<(), Broken> {
+    fn process(&mut self, _queue: u16, ring: &mut Ring, _ctx: &mut DeviceContext) -> Result<(), Broken> {
         while let Some(mut chain) = ring.pop()? {
             let len = chain.writer.available_bytes().min(MAX_REQUEST);
             let bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect();

@@ -7,6 +7,7 @@
 
 mod block;
 mod console;
+mod disk;
 mod entropy;
 mod overlay;
 mod ring;
@@ -14,13 +15,14 @@ mod ring;
 mod tests;
 mod transport;
 
-pub use block::{Backing, Block, Disk, DiskError};
+pub use block::Block;
 pub use console::Console;
+pub use disk::{Backing, Disk, DiskError};
 pub use entropy::Entropy;
 pub use ring::{Broken, Chain, Ring};
 pub use transport::VirtioPci;
 
-use crate::device::Context;
+use crate::device::DeviceContext;
 use crate::pci::Inbox;
 use crate::state::Saved;
 use ledger::Ticks;
@@ -46,7 +48,7 @@ pub trait Device: Saved + Send {
     /// A queue that was started is worked on no more: the driver has reset the device, or has broken it.
     fn stopped(&mut self, _queue: u16) {}
     /// Works on a queue: called when the driver notifies it, and by [`Device::has_input`].
-    fn process(&mut self, queue: u16, ring: &mut Ring, ctx: &mut Context) -> Result<(), Broken>;
+    fn process(&mut self, queue: u16, ring: &mut Ring, ctx: &mut DeviceContext) -> Result<(), Broken>;
     /// Whether a queue is to be worked on because there is something for the driver. Asked after notifications, input and time.
     fn has_input(&self, _queue: u16) -> bool {
         false

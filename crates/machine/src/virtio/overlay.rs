@@ -1,6 +1,6 @@
 //! Copy on write: what a guest writes to a disk stays in memory, and the disk is as it was.
 
-use super::block::Backing;
+use super::disk::Backing;
 use crate::state::{StateError, require};
 use serde_bytes::ByteBuf;
 use std::collections::BTreeMap;

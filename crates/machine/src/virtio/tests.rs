@@ -1,14 +1,13 @@
 //! Drives devices as a driver would: through configuration space, registers and rings in guest memory.
 
-use std::cell::RefCell;
 use std::io;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::device::Msi;
 use crate::memory::{GuestRam, layout};
-use crate::pci::Msi;
 use crate::pci::testing::Rig;
 
 mod devices;
@@ -181,14 +180,14 @@ impl Driver {
 /// A disk in memory whose content outlives the device.
 #[derive(Clone)]
 struct Memory {
-    bytes: Rc<RefCell<Vec<u8>>>,
+    bytes: Arc<Mutex<Vec<u8>>>,
     read_only: bool,
     broken: bool,
 }
 
 impl Backing for Memory {
     fn len(&self) -> u64 {
-        self.bytes.borrow().len() as u64
+        self.bytes.lock().unwrap().len() as u64
     }
 
     fn read_only(&self) -> bool {
@@ -199,7 +198,7 @@ impl Backing for Memory {
         if self.broken {
             return Err(io::Error::other("broken"));
         }
-        buffer.copy_from_slice(&self.bytes.borrow()[offset as usize..][..buffer.len()]);
+        buffer.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..buffer.len()]);
         Ok(())
     }
 
@@ -207,7 +206,7 @@ impl Backing for Memory {
         if self.broken {
             return Err(io::Error::other("broken"));
         }
-        self.bytes.borrow_mut()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        self.bytes.lock().unwrap()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 
@@ -218,7 +217,7 @@ impl Backing for Memory {
 
 fn disk() -> Memory {
     let bytes = (0..64 * 512).map(|i| (i / 512) as u8).collect();
-    Memory { bytes: Rc::new(RefCell::new(bytes)), read_only: false, broken: false }
+    Memory { bytes: Arc::new(Mutex::new(bytes)), read_only: false, broken: false }
 }
 
 fn block(backing: &Memory) -> Driver {
@@ -274,7 +273,7 @@ fn a_disk_reads_writes_flushes_and_names_itself() {
     assert!(written.iter().any(|r| r.contains(&(BUFFERS + 0x1000)) && r.contains(&(BUFFERS + 0x13ff))));
     assert!(driver.ram.write(BUFFERS + 0x1000, &[0xab; 512]));
     assert_eq!(request(&mut driver, 1, 63, (512, 0)), (0, 1));
-    assert_eq!(backing.bytes.borrow()[63 * 512..], [0xab; 512]);
+    assert_eq!(backing.bytes.lock().unwrap()[63 * 512..], [0xab; 512]);
     assert_eq!(request(&mut driver, 4, 0, (0, 0)), (0, 1));
     assert_eq!(request(&mut driver, 8, 0, (20, WRITE)), (0, 21));
     assert_eq!(driver.bytes::<7>(BUFFERS + 0x1000), *b"disk-0\0");

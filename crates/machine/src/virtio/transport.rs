@@ -12,8 +12,8 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 use virtio_queue::{Queue, QueueState, QueueT};
 
 use super::{Broken, Device, Ring};
-use crate::device::Context;
-use crate::pci::{Config, Function, Identity, Inbox, MsiX};
+use crate::device::DeviceContext;
+use crate::pci::{ConfigSpace, Function, Identity, Inbox, MsiX};
 use crate::state::{Plain, Saved, StateError, decode, encode, require, same};
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
@@ -95,11 +95,17 @@ struct Slot {
 /// A virtio device on the PCI bus.
 pub struct VirtioPci<D> {
     device: D,
-    config: Config,
+    config: ConfigSpace,
     msix: MsiX,
     /// Where the capability with the window lies.
     window: usize,
     queues: Vec<Slot>,
+    registers: Registers,
+}
+
+/// What the driver has written that belongs to no queue, and what it has yet to read: plain data, saved as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Registers {
     queue_select: u16,
     config_vector: u16,
     device_feature_select: u32,
@@ -109,10 +115,23 @@ pub struct VirtioPci<D> {
     isr: u8,
 }
 
+impl Registers {
+    /// As they are after a reset.
+    const RESET: Self = Self {
+        queue_select: 0,
+        config_vector: NO_VECTOR,
+        device_feature_select: 0,
+        driver_feature_select: 0,
+        driver_features: 0,
+        status: 0,
+        isr: 0,
+    };
+}
+
 impl<D: Device> VirtioPci<D> {
     /// Puts a device on a transport.
     pub fn new(device: D) -> Self {
-        let mut config = Config::new(Identity {
+        let mut config = ConfigSpace::new(Identity {
             vendor: VENDOR,
             device: FIRST_DEVICE_ID + device.kind(),
             class: device.class(),
@@ -140,20 +159,7 @@ impl<D: Device> VirtioPci<D> {
         writable[WINDOW_BAR - 2] = 0xff;
         writable[WINDOW_OFFSET - 2..].fill(0xff);
         let window = config.add_capability(CAPABILITY_VENDOR, &body, &writable);
-        Self {
-            device,
-            config,
-            msix,
-            window,
-            queues,
-            queue_select: 0,
-            config_vector: NO_VECTOR,
-            device_feature_select: 0,
-            driver_feature_select: 0,
-            driver_features: 0,
-            status: 0,
-            isr: 0,
-        }
+        Self { device, config, msix, window, queues, registers: Registers::RESET }
     }
 
     fn features(&self) -> u64 {
@@ -166,7 +172,7 @@ impl<D: Device> VirtioPci<D> {
     }
 
     fn selected(&self) -> Option<&Slot> {
-        self.queues.get(usize::from(self.queue_select))
+        self.queues.get(usize::from(self.registers.queue_select))
     }
 
     /// The registers as they read now.
@@ -178,19 +184,22 @@ impl<D: Device> VirtioPci<D> {
         };
         let mut out = [0; reg::LEN];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
-        put(reg::DEVICE_FEATURE_SELECT, &self.device_feature_select.to_le_bytes());
-        put(reg::DEVICE_FEATURE, &half(self.features(), self.device_feature_select).to_le_bytes());
-        put(reg::DRIVER_FEATURE_SELECT, &self.driver_feature_select.to_le_bytes());
-        put(reg::DRIVER_FEATURE, &half(self.driver_features, self.driver_feature_select).to_le_bytes());
-        put(reg::CONFIG_VECTOR, &self.config_vector.to_le_bytes());
+        put(reg::DEVICE_FEATURE_SELECT, &self.registers.device_feature_select.to_le_bytes());
+        put(reg::DEVICE_FEATURE, &half(self.features(), self.registers.device_feature_select).to_le_bytes());
+        put(reg::DRIVER_FEATURE_SELECT, &self.registers.driver_feature_select.to_le_bytes());
+        put(
+            reg::DRIVER_FEATURE,
+            &half(self.registers.driver_features, self.registers.driver_feature_select).to_le_bytes(),
+        );
+        put(reg::CONFIG_VECTOR, &self.registers.config_vector.to_le_bytes());
         put(reg::NUM_QUEUES, &(self.queues.len() as u16).to_le_bytes());
-        put(reg::STATUS, &[self.status]);
-        put(reg::QUEUE_SELECT, &self.queue_select.to_le_bytes());
+        put(reg::STATUS, &[self.registers.status]);
+        put(reg::QUEUE_SELECT, &self.registers.queue_select.to_le_bytes());
         if let Some(Slot { queue, vector, .. }) = self.selected() {
             put(reg::QUEUE_SIZE, &queue.size().to_le_bytes());
             put(reg::QUEUE_VECTOR, &vector.to_le_bytes());
             put(reg::QUEUE_ENABLE, &u16::from(queue.ready()).to_le_bytes());
-            put(reg::QUEUE_NOTIFY_OFF, &self.queue_select.to_le_bytes());
+            put(reg::QUEUE_NOTIFY_OFF, &self.registers.queue_select.to_le_bytes());
             put(reg::QUEUE_DESC, &queue.desc_table().to_le_bytes());
             put(reg::QUEUE_DRIVER, &queue.avail_ring().to_le_bytes());
             put(reg::QUEUE_DEVICE, &queue.used_ring().to_le_bytes());
@@ -201,18 +210,18 @@ impl<D: Device> VirtioPci<D> {
     }
 
     /// A write to a register, of the register's own width (a 64-bit one may be written in halves).
-    fn write_common(&mut self, at: usize, size: u8, value: u64, ctx: &mut Context) {
+    fn write_common(&mut self, at: usize, size: u8, value: u64, ctx: &mut DeviceContext) {
         let valid = |vector: u16| if vector < self.msix.vectors() { vector } else { NO_VECTOR };
         match (at, size) {
-            (reg::DEVICE_FEATURE_SELECT, 4) => self.device_feature_select = value as u32,
-            (reg::DRIVER_FEATURE_SELECT, 4) => self.driver_feature_select = value as u32,
+            (reg::DEVICE_FEATURE_SELECT, 4) => self.registers.device_feature_select = value as u32,
+            (reg::DRIVER_FEATURE_SELECT, 4) => self.registers.driver_feature_select = value as u32,
             (reg::DRIVER_FEATURE, 4) => self.write_features(value as u32),
-            (reg::CONFIG_VECTOR, 2) => self.config_vector = valid(value as u16),
+            (reg::CONFIG_VECTOR, 2) => self.registers.config_vector = valid(value as u16),
             (reg::STATUS, 1) => self.write_status(value as u8),
-            (reg::QUEUE_SELECT, 2) => self.queue_select = value as u16,
+            (reg::QUEUE_SELECT, 2) => self.registers.queue_select = value as u16,
             (reg::QUEUE_VECTOR, 2) => {
                 let vector = valid(value as u16);
-                if let Some(slot) = self.queues.get_mut(usize::from(self.queue_select)) {
+                if let Some(slot) = self.queues.get_mut(usize::from(self.registers.queue_select)) {
                     slot.vector = vector;
                 }
             }
@@ -227,19 +236,19 @@ impl<D: Device> VirtioPci<D> {
     }
 
     fn write_features(&mut self, value: u32) {
-        let (shift, mask) = match self.driver_feature_select {
+        let (shift, mask) = match self.registers.driver_feature_select {
             0 => (0, 0xffff_ffff),
             1 => (32, 0xffff_ffff << 32),
             _ => return,
         };
-        if self.status & FEATURES_OK == 0 {
-            self.driver_features = (self.driver_features & !mask) | u64::from(value) << shift;
+        if self.registers.status & FEATURES_OK == 0 {
+            self.registers.driver_features = (self.registers.driver_features & !mask) | u64::from(value) << shift;
         }
     }
 
     /// Parameters of a queue, which are fixed once it is enabled.
     fn write_queue(&mut self, at: usize, value: u32) {
-        let Some(slot) = self.queues.get_mut(usize::from(self.queue_select)) else { return };
+        let Some(slot) = self.queues.get_mut(usize::from(self.registers.queue_select)) else { return };
         let queue = &mut slot.queue;
         if queue.ready() {
             return;
@@ -254,9 +263,9 @@ impl<D: Device> VirtioPci<D> {
         }
     }
 
-    fn enable_queue(&mut self, ctx: &mut Context) {
-        let event_idx = self.driver_features & EVENT_IDX != 0;
-        let Some(slot) = self.queues.get_mut(usize::from(self.queue_select)) else { return };
+    fn enable_queue(&mut self, ctx: &mut DeviceContext) {
+        let event_idx = self.registers.driver_features & EVENT_IDX != 0;
+        let Some(slot) = self.queues.get_mut(usize::from(self.registers.queue_select)) else { return };
         if slot.queue.ready() {
             return;
         }
@@ -271,7 +280,7 @@ impl<D: Device> VirtioPci<D> {
 
     /// Tells the device which queues are started and stopped.
     fn start_queues(&mut self) {
-        let live = is_live(self.status);
+        let live = is_live(self.registers.status);
         for (slot, number) in self.queues.iter_mut().zip(0..) {
             match (live && slot.queue.ready(), slot.started) {
                 (true, false) => self.device.started(number),
@@ -288,57 +297,52 @@ impl<D: Device> VirtioPci<D> {
             return;
         }
         let mut set = value & (ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK | FAILED);
-        if !self.accepts(self.driver_features) {
+        if !self.accepts(self.registers.driver_features) {
             set &= !FEATURES_OK;
         }
-        if (self.status | set) & FEATURES_OK == 0 {
+        if (self.registers.status | set) & FEATURES_OK == 0 {
             set &= !DRIVER_OK;
         }
-        if set & !self.status & FEATURES_OK != 0 {
-            self.device.negotiated(self.driver_features);
+        if set & !self.registers.status & FEATURES_OK != 0 {
+            self.device.negotiated(self.registers.driver_features);
         }
-        self.status |= set;
+        self.registers.status |= set;
         self.start_queues();
     }
 
     fn reset(&mut self) {
-        self.status = 0;
+        self.registers.status = 0;
         self.start_queues();
         self.device.reset();
         for slot in &mut self.queues {
             slot.queue.reset();
             slot.vector = NO_VECTOR;
         }
-        self.queue_select = 0;
-        self.config_vector = NO_VECTOR;
-        self.device_feature_select = 0;
-        self.driver_feature_select = 0;
-        self.driver_features = 0;
-        self.isr = 0;
+        self.registers = Registers::RESET;
         self.config.set_interrupt_status(false);
     }
 
     /// The driver has done something that can't be continued from.
-    fn break_down(&mut self, ctx: &mut Context) {
-        self.status |= NEEDS_RESET;
+    fn break_down(&mut self, ctx: &mut DeviceContext) {
+        self.registers.status |= NEEDS_RESET;
         self.start_queues();
-        if self.status & DRIVER_OK != 0 {
-            self.interrupt(ISR_CONFIG, self.config_vector, ctx);
+        if self.registers.status & DRIVER_OK != 0 {
+            self.interrupt(ISR_CONFIG, self.registers.config_vector, ctx);
         }
     }
 
-    fn interrupt(&mut self, cause: u8, vector: u16, ctx: &mut Context) {
+    fn interrupt(&mut self, cause: u8, vector: u16, ctx: &mut DeviceContext) {
         if self.msix.enabled() {
             self.msix.raise(vector, &mut ctx.out.messages);
         } else {
-            self.isr |= cause;
+            self.registers.isr |= cause;
             self.config.set_interrupt_status(true);
         }
     }
 
     /// Lets the device work on a queue, if the driver has set everything up.
-    fn work(&mut self, index: u16, ctx: &mut Context) {
-        let live = is_live(self.status) && self.config.is_bus_master();
+    fn work(&mut self, index: u16, ctx: &mut DeviceContext) {
+        let live = is_live(self.registers.status) && self.config.is_bus_master();
         let Some(slot) = self.queues.get_mut(usize::from(index)) else { return };
         if !live || !slot.queue.ready() {
             return;
@@ -353,7 +357,7 @@ impl<D: Device> VirtioPci<D> {
     }
 
     /// Works on the queues that the device has something for.
-    fn poll(&mut self, ctx: &mut Context) {
+    fn poll(&mut self, ctx: &mut DeviceContext) {
         for queue in 0..self.queues.len() as u16 {
             if self.device.has_input(queue) {
                 self.work(queue, ctx);
@@ -407,15 +411,15 @@ impl<D: Device> Function for VirtioPci<D> {
         self.device.name()
     }
 
-    fn config(&self) -> &Config {
+    fn config(&self) -> &ConfigSpace {
         &self.config
     }
 
-    fn config_mut(&mut self) -> &mut Config {
+    fn config_mut(&mut self) -> &mut ConfigSpace {
         &mut self.config
     }
 
-    fn config_read(&mut self, at: usize, size: u8, ctx: &mut Context) -> u32 {
+    fn config_read(&mut self, at: usize, size: u8, ctx: &mut DeviceContext) -> u32 {
         if self.is_window(at)
             && let Some((offset, length)) = self.window()
         {
@@ -425,7 +429,7 @@ impl<D: Device> Function for VirtioPci<D> {
         self.config.read(at, size)
     }
 
-    fn config_write(&mut self, at: usize, size: u8, value: u32, ctx: &mut Context) {
+    fn config_write(&mut self, at: usize, size: u8, value: u32, ctx: &mut DeviceContext) {
         self.config.write(at, size, value);
         self.msix.refresh(&self.config, &mut ctx.out.messages);
         if self.is_window(at)
@@ -436,12 +440,12 @@ impl<D: Device> Function for VirtioPci<D> {
         }
     }
 
-    fn bar_read(&mut self, _bar: usize, offset: u64, size: u8, _ctx: &mut Context) -> u64 {
+    fn bar_read(&mut self, _bar: usize, offset: u64, size: u8, _ctx: &mut DeviceContext) -> u64 {
         match offset / AREA * AREA {
             COMMON => window_of(&self.common(), offset, size),
             ISR if offset == ISR => {
                 self.config.set_interrupt_status(false);
-                u64::from(std::mem::take(&mut self.isr))
+                u64::from(std::mem::take(&mut self.registers.isr))
             }
             DEVICE => window_of(self.device.config(), offset - DEVICE, size),
             TABLE => self.msix.read_table(offset - TABLE, size),
@@ -450,7 +454,7 @@ impl<D: Device> Function for VirtioPci<D> {
         }
     }
 
-    fn bar_write(&mut self, _bar: usize, offset: u64, size: u8, value: u64, ctx: &mut Context) {
+    fn bar_write(&mut self, _bar: usize, offset: u64, size: u8, value: u64, ctx: &mut DeviceContext) {
         match offset / AREA * AREA {
             COMMON => self.write_common(offset as usize, size, value, ctx),
             NOTIFY => {
@@ -463,7 +467,7 @@ impl<D: Device> Function for VirtioPci<D> {
         }
     }
 
-    fn input(&mut self, bytes: &[u8], ctx: &mut Context) {
+    fn input(&mut self, bytes: &[u8], ctx: &mut DeviceContext) {
         self.device.input(bytes);
         self.poll(ctx);
     }
@@ -476,13 +480,13 @@ impl<D: Device> Function for VirtioPci<D> {
         self.device.next_event()
     }
 
-    fn advance(&mut self, ctx: &mut Context) {
+    fn advance(&mut self, ctx: &mut DeviceContext) {
         self.device.advance(ctx.now);
         self.poll(ctx);
     }
 
     fn intx(&self) -> bool {
-        self.isr != 0 && !self.msix.enabled() && self.config.intx_allowed()
+        self.registers.isr != 0 && !self.msix.enabled() && self.config.intx_allowed()
     }
 }
 
@@ -539,16 +543,10 @@ impl SavedSlot {
 /// The transport as it is saved, with its device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct SavedTransport {
-    config: Config,
+    config: ConfigSpace,
     msix: MsiX,
     queues: Vec<SavedSlot>,
-    queue_select: u16,
-    config_vector: u16,
-    device_feature_select: u32,
-    driver_feature_select: u32,
-    driver_features: u64,
-    status: u8,
-    isr: u8,
+    registers: Registers,
     #[serde(with = "serde_bytes")]
     device: Vec<u8>,
 }
@@ -563,13 +561,7 @@ impl<D: Device> Saved for VirtioPci<D> {
             config: self.config.clone(),
             msix: self.msix.clone(),
             queues: self.queues.iter().map(SavedSlot::of).collect(),
-            queue_select: self.queue_select,
-            config_vector: self.config_vector,
-            device_feature_select: self.device_feature_select,
-            driver_feature_select: self.driver_feature_select,
-            driver_features: self.driver_features,
-            status: self.status,
-            isr: self.isr,
+            registers: self.registers.clone(),
             device: self.device.save()?,
         })
     }
@@ -582,31 +574,28 @@ impl<D: Device> Saved for VirtioPci<D> {
         same(&sizes(&saved.queues), &self.queues.iter().map(|slot| slot.queue.max_size()).collect(), "virtio device")?;
         let queues = saved.queues.iter().map(SavedSlot::slot).collect::<Result<Vec<_>, _>>()?;
         let vector = |vector: u16| vector < saved.msix.vectors() || vector == NO_VECTOR;
-        let vectors = queues.iter().all(|slot| vector(slot.vector)) && vector(saved.config_vector);
+        let vectors = queues.iter().all(|slot| vector(slot.vector)) && vector(saved.registers.config_vector);
         require(vectors, "a vector that the function does not have")?;
-        let status = saved.status;
+        let status = saved.registers.status;
         let known = ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK | FAILED | NEEDS_RESET;
         let in_order = status & FEATURES_OK != 0 || status & DRIVER_OK == 0;
-        let acceptable = status & FEATURES_OK == 0 || self.accepts(saved.driver_features);
+        let acceptable = status & FEATURES_OK == 0 || self.accepts(saved.registers.driver_features);
         require(status & !known == 0 && in_order && acceptable, "the status of a virtio device")?;
         let live = is_live(status);
         require(
             queues.iter().all(|slot| slot.started == (live && slot.queue.ready())),
             "a virtqueue that is not what the status says",
         )?;
-        require(saved.isr & !(ISR_QUEUE | ISR_CONFIG) == 0, "the interrupt status of a virtio device")?;
-        require(saved.config.interrupt_status() == (saved.isr != 0), "the interrupt status of a PCI function")?;
+        require(saved.registers.isr & !(ISR_QUEUE | ISR_CONFIG) == 0, "the interrupt status of a virtio device")?;
+        require(
+            saved.config.interrupt_status() == (saved.registers.isr != 0),
+            "the interrupt status of a PCI function",
+        )?;
         self.device.restore(&saved.device)?;
         self.config = saved.config;
         self.msix = saved.msix;
         self.queues = queues;
-        self.queue_select = saved.queue_select;
-        self.config_vector = saved.config_vector;
-        self.device_feature_select = saved.device_feature_select;
-        self.driver_feature_select = saved.driver_feature_select;
-        self.driver_features = saved.driver_features;
-        self.status = status;
-        self.isr = saved.isr;
+        self.registers = saved.registers;
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 //! The architecture only bounds their error (1.5 * 2^-12, relative), and processors differ within it. Here a result is the
 //! exact one rounded to twelve significant bits, which every host computes alike.
 
-use crate::exec::vector::run::{Stage, aligned, ready};
+use crate::exec::vector::execute::{Stage, aligned, ready};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::Cpu;

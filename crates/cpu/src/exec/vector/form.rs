@@ -1,10 +1,9 @@
 //! Forms: what a decoded vector instruction becomes, shared by all instructions that differ in registers only.
 
 use crate::exec::vector::exact::Rounding;
-use crate::exec::vector::run;
-use crate::native::{Extra, Kind, Plan, Stub};
-use crate::op::{Handler, Op};
-use iced_x86::{Code, CpuidFeature, Instruction, Mnemonic, Register};
+use crate::native::{Extra, OperandKind, Stub, StubPlan};
+use crate::op::Op;
+use iced_x86::{Code, Instruction, Mnemonic, Register};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -68,7 +67,7 @@ pub struct Form {
     /// Likewise, for floating-point instructions when the host's MXCSR is the guest's already.
     pub loaded: Option<Stub>,
     /// Kinds of the operands.
-    pub kinds: [Kind; 4],
+    pub kinds: [OperandKind; 4],
     /// Implicit operands.
     pub extra: Extra,
     /// Which operand is memory (4: none).
@@ -97,7 +96,7 @@ pub struct Form {
 static FORMS: Mutex<BTreeMap<u64, &'static Form>> = Mutex::new(BTreeMap::new());
 
 impl Form {
-    /// The form of an operation whose handler is one of [`run`]'s.
+    /// The form of an operation whose handler is one of [`execute`](crate::exec::vector::execute)'s.
     #[inline(always)]
     pub fn of(op: &Op) -> &'static Self {
         // SAFETY: `bind` put the address of a leaked form there, for exactly the handlers that call this.
@@ -146,15 +145,16 @@ fn tiny(i: &Instruction) -> Tiny {
     }
 }
 
-fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
-    let plan = Plan::new(i, mxcsr)?;
+/// The form of an instruction, and whether its encoding is VEX. `None`: the host's units don't execute it.
+pub(super) fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
+    let plan = StubPlan::new(i, mxcsr)?;
     let vex = plan.vex;
     let dot = if mxcsr { Dot::of(i) } else { None };
     let mut forms = FORMS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(form) = forms.get(&plan.key()) {
         return Some((form, vex));
     }
-    let memory = plan.kinds.iter().position(|kind| *kind == Kind::Memory);
+    let memory = plan.kinds.iter().position(|kind| *kind == OperandKind::Memory);
     let tiny = if mxcsr { tiny(i) } else { Tiny::Never };
     let form: &'static Form = Box::leak(Box::new(Form {
         stub: plan.publish()?,
@@ -166,78 +166,12 @@ fn form(i: &Instruction, mxcsr: bool) -> Option<(&'static Form, bool)> {
         align: if memory.is_some() { align(i, vex) } else { 0 },
         writes: plan.writes,
         flags: plan.flags,
-        mmx: plan.kinds.contains(&Kind::Mmx),
-        sse: plan.kinds.contains(&Kind::Xmm) || plan.kinds.contains(&Kind::Ymm),
+        mmx: plan.kinds.contains(&OperandKind::Mmx),
+        sse: plan.kinds.contains(&OperandKind::Xmm) || plan.kinds.contains(&OperandKind::Ymm),
         tiny,
         rounding: if mxcsr { Rounding::of(i) } else { None },
         dot,
     }));
     forms.insert(plan.key(), form);
     Some((form, vex))
-}
-
-/// Binds an instruction that does not look at MXCSR.
-pub fn integer(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    bind(i, op, false)
-}
-
-/// Binds an instruction that can signal SIMD floating-point exceptions.
-pub fn float(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    bind(i, op, true)
-}
-
-/// Whether the host has what is not required of every host: 256-bit AES and PCLMULQDQ.
-fn host_has(i: &Instruction) -> bool {
-    i.code().cpuid_features().iter().all(|feature| match feature {
-        CpuidFeature::VAES => std::arch::is_x86_feature_detected!("vaes"),
-        CpuidFeature::VPCLMULQDQ => std::arch::is_x86_feature_detected!("vpclmulqdq"),
-        _ => true,
-    })
-}
-
-fn bind(i: &Instruction, op: &mut Op, mxcsr: bool) -> Option<Handler> {
-    let encoding = i.code().encoding();
-    if encoding != iced_x86::EncodingKind::Legacy && encoding != iced_x86::EncodingKind::VEX {
-        return None;
-    }
-    if !host_has(i) {
-        return None;
-    }
-    let (form, vex) = form(i, mxcsr)?;
-    op.imm = std::ptr::from_ref(form) as u64;
-    if form.extra == Extra::ReadsXmm0 {
-        op.r3 = 0;
-    }
-    let vectors = |kinds: &[Kind]| kinds.iter().all(|k| matches!(k, Kind::None | Kind::Xmm | Kind::Ymm));
-    let plain = form.writes && !form.flags && matches!(form.extra, Extra::None | Extra::ReadsXmm0);
-    if plain && vectors(&form.kinds) {
-        return Some(match (vex, mxcsr) {
-            (false, false) => run::registers::<false, false>,
-            (false, true) => run::registers::<false, true>,
-            (true, false) => run::registers::<true, false>,
-            (true, true) => run::registers::<true, true>,
-        });
-    }
-    if plain && form.memory == 1 && vectors(&[form.kinds[0], form.kinds[2], form.kinds[3]]) {
-        return Some(match (vex, mxcsr) {
-            (false, false) => run::loading::<false, false, 1>,
-            (false, true) => run::loading::<false, true, 1>,
-            (true, false) => run::loading::<true, false, 1>,
-            (true, true) => run::loading::<true, true, 1>,
-        });
-    }
-    if plain && form.memory == 2 && vectors(&[form.kinds[0], form.kinds[1], form.kinds[3]]) {
-        return Some(match (vex, mxcsr) {
-            (false, false) => run::loading::<false, false, 2>,
-            (false, true) => run::loading::<false, true, 2>,
-            (true, false) => run::loading::<true, false, 2>,
-            (true, true) => run::loading::<true, true, 2>,
-        });
-    }
-    Some(match (vex, mxcsr) {
-        (false, false) => run::general::<false, false>,
-        (false, true) => run::general::<false, true>,
-        (true, false) => run::general::<true, false>,
-        (true, true) => run::general::<true, true>,
-    })
 }

@@ -1,7 +1,7 @@
 //! Gathers: elements loaded one by one; those loaded before a fault are kept, and their mask elements cleared.
 
+use crate::exec::vector::execute::ready;
 use crate::exec::vector::mask::{bytes, set_bytes};
-use crate::exec::vector::run::ready;
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op, address_mask};
 use crate::state::Cpu;

@@ -1,6 +1,6 @@
 //! Masked moves: only the elements that the mask selects touch memory.
 
-use crate::exec::vector::run::{enter_mmx, mmx_ready, ready};
+use crate::exec::vector::execute::{enter_mmx, mmx_ready, ready};
 use crate::fault::{Cause, Exec, Flow};
 use crate::op::{Handler, Op, address_mask};
 use crate::state::Cpu;

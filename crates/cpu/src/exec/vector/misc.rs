@@ -1,6 +1,6 @@
 //! Control and state of the vector units: MXCSR, VZEROUPPER, VZEROALL, EMMS.
 
-use crate::exec::vector::run::{enter_mmx, mmx_ready, ready};
+use crate::exec::vector::execute::{enter_mmx, mmx_ready, ready};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::Cpu;

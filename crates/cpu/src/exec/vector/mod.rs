@@ -1,10 +1,13 @@
 //! MMX, SSE to SSE4.2, AES, PCLMULQDQ, SHA, AVX, AVX2, FMA and F16C.
 //!
 //! Vector arithmetic runs on the host's own units: [`form`] turns a decoded instruction into a stub of host code (see
-//! [`crate::native`]) and [`run`] calls it. Moves, and what must not differ between hosts, are in Rust.
+//! [`crate::native`]) and [`execute`] calls it. Moves, and what must not differ between hosts, are in Rust.
 
 pub mod approximate;
+pub mod bind;
 pub mod exact;
+#[allow(unsafe_code, reason = "stubs are machine code")]
+pub mod execute;
 #[allow(unsafe_code, reason = "an operation holds a pointer to its form")]
 pub mod form;
 pub mod gather;
@@ -12,8 +15,6 @@ pub mod mask;
 pub mod misc;
 pub mod moves;
 pub mod rows;
-#[allow(unsafe_code, reason = "stubs are machine code")]
-pub mod run;
 pub mod sha;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "the host's own instructions are the reference")]
@@ -31,7 +32,7 @@ pub fn shared(i: &Instruction, op: &mut Op) -> Option<Handler> {
         }
         Mnemonic::Cmpsd => {
             op.class = ledger::Class::VectorFp;
-            form::float(i, op)
+            bind::float(i, op)
         }
         _ => None,
     }

@@ -1,7 +1,7 @@
 //! Moves between registers and memory, without a stub.
 
-use crate::exec::vector::form;
-use crate::exec::vector::run::{aligned, ready};
+use crate::exec::vector::bind;
+use crate::exec::vector::execute::{aligned, ready};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
@@ -25,7 +25,7 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
     let vex = encoding == VEX;
     let registers: Vec<_> = (0..i.op_count()).filter(|&n| i.op_kind(n) == OpKind::Register).collect();
     if registers.iter().any(|&n| i.op_register(n).is_mm()) {
-        return form::integer(i, op);
+        return bind::integer(i, op);
     }
     let ymm = registers.iter().any(|&n| i.op_register(n).is_ymm());
     let len = i.memory_size().size();
@@ -48,7 +48,7 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
             (true, _, 8) => by_encoding!(vex; store_low, u64),
             (_, true, 4) => by_encoding!(vex; load_low, u32),
             (_, true, 8) => by_encoding!(vex; load_low, u64),
-            _ => form::integer(i, op),
+            _ => bind::integer(i, op),
         },
         mnemonic => {
             let unaligned = matches!(mnemonic, Movups | Movupd | Movdqu | Lddqu | Vmovups | Vmovupd | Vmovdqu | Vlddqu);

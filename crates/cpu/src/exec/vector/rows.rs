@@ -1,6 +1,6 @@
 //! Rows of vector instructions.
 
-use crate::exec::vector::{approximate, form, gather, mask, misc, moves, sha};
+use crate::exec::vector::{approximate, bind, gather, mask, misc, moves, sha};
 use crate::table::Row;
 use iced_x86::Mnemonic::*;
 use ledger::Class;
@@ -21,7 +21,7 @@ pub static MOVES: &[Row] = rows! {
 
 /// Integer, logic and shuffle instructions in MMX and SSE encodings.
 pub static INTEGER: &[Row] = rows! {
-    Vector, form::integer;
+    Vector, bind::integer;
     Andnpd Andnps Andpd Andps Blendpd Blendps Blendvpd Blendvps Extractps Insertps Movddup Movdq2q Movhlps Movhpd
     Movhps Movlhps Movlpd Movlps Movmskpd Movmskps Movntq Movq2dq Movshdup Movsldup Mpsadbw Orpd Orps Pabsb Pabsd
     Pabsw Packssdw Packsswb Packusdw Packuswb Paddb Paddd Paddq Paddsb Paddsw Paddusb Paddusw Paddw Palignr Pand
@@ -38,7 +38,7 @@ pub static INTEGER: &[Row] = rows! {
 
 /// Integer, logic and shuffle instructions in VEX encodings.
 pub static VEX_INTEGER: &[Row] = rows! {
-    Vector, form::integer;
+    Vector, bind::integer;
     Vandnpd Vandnps Vandpd Vandps Vblendpd Vblendps Vblendvpd Vblendvps Vbroadcastf128 Vbroadcasti128 Vbroadcastsd
     Vbroadcastss Vextractf128 Vextracti128 Vextractps Vinsertf128 Vinserti128 Vinsertps Vmovddup Vmovhlps Vmovhpd
     Vmovhps Vmovlhps Vmovlpd Vmovlps Vmovmskpd Vmovmskps Vmovshdup Vmovsldup Vmpsadbw Vorpd Vorps Vpabsb Vpabsd
@@ -59,7 +59,7 @@ pub static VEX_INTEGER: &[Row] = rows! {
 
 /// Floating-point arithmetic in SSE encodings, except division and square root.
 pub static FLOAT: &[Row] = rows! {
-    VectorFp, form::float;
+    VectorFp, bind::float;
     Addpd Addps Addsd Addss Addsubpd Addsubps Cmppd Cmpps Cmpss Comisd Comiss Cvtdq2pd Cvtdq2ps Cvtpd2dq Cvtpd2pi
     Cvtpd2ps Cvtpi2pd Cvtpi2ps Cvtps2dq Cvtps2pd Cvtps2pi Cvtsd2si Cvtsd2ss Cvtsi2sd Cvtsi2ss Cvtss2sd Cvtss2si
     Cvttpd2dq Cvttpd2pi Cvttps2dq Cvttps2pi Cvttsd2si Cvttss2si Dppd Dpps Haddpd Haddps Hsubpd Hsubps Maxpd Maxps
@@ -69,7 +69,7 @@ pub static FLOAT: &[Row] = rows! {
 
 /// Floating-point arithmetic in VEX encodings, except division and square root.
 pub static VEX_FLOAT: &[Row] = rows! {
-    VectorFp, form::float;
+    VectorFp, bind::float;
     Vaddpd Vaddps Vaddsd Vaddss Vaddsubpd Vaddsubps Vcmppd Vcmpps Vcmpsd Vcmpss Vcomisd Vcomiss Vcvtdq2pd Vcvtdq2ps
     Vcvtpd2dq Vcvtpd2ps Vcvtph2ps Vcvtps2dq Vcvtps2pd Vcvtps2ph Vcvtsd2si Vcvtsd2ss Vcvtsi2sd Vcvtsi2ss Vcvtss2sd
     Vcvtss2si Vcvttpd2dq Vcvttps2dq Vcvttsd2si Vcvttss2si Vdppd Vdpps Vfmadd132pd Vfmadd132ps Vfmadd132sd
@@ -86,13 +86,13 @@ pub static VEX_FLOAT: &[Row] = rows! {
 
 /// Division and square root.
 pub static DIVISION: &[Row] = rows! {
-    VectorDiv, form::float;
+    VectorDiv, bind::float;
     Divpd Divps Divsd Divss Sqrtpd Sqrtps Sqrtsd Sqrtss Vdivpd Vdivps Vdivsd Vdivss Vsqrtpd Vsqrtps Vsqrtsd Vsqrtss
 };
 
 /// AES and carry-less multiplication.
 pub static CRYPTO: &[Row] = rows! {
-    Crypto, form::integer;
+    Crypto, bind::integer;
     Aesdec Aesdeclast Aesenc Aesenclast Aesimc Aeskeygenassist Pclmulqdq Vaesdec Vaesdeclast Vaesenc Vaesenclast
     Vaesimc Vaeskeygenassist Vpclmulqdq
 };

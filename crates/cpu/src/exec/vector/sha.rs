@@ -1,6 +1,6 @@
 //! SHA extensions, in Rust: hosts without them can still run guests that use them.
 
-use crate::exec::vector::run::{aligned, ready};
+use crate::exec::vector::execute::{aligned, ready};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::Cpu;

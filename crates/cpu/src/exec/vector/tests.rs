@@ -3,9 +3,8 @@
 use crate::exec::vector::rows;
 use crate::native::publish;
 use crate::testing::{DATA, Machine, Raised, Random, step_bytes};
-use iced_x86::{
-    Code, Encoder, EncodingKind, Instruction, MemoryOperand, Mnemonic, OpCodeOperandKind as Kind, OpKind, Register,
-};
+use iced_x86::{Code, Encoder, EncodingKind, Instruction, MemoryOperand, Mnemonic, OpKind, Register};
+use testkit::operands::{Class, Operands, Part, instruction};
 use x86::reg;
 
 #[test]
@@ -149,59 +148,66 @@ fn harness(tested: &[u8]) -> unsafe extern "sysv64" fn(*mut State) {
     unsafe { std::mem::transmute::<*const u8, unsafe extern "sysv64" fn(*mut State)>(code) }
 }
 
-/// Gives an encoding random operands; memory is at RBX + [`AT`].
-fn operands(code: Code, random: &mut Random) -> Option<Instruction> {
-    let mut i = Instruction::default();
-    i.set_code(code);
-    for (n, &kind) in code.op_code().op_kinds().iter().enumerate() {
-        let n = n as u32;
-        let pick = |random: &mut Random| random.below(16) as u32;
-        // RBX and RSP have their own uses.
-        let general = |random: &mut Random| [0, 1, 2, 5, 6, 8, 9, 10, 15][random.below(9) as usize];
-        let register = match kind {
-            Kind::xmm_reg | Kind::xmm_rm | Kind::xmm_vvvv | Kind::xmm_is4 => Register::XMM0 + pick(random),
-            Kind::ymm_reg | Kind::ymm_rm | Kind::ymm_vvvv | Kind::ymm_is4 => Register::YMM0 + pick(random),
-            Kind::mm_reg | Kind::mm_rm => Register::MM0 + random.below(8) as u32,
-            Kind::r32_reg | Kind::r32_rm => Register::EAX + general(random),
-            Kind::r64_reg | Kind::r64_rm => Register::RAX + general(random),
-            Kind::imm8 => {
-                i.set_op_kind(n, OpKind::Immediate8);
-                i.set_immediate8(random.next() as u8);
-                continue;
-            }
-            Kind::mem => Register::None,
-            Kind::xmm_or_mem if random.below(2) == 0 => Register::XMM0 + pick(random),
-            Kind::ymm_or_mem if random.below(2) == 0 => Register::YMM0 + pick(random),
-            Kind::mm_or_mem if random.below(2) == 0 => Register::MM0 + random.below(8) as u32,
-            Kind::r32_or_mem if random.below(2) == 0 => Register::EAX + general(random),
-            Kind::r64_or_mem if random.below(2) == 0 => Register::RAX + general(random),
-            Kind::xmm_or_mem | Kind::ymm_or_mem | Kind::mm_or_mem | Kind::r32_or_mem | Kind::r64_or_mem => {
-                Register::None
-            }
-            Kind::mem_vsib32x | Kind::mem_vsib64x => Register::XMM0,
-            Kind::mem_vsib32y | Kind::mem_vsib64y => Register::YMM0,
-            Kind::seg_rDI => {
-                i.set_op_kind(n, OpKind::MemorySegRDI);
-                continue;
-            }
-            _ => return None,
-        };
-        if matches!(kind, Kind::mem_vsib32x | Kind::mem_vsib64x | Kind::mem_vsib32y | Kind::mem_vsib64y) {
-            i.set_op_kind(n, OpKind::Memory);
-            i.set_memory_base(Register::RBX);
-            i.set_memory_index(register + pick(random));
-            i.set_memory_index_scale(1 << random.below(4));
-        } else if register == Register::None {
-            i.set_op_kind(n, OpKind::Memory);
-            i.set_memory_base(Register::RBX);
-            i.set_memory_displacement64(AT as u64);
-            i.set_memory_displ_size(1);
-        } else {
-            i.set_op_kind(n, OpKind::Register);
-            i.set_op_register(n, register);
+/// Operands of the tested instructions; memory is at RBX + [`AT`].
+struct Chosen<'a>(&'a mut Random);
+
+impl Operands for Chosen<'_> {
+    fn in_memory(&mut self) -> bool {
+        self.0.below(2) != 0
+    }
+
+    fn accepts(&mut self, part: Part) -> bool {
+        use Class::*;
+        match part {
+            Part::Register(class) => matches!(class, Xmm | Ymm | Mmx | Double | Quad),
+            Part::Either(class) => matches!(class, Xmm | Ymm | Mmx | Double | Quad),
+            Part::Immediate(kind) => kind == OpKind::Immediate8,
+            Part::Memory | Part::Gathered { .. } | Part::Masked => true,
+            _ => false,
         }
     }
-    Some(i)
+
+    fn register(&mut self, class: Class) -> Register {
+        let random = &mut *self.0;
+        // RBX and RSP have their own uses.
+        let general = [0, 1, 2, 5, 6, 8, 9, 10, 15];
+        match class {
+            Class::Xmm => Register::XMM0 + random.below(16) as u32,
+            Class::Ymm => Register::YMM0 + random.below(16) as u32,
+            Class::Mmx => Register::MM0 + random.below(8) as u32,
+            Class::Double => Register::EAX + random.of(&general),
+            _ => Register::RAX + random.of(&general),
+        }
+    }
+
+    fn memory(&mut self, i: &mut Instruction, part: Part) {
+        i.set_memory_base(Register::RBX);
+        if let Part::Gathered { first, .. } = part {
+            i.set_memory_index(first + self.0.below(16) as u32);
+            i.set_memory_index_scale(1 << self.0.below(4));
+        } else {
+            i.set_memory_displacement64(AT as u64);
+            i.set_memory_displ_size(1);
+        }
+    }
+
+    fn offset(&mut self, _: &mut Instruction) {
+        unreachable!("not accepted")
+    }
+
+    fn address_bits(&mut self) -> u32 {
+        64
+    }
+
+    fn immediate(&mut self, _: OpKind) -> u64 {
+        self.0.next()
+    }
+
+    fn branch(&mut self, _: bool) -> u64 {
+        unreachable!("not accepted")
+    }
+
+    fn prefixes(&mut self, _: &mut Instruction) {}
 }
 
 fn start(i: &Instruction, random: &mut Random, mxcsr: u64) -> State {
@@ -306,7 +312,7 @@ fn compare_mnemonics(mnemonics: &[Mnemonic], seed: u64) {
             continue;
         }
         for _ in 0..6 {
-            let Some(i) = operands(code, &mut random) else { break };
+            let Some(i) = instruction(code, &mut Chosen(&mut random)) else { break };
             let mut encoder = Encoder::new(64);
             if encoder.encode(&i, start_rip).is_err() {
                 continue;

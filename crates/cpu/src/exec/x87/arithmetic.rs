@@ -3,7 +3,7 @@
 use crate::arch::F80;
 use crate::exec::x87::stack::{bound, enter, overflow, report, underflow};
 use crate::f80::host::{Arithmetic, Function, Outcome};
-use crate::f80::{BIAS, Class, status::*};
+use crate::f80::{BIAS, FpClass, status::*};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::Cpu;
@@ -122,7 +122,7 @@ pub fn remainder(cpu: &mut Cpu, op: &Op, function: Function) -> Exec<Flow> {
     let outcome = function(cpu.arch.x87.control, cpu.arch.x87.st(0), cpu.arch.x87.st(1));
     if report(cpu, op, outcome.status) {
         cpu.arch.x87.set_st(0, outcome.value);
-        if outcome.value.class() != Class::Nan {
+        if outcome.value.class() != FpClass::Nan {
             cpu.arch.x87.status = cpu.arch.x87.status & !(C0 | C2 | C3) | outcome.status & (C0 | C2 | C3);
         }
     }
@@ -132,15 +132,15 @@ pub fn remainder(cpu: &mut Cpu, op: &Op, function: Function) -> Exec<Flow> {
 /// Exponent and significand of a value, and the exceptions of taking them apart.
 fn extract(value: F80) -> (F80, F80, u16) {
     match value.class() {
-        Class::Unsupported => (F80::INDEFINITE, F80::INDEFINITE, IE),
-        Class::Nan => (value.quieted(), value.quieted(), if value.is_signalling() { IE } else { 0 }),
-        Class::Infinity => (F80::infinity(false), value, 0),
-        Class::Zero => (F80::infinity(true), value, ZE),
+        FpClass::Unsupported => (F80::INDEFINITE, F80::INDEFINITE, IE),
+        FpClass::Nan => (value.quieted(), value.quieted(), if value.is_signalling() { IE } else { 0 }),
+        FpClass::Infinity => (F80::infinity(false), value, 0),
+        FpClass::Zero => (F80::infinity(true), value, ZE),
         class => {
             let shift = value.significand.leading_zeros();
             let exponent = value.exponent().max(1) - BIAS - shift as i32;
             let significand = F80 { significand: value.significand << shift, ..F80::ONE }.with_sign(value.negative());
-            (F80::from_int(exponent.into()), significand, if class == Class::Denormal { DE } else { 0 })
+            (F80::from_int(exponent.into()), significand, if class == FpClass::Denormal { DE } else { 0 })
         }
     }
 }

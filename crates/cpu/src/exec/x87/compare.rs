@@ -2,7 +2,7 @@
 
 use crate::arch::F80;
 use crate::exec::x87::stack::{bound, enter, note, report};
-use crate::f80::{self, Class, status::*};
+use crate::f80::{self, FpClass, status::*};
 use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op};
 use crate::state::Cpu;
@@ -134,12 +134,12 @@ pub fn fxam(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let value = cpu.arch.x87.st(0);
     let class = match value.class() {
         _ if !cpu.arch.x87.full(0) => C3 | C0,
-        Class::Unsupported => 0,
-        Class::Nan => C0,
-        Class::Normal => C2,
-        Class::Infinity => C2 | C0,
-        Class::Zero => C3,
-        Class::Denormal => C3 | C2,
+        FpClass::Unsupported => 0,
+        FpClass::Nan => C0,
+        FpClass::Normal => C2,
+        FpClass::Infinity => C2 | C0,
+        FpClass::Zero => C3,
+        FpClass::Denormal => C3 | C2,
     };
     let sign = if value.negative() { C1 } else { 0 };
     cpu.arch.x87.status = cpu.arch.x87.status & !(C0 | C1 | C2 | C3) | class | sign;

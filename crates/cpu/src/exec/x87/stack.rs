@@ -68,12 +68,12 @@ impl X87 {
 
     /// The full tag word: for each register valid, zero, special or empty.
     pub fn tag_word(&self) -> u16 {
-        use crate::f80::Class;
+        use crate::f80::FpClass;
         (0..8).fold(0, |word, i| {
             let tag = match self.regs[i].class() {
                 _ if self.tags >> i & 1 == 0 => 3,
-                Class::Normal => 0,
-                Class::Zero => 1,
+                FpClass::Normal => 0,
+                FpClass::Zero => 1,
                 _ => 2,
             };
             word | tag << (2 * i)

@@ -59,7 +59,7 @@ pub fn two_results(cpu: &mut Cpu, op: &Op, function: fn(u16, F80) -> Option<(Out
 /// FPTAN.
 pub fn fptan(control: u16, x: F80) -> Option<(Outcome, Outcome)> {
     let tangent = transcendental::tangent(control, x)?;
-    let one = if tangent.value.class() == crate::f80::Class::Nan { tangent.value } else { F80::ONE };
+    let one = if tangent.value.class() == crate::f80::FpClass::Nan { tangent.value } else { F80::ONE };
     Some((tangent, Outcome { value: one, status: 0 }))
 }
 

@@ -1,19 +1,19 @@
 //! What is out of line: calls of handlers, ways out of a trace, and what is seldom needed.
 
-use super::{Aim, Emit, Key, Miss, Way};
+use super::{Aim, Emit};
 use crate::predict::Target;
 use crate::translate::Code;
 use crate::translate::asm::{M, R};
-use crate::translate::layout::{BUDGET, SECOND, TEST, field};
+use crate::translate::key::Key;
+use crate::translate::layout::{BUDGET, Need, SECOND, TEST, field};
 use crate::translate::plan::Plan;
-use crate::translate::trace::Part;
-use crate::translate::vector::Need;
+use crate::translate::trace::{Miss, Part, Way};
 use std::mem::offset_of;
 
 /// Something out of line, and a way back.
 pub(super) struct Stub {
     from: From,
-    /// What [`slow`](crate::translate::run::slow) is told.
+    /// What [`slow`](crate::translate::dispatch::slow) is told.
     code: u64,
     back: Option<Back>,
     /// Needs of vector and x87 instructions that are met where it comes back.

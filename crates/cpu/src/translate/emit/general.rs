@@ -4,6 +4,7 @@ use super::Emit;
 use crate::op::NO_REG;
 use crate::translate::asm::{M, R};
 use crate::translate::layout::{FIRST, SECOND, TEST, host, memory_register};
+use crate::translate::plan::writes;
 use crate::translate::{fix, vector};
 use iced_x86::{EncodingKind, Instruction, OpAccess, OpKind, Register};
 
@@ -196,11 +197,6 @@ impl Emit<'_> {
         }
         true
     }
-}
-
-/// Whether an operand may be written.
-pub fn writes(access: OpAccess) -> bool {
-    matches!(access, OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite | OpAccess::ReadCondWrite)
 }
 
 fn is_shift(i: &Instruction) -> bool {

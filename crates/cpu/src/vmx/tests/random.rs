@@ -56,15 +56,7 @@ const SYSTEM: &[&[u8]] = &[
 ];
 
 fn code(random: &mut Random) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while bytes.len() < 24 {
-        if random.one_in(3) {
-            bytes.extend_from_slice(random.of(SYSTEM));
-        }
-        bytes.push(random.next() as u8);
-    }
-    bytes.extend_from_slice(&[0xf4; 16]);
-    bytes
+    [testkit::bytes::with_known(random, 24, SYSTEM, 3), vec![0xf4; 16]].concat()
 }
 
 /// A register: often one that points somewhere.

@@ -7,10 +7,10 @@ use super::guest_walk::wanted;
 use super::role::Paging;
 use super::spte::{self, index};
 use super::*;
+use cpu::Cpu;
 use cpu::fault::Cause;
 use cpu::tlb::Entry;
 use cpu::walk::{Access, Privilege};
-use cpu::{Cpu, testing};
 use std::collections::BTreeMap;
 use x86::control::*;
 use x86::page::code;
@@ -62,7 +62,7 @@ struct Bare {
 
 impl Bare {
     fn new(size: u64) -> Self {
-        Self { cpu: testing::cpu(Ram::anonymous(size)), size }
+        Self { cpu: testkit::cpu(Ram::anonymous(size)), size }
     }
 
     fn ram(&self) -> &Ram {
@@ -119,7 +119,7 @@ impl Rig {
         let vcpu = mmu.add_vcpu().unwrap();
         let other = (mmu.add_vcpu().unwrap(), BTreeMap::new());
         let name = format!("{config:?}");
-        Self { mmu, vcpu, cpu: testing::cpu(ram), tlb: BTreeMap::new(), other, emulated: false, name }
+        Self { mmu, vcpu, cpu: testkit::cpu(ram), tlb: BTreeMap::new(), other, emulated: false, name }
     }
 
     fn ram(&self) -> &Ram {

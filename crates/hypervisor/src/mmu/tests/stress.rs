@@ -4,7 +4,7 @@
 mod states;
 
 use super::*;
-use cpu::testing::Random;
+use testkit::Random;
 
 /// Bytes of RAM.
 const RAM: u64 = 8 << 20;

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::config::Cr0Wp;
-use cpu::testing::Random;
 use ledger::Operation;
+use testkit::Random;
 
 const RAM: u64 = 8 << 20;
 /// Tables of a 64-bit guest, or (directory and table) of a 32-bit one.

@@ -1,7 +1,7 @@
 //! The local APICs of all processors as a device of the board.
 
 use super::{DEFAULT_BASE, Lapic, SIZE};
-use crate::device::{At, Claim, Context, Device};
+use crate::device::{At, Claim, Device, DeviceContext};
 use crate::state::{Plain, StateError, same};
 use serde::{Deserialize, Serialize};
 use std::ops::{Deref, DerefMut};
@@ -47,15 +47,15 @@ impl Device for Lapics {
         CLAIMS
     }
 
-    fn read(&mut self, at: At, ctx: &mut Context) -> u64 {
+    fn read(&mut self, at: At, ctx: &mut DeviceContext) -> u64 {
         self.0[ctx.cpu].mmio_read(at.offset, at.size, ctx.now)
     }
 
-    fn write(&mut self, at: At, value: u64, ctx: &mut Context) {
+    fn write(&mut self, at: At, value: u64, ctx: &mut DeviceContext) {
         self.0[ctx.cpu].mmio_write(at.offset, at.size, value, ctx.now);
     }
 
-    fn reset(&mut self, _ctx: &mut Context) {
+    fn reset(&mut self, _ctx: &mut DeviceContext) {
         self.0.iter_mut().for_each(Lapic::reset);
         self.as_firmware_leaves();
     }

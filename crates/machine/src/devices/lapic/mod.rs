@@ -87,7 +87,7 @@ fn contains(set: &Vectors, vector: u8) -> bool {
 
 /// How a local APIC is built.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Config {
+pub struct LapicConfig {
     /// APIC ID after reset, and for ever.
     pub id: u32,
     /// Bootstrap processor.
@@ -105,7 +105,7 @@ pub struct Config {
 /// A local APIC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lapic {
-    config: Config,
+    config: LapicConfig,
     base: u64,
     tpr: u8,
     ldr: u32,
@@ -131,7 +131,7 @@ pub struct Lapic {
 
 impl Lapic {
     /// After power-on.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: LapicConfig) -> Self {
         let mut lapic = Self {
             config,
             base: DEFAULT_BASE | APIC_BASE_ENABLE | if config.bsp { APIC_BASE_BSP } else { 0 },

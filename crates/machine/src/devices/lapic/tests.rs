@@ -9,7 +9,7 @@ const CLOCK: Clock = Clock::new(1_000_000_000);
 const X2APIC: u64 = APIC_BASE_ENABLE | APIC_BASE_X2APIC;
 
 fn lapic(id: u32) -> Lapic {
-    let config = Config { id, bsp: id == 0, x2apic: true, physical_bits: 46, clock: CLOCK, timer_hz: TIMER_HZ };
+    let config = LapicConfig { id, bsp: id == 0, x2apic: true, physical_bits: 46, clock: CLOCK, timer_hz: TIMER_HZ };
     let mut lapic = Lapic::new(config);
     write(&mut lapic, 0xf0, 0x1ff);
     lapic
@@ -40,7 +40,7 @@ fn pending(lapic: &Lapic) -> Option<u8> {
 
 #[test]
 fn reset_values() {
-    let mut apic = Lapic::new(Config { bsp: true, ..lapic(0).config });
+    let mut apic = Lapic::new(LapicConfig { bsp: true, ..lapic(0).config });
     for (offset, expected) in [
         (0x20, 0),
         (0x30, 0x5_0014),
@@ -91,7 +91,7 @@ fn apic_base_transitions() {
 
 #[test]
 fn x2apic_mode_needs_the_feature() {
-    let mut apic = Lapic::new(Config { x2apic: false, ..lapic(0).config });
+    let mut apic = Lapic::new(LapicConfig { x2apic: false, ..lapic(0).config });
     assert!(!apic.set_apic_base(DEFAULT_BASE | X2APIC));
 }
 

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn long_transfers_go_through_in_pieces() {
     let bytes: Vec<u8> = (0..1024 * 512u32).map(|i| (i / 7) as u8).collect();
-    let backing = Memory { bytes: Rc::new(RefCell::new(bytes.clone())), read_only: false, broken: false };
+    let backing = Memory { bytes: Arc::new(Mutex::new(bytes.clone())), read_only: false, broken: false };
     let mut driver = block(&backing);
     // Two pieces of the device's buffer, and a bit.
     let len = 2 * (128 << 10) + 512;
@@ -16,14 +16,14 @@ fn long_transfers_go_through_in_pieces() {
     got.reverse();
     assert!(driver.ram.write(BUFFERS + 0x1000, &got));
     assert_eq!(request(&mut driver, 1, 3, (len, 0)), (0, 1));
-    let now = backing.bytes.borrow();
+    let now = backing.bytes.lock().unwrap();
     assert!(now[1536..][..len as usize] == got && now[..1536] == bytes[..1536]);
     assert!(now[1536 + len as usize..] == bytes[1536 + len as usize..]);
 }
 
 #[test]
 fn a_disk_ends_with_its_last_whole_sector() {
-    let backing = Memory { bytes: Rc::new(RefCell::new(vec![1; 2 * 512 + 511])), read_only: false, broken: false };
+    let backing = Memory { bytes: Arc::new(Mutex::new(vec![1; 2 * 512 + 511])), read_only: false, broken: false };
     let mut driver = block(&backing);
     assert_eq!(driver.bus.mmio_read(DEVICE, 8), Some(2));
     assert_eq!(request(&mut driver, 0, 1, (512, WRITE)), (0, 513));
@@ -49,7 +49,7 @@ fn an_image_of_one_sector_is_a_disk_and_one_to_read_stays_as_it_is() {
     assert!(disk.read_only() && !disk.is_empty());
     assert!(disk.write(0, b"x").is_err());
     std::fs::remove_file(&path).unwrap();
-    let nothing = Memory { bytes: Rc::default(), read_only: false, broken: false };
+    let nothing = Memory { bytes: Arc::default(), read_only: false, broken: false };
     assert!(nothing.is_empty());
 }
 

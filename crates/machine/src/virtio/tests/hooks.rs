@@ -1,10 +1,9 @@
 //! What the transport tells a device: features, queues that start and stop, time and input.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::device::Context;
+use crate::device::DeviceContext;
 use crate::pci::Inbox;
 use crate::state::{Saved, StateError, decode, encode};
 
@@ -19,7 +18,7 @@ enum Told {
 /// Writes the time into a buffer of queue 0 whenever its alarm goes off, and remembers what it was told.
 #[derive(Clone, Default)]
 struct Listener {
-    told: Rc<RefCell<Vec<Told>>>,
+    told: Arc<Mutex<Vec<Told>>>,
     alarm: Option<u64>,
     rang: Option<u64>,
 }
@@ -55,15 +54,15 @@ impl Device for Listener {
         &[]
     }
     fn negotiated(&mut self, features: u64) {
-        self.told.borrow_mut().push(Told::Features(features));
+        self.told.lock().unwrap().push(Told::Features(features));
     }
     fn started(&mut self, queue: u16) {
-        self.told.borrow_mut().push(Told::Started(queue));
+        self.told.lock().unwrap().push(Told::Started(queue));
     }
     fn stopped(&mut self, queue: u16) {
-        self.told.borrow_mut().push(Told::Stopped(queue));
+        self.told.lock().unwrap().push(Told::Stopped(queue));
     }
-    fn process(&mut self, _queue: u16, ring: &mut Ring, ctx: &mut Context) -> Result<(), Broken> {
+    fn process(&mut self, _queue: u16, ring: &mut Ring, ctx: &mut DeviceContext) -> Result<(), Broken> {
         if let (Some(_), Some(mut chain)) = (self.rang, ring.pop()?) {
             self.rang = None;
             let written = chain.write(&ctx.now.to_le_bytes());
@@ -87,7 +86,7 @@ impl Device for Listener {
         self.rang = self.alarm.take_if(|at| *at <= now).or(self.rang);
     }
     fn reset(&mut self) {
-        self.told.borrow_mut().push(Told::Reset);
+        self.told.lock().unwrap().push(Told::Reset);
     }
 }
 
@@ -95,7 +94,7 @@ impl Device for Listener {
 fn a_device_is_told_of_features_and_queues() {
     use Told::{Features, Reset, Started, Stopped};
     let listener = Listener::default();
-    let told = || std::mem::take(&mut *listener.told.borrow_mut());
+    let told = || std::mem::take(&mut *listener.told.lock().unwrap());
     let mut driver = Driver::with(listener.clone());
     driver.start(VERSION_1 | 4);
     assert_eq!(told(), [Reset, Features(VERSION_1 | 4), Started(0), Started(1)]);

@@ -43,7 +43,7 @@ enum Step {
     /// A chain of buffers of these lengths, which the device writes from the given one on, and a notification.
     Request(u16, u16, Vec<(u16, bool)>, u64),
     Write(u64, u8, u64),
-    Config(usize, u32),
+    ConfigSpace(usize, u32),
     Restart(u64),
     Input(Vec<u8>),
     Msix,
@@ -55,7 +55,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => (0..4u16, 0..5u16, buffers, 0..80u64).prop_map(|(q, f, b, s)| Step::Request(q, f, b, s)),
         2 => (0..0x8000u64, prop::sample::select(vec![1u8, 2, 4, 8]), any::<u64>()).prop_map(|(a, s, v)| Step::Write(a, s, v)),
-        1 => (0..64usize, any::<u32>()).prop_map(|(at, value)| Step::Config(4 * at, value)),
+        1 => (0..64usize, any::<u32>()).prop_map(|(at, value)| Step::ConfigSpace(4 * at, value)),
         1 => features.prop_map(Step::Restart),
         2 => prop::collection::vec(any::<u8>(), 0..20).prop_map(Step::Input),
         1 => Just(Step::Msix),
@@ -85,7 +85,7 @@ fn step(driver: &mut Driver, step: &Step) -> String {
             driver.bus.mmio_write(NOTIFY + 4 * u64::from(*queue), 2, 0);
         }
         Step::Write(at, size, value) => drop(driver.bus.mmio_write(BASE + at, *size, *value)),
-        Step::Config(at, value) => driver.bus.config_write(1, *at, 4, *value),
+        Step::ConfigSpace(at, value) => driver.bus.config_write(1, *at, 4, *value),
         Step::Restart(features) => {
             driver.bus.config_write(1, 0x10, 4, BASE as u32);
             driver.bus.config_write(1, 0x14, 4, (BASE >> 32) as u32);
@@ -150,8 +150,8 @@ proptest! {
 #[test]
 fn an_overlay_leaves_the_disk_as_it_is() {
     // 9 sectors: the last block of the overlay is shorter than the others.
-    let backing = Memory { bytes: Rc::new(RefCell::new((0..9 * 512).map(|i| (i / 512) as u8).collect())), ..disk() };
-    let before = backing.bytes.borrow().clone();
+    let backing = Memory { bytes: Arc::new(Mutex::new((0..9 * 512).map(|i| (i / 512) as u8).collect())), ..disk() };
+    let before = backing.bytes.lock().unwrap().clone();
     let overlaid = || Block::new(Box::new(backing.clone()), "x").with_overlay();
     let mut driver = Driver::with(overlaid());
     driver.start(VERSION_1);
@@ -167,7 +167,7 @@ fn an_overlay_leaves_the_disk_as_it_is() {
     };
     check(&mut driver);
     check(&mut copy(&mut driver, overlaid()).ok().unwrap());
-    assert_eq!(*backing.bytes.borrow(), before);
+    assert_eq!(*backing.bytes.lock().unwrap(), before);
 }
 
 #[test]
@@ -177,14 +177,15 @@ fn a_disk_that_is_not_the_same_is_refused() {
     driver.start(VERSION_1);
     assert_eq!(request(&mut driver, 1, 3, (512, 0)), (0, 1));
     let mut refused = |change: fn(&mut Memory), overlay: bool| {
-        let mut other = Memory { bytes: Rc::new(RefCell::new(backing.bytes.borrow().clone())), ..backing.clone() };
+        let mut other =
+            Memory { bytes: Arc::new(Mutex::new(backing.bytes.lock().unwrap().clone())), ..backing.clone() };
         change(&mut other);
         let block = Block::new(Box::new(other), "x");
         copy(&mut driver, if overlay { block.with_overlay() } else { block }).err()
     };
     assert_eq!(refused(|_| (), true), None);
-    assert_eq!(refused(|other| other.bytes.borrow_mut()[5000] ^= 1, true), Some(StateError::Other("disk")));
-    assert_eq!(refused(|other| other.bytes.borrow_mut().truncate(63 * 512), true), Some(StateError::Other("disk")));
+    assert_eq!(refused(|other| other.bytes.lock().unwrap()[5000] ^= 1, true), Some(StateError::Other("disk")));
+    assert_eq!(refused(|other| other.bytes.lock().unwrap().truncate(63 * 512), true), Some(StateError::Other("disk")));
     assert_eq!(refused(|other| other.read_only = true, true), Some(StateError::Other("disk")));
     assert_eq!(refused(|other| other.broken = true, true), Some(StateError::Disk("broken".to_owned())));
     assert_eq!(refused(|_| (), false), Some(StateError::NoOverlay));

@@ -3,13 +3,13 @@
 //! Around the program there is as much of an operating system as it takes to go on after faults: each exception goes on at the
 //! address in [`RECOVERY`], with a good stack pointer, until [`LIVES`] is used up; then the processor halts.
 
-use super::debugger::Debugger;
-use super::{CODE, DATA, Machine, Random, assemble, set_flat_segments, set_long_mode};
-use crate::arch::{F80, Segment, TableRegister, attention};
-use crate::bus::{Bus, Ident};
-use crate::charged::Charged;
-use crate::ram::Ram;
-use crate::{Cpu, Exit, Model, Tier};
+use crate::debugger::Debugger;
+use crate::{CODE, DATA, Machine, Random, assemble, set_flat_segments, set_long_mode};
+use cpu::arch::{F80, Segment, TableRegister, attention};
+use cpu::bus::{Bus, Ident};
+use cpu::charged::Charged;
+use cpu::ram::Ram;
+use cpu::{Cpu, Exit, Model, Tier};
 use iced_x86::code_asm::*;
 use ledger::profile::Profile;
 use ledger::{Amount, Costs, Geometry, Kind, Origin, Recorder, RegionId, Sets, Shape, Ticks};
@@ -203,7 +203,7 @@ impl Tiers {
             let recorder = machine.cpu.wiring.recorder.clone();
             machine.cache.clear(&ram, &mut recorder.borrow_mut());
             machine.cache.remove_probes(&ram);
-            machine.cache.remove_breakpoints();
+            machine.cache.set_breakpoints([]);
             // Some are there before the code is decoded, others are added while it runs.
             let (first, _) = start.probes.split_at(start.probes.len() / 2);
             first.iter().for_each(|at| machine.cache.add_probe(*at, &ram));
@@ -296,7 +296,7 @@ impl Tiers {
 type Charge = (Origin, u64, Option<(Kind, u64, Ticks)>, Option<(Shape, u64)>);
 
 fn charges(machine: &mut Machine) -> Vec<Charge> {
-    machine.cpu.settle(&mut machine.cache);
+    machine.cpu.record_counts(&mut machine.cache);
     let recorder = machine.cpu.wiring.recorder.borrow();
     let origin = |id: ledger::OriginId| recorder.origins()[id.0 as usize];
     let events = recorder.events().map(|(id, rip, kind, amount)| {

@@ -1,8 +1,8 @@
 //! A debugger that stops a processor at random, and changes nothing.
 
-use super::{CODE, DATA, Machine, Random};
-use crate::Exit;
-use crate::stops::{Stops, Watch, Watched};
+use crate::{CODE, DATA, Machine, Random};
+use cpu::Exit;
+use cpu::stops::{Stops, Watch, Watched};
 use ledger::Ticks;
 use std::rc::Rc;
 

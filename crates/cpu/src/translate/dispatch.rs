@@ -1,14 +1,14 @@
 //! Entering translated code, and what it calls back for.
 
-use super::emit::{Access, Event, Source};
-use super::layout::Running;
-use super::trace::{CHEAPEST, MOST_PARTS, SPAN};
-use super::vector::NEEDS;
+use super::key::AccessMode;
+use super::layout::{NEEDS, Running};
+use super::trace::{HandlerSite, SPAN, Surcharge, TraceSource};
 use super::{Code, Key, entry};
 use crate::arch::NOT_LOADED;
 use crate::cache::{BlockCache, NONE};
+use crate::counters::CHEAPEST;
 use crate::decode::mode;
-use crate::exec::vector::run::{AVX_STATE, MASKS};
+use crate::exec::vector::execute::{AVX_STATE, MASKS};
 use crate::fault::Flow;
 use crate::front::{JUMP_MASK, Mode, PAGE_MASK};
 use crate::native::HOST_MXCSR;
@@ -29,7 +29,7 @@ const WARMTH: u16 = 10;
 const KEPT_APART: u64 = flags::IF | flags::AC | flags::RF | flags::VM | 2;
 
 /// What translated code and those it calls share.
-pub struct Context {
+pub struct Handover {
     cpu: *mut Cpu,
     cache: *mut BlockCache,
     /// The current area's.
@@ -48,38 +48,11 @@ pub struct Context {
     indirect: bool,
 }
 
-impl Context {
+impl Handover {
     /// Time in which one origin's counters were counted in until now, at least; from now on it is another's.
     fn spend(&mut self, now: Ticks) -> Ticks {
         let time = now.wrapping_sub(std::mem::replace(&mut self.since, now));
         time.saturating_add(std::mem::replace(&mut self.spent, CHEAPEST))
-    }
-}
-
-/// Where in a trace a handler runs an instruction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The trace goes on after the block.
-    pub inside: bool,
-    /// What was executed of the trace has not been counted.
-    pub uncounted: bool,
-    /// The number of the translation.
-    pub number: u32,
-    /// Which of its parts it is.
-    pub part: usize,
-}
-
-// The number of a part has four bits.
-const _: () = assert!(MOST_PARTS <= 1 << 4);
-
-impl Place {
-    /// As translated code has it.
-    pub fn encode(self) -> u32 {
-        self.number << 6 | (self.part as u32) << 2 | u32::from(self.uncounted) << 1 | u32::from(self.inside)
-    }
-
-    fn decode(code: u32) -> Self {
-        Self { inside: code & 1 != 0, uncounted: code & 2 != 0, number: code >> 6, part: (code >> 2) as usize & 15 }
     }
 }
 
@@ -106,10 +79,10 @@ impl Cpu {
             return None;
         }
         let access = match self.engine.front.mode() {
-            Mode::User => Access::User,
-            Mode::SupervisorOnly => Access::SupervisorOnly,
-            Mode::Supervisor if self.arch.cr4 & CR4_SMAP != 0 => Access::Override,
-            Mode::Supervisor => Access::Supervisor,
+            Mode::User => AccessMode::User,
+            Mode::SupervisorOnly => AccessMode::SupervisorOnly,
+            Mode::Supervisor if self.arch.cr4 & CR4_SMAP != 0 => AccessMode::Override,
+            Mode::Supervisor => AccessMode::Supervisor,
             Mode::Slow => return None,
         };
         (self.engine.long64 || self.flat()).then_some(Key { access, narrow: !self.engine.long64 })
@@ -198,7 +171,7 @@ impl Cpu {
             cache.translations.refuse(index);
             return 0;
         }
-        let source = Source {
+        let source = TraceSource {
             number: cache.translations.next_number(),
             parts: &parts,
             key,
@@ -215,7 +188,7 @@ impl Cpu {
     }
 
     /// A charge of translated code for the instruction at `rip`.
-    pub(super) fn event(&self, cache: &mut BlockCache, rip: u64, kind: Kind) -> Option<Event> {
+    pub(super) fn event(&self, cache: &mut BlockCache, rip: u64, kind: Kind) -> Option<Surcharge> {
         let price = match kind.family {
             Family::Instruction => u64::from(self.wiring.model.costs.class[kind.param as usize]),
             _ => self.wiring.model.costs.of(kind),
@@ -225,13 +198,13 @@ impl Cpu {
             true => Some(cache.event(rip, kind, price)?),
             false => None,
         };
-        Some(Event { counter, ticks })
+        Some(Surcharge { counter, ticks })
     }
 
     fn enter_translated(&mut self, cache: &mut BlockCache, entry: u32) -> Before {
         let code = cache.translations.begin(entry);
         let started = self.micro.clock;
-        let mut context = Context {
+        let mut context = Handover {
             cpu: std::ptr::null_mut(),
             cache: std::ptr::null_mut(),
             running: std::ptr::null_mut(),
@@ -277,7 +250,7 @@ impl Cpu {
     }
 
     /// Prepares the current area for translated code.
-    fn prepare_area(&mut self, cache: &mut BlockCache, context: &mut Context) -> *mut Running {
+    fn prepare_area(&mut self, cache: &mut BlockCache, context: &mut Handover) -> *mut Running {
         let stop = self.engine.stop_at.min(context.until);
         let due = self.is_due(context, 0);
         let base = if due { self.micro.clock } else { stop };
@@ -349,7 +322,7 @@ impl Cpu {
 
     /// Whether something is due, in `span` from now on at the latest: then it is so at the head of the next block. So it is if that
     /// may be elsewhere by now.
-    fn is_due(&self, context: &Context, span: Ticks) -> bool {
+    fn is_due(&self, context: &Handover, span: Ticks) -> bool {
         let stop = self.engine.stop_at.min(context.until);
         self.micro.clock.saturating_add(span) >= stop
             || self.engine.fetch.left()
@@ -358,7 +331,7 @@ impl Cpu {
 
     /// Counts what has been executed of a trace.
     #[cold]
-    fn count_parts(&mut self, cache: &mut BlockCache, origin: OriginId, place: Place, index: u32) {
+    fn count_parts(&mut self, cache: &mut BlockCache, origin: OriginId, place: HandlerSite, index: u32) {
         for part in 0..place.part {
             let index = cache.translations.part(place.number, part);
             cache.count(index, origin, &self.wiring.recorder);
@@ -366,7 +339,7 @@ impl Cpu {
         cache.count(index, origin, &self.wiring.recorder);
     }
 
-    /// Which kinds of vector and x87 instructions must be left to their handlers, by [`super::vector::Need`].
+    /// Which kinds of vector and x87 instructions must be left to their handlers, by [`super::layout::Need`].
     fn refused(&self) -> [u64; NEEDS] {
         let sse = self.arch.cr0 & (CR0_EM | CR0_TS) == 0 && self.arch.cr4 & CR4_OSFXSR != 0;
         let avx = self.arch.cr0 & (CR0_TS | CR0_PE) == CR0_PE
@@ -379,7 +352,7 @@ impl Cpu {
 
     /// Goes on after a block whose last instruction its handler ran, without leaving if the translation of what comes next is
     /// known and nothing is due.
-    fn go_on(&mut self, cache: &mut BlockCache, context: &mut Context) -> *mut Running {
+    fn go_on(&mut self, cache: &mut BlockCache, context: &mut Handover) -> *mut Running {
         context.indirect = true;
         context.spent += CHEAPEST;
         let goes_on = self.goes_on(cache);
@@ -419,7 +392,7 @@ impl Cpu {
     }
 
     /// Takes state back from where translated code left it.
-    fn leave_area(&mut self, context: &Context, cache: &BlockCache) {
+    fn leave_area(&mut self, context: &Handover, cache: &BlockCache) {
         // SAFETY: the area that is current since translated code was entered.
         let running = unsafe { &mut *context.running };
         if running.x87.loaded() {
@@ -445,7 +418,11 @@ impl Cpu {
 ///
 /// # Safety
 /// Called by translated code that was entered with this context; `op` is one of its operations, and `place` where it is.
-pub unsafe extern "sysv64" fn slow<const LAST: bool>(context: *mut Context, op: *const Op, place: u32) -> *mut Running {
+pub unsafe extern "sysv64" fn slow<const LAST: bool>(
+    context: *mut Handover,
+    op: *const Op,
+    place: u32,
+) -> *mut Running {
     // SAFETY: as our caller promises, nobody else uses the context, the processor or the cache meanwhile; handlers do not change
     // operations.
     let (context, cpu, cache, op) = unsafe {
@@ -456,7 +433,7 @@ pub unsafe extern "sysv64" fn slow<const LAST: bool>(context: *mut Context, op: 
     cpu.leave_area(context, cache);
     cpu.arch.rip = op.next;
     cpu.engine.ilen = op.len;
-    let place = Place::decode(place);
+    let place = HandlerSite::decode(place);
     match (op.exec)(cpu, op) {
         // Nothing may become due within a trace.
         Ok(Flow::Next) if !(LAST || place.inside && cpu.is_due(context, SPAN)) => cpu.prepare_area(cache, context),

@@ -1,14 +1,12 @@
 //! The translator against the interpreter.
 
-mod program;
-
 use cpu::counters::MOST_BLOCKS;
-use cpu::testing::tiers::{CODE_PAGES, OTHER, READ_ONLY, RECOVERY, STACK, Start, Tiers, Width};
-use cpu::testing::{CODE, DATA, Machine, Random};
 use cpu::{Exit, Tier};
 use iced_x86::IcedError;
 use iced_x86::code_asm::{CodeAssembler, ecx, edx, qword_ptr, rax, rbx, rdx, rsi};
 use std::time::{Duration, Instant};
+use testkit::tiers::{CODE_PAGES, OTHER, READ_ONLY, RECOVERY, STACK, Start, Tiers, Width};
+use testkit::{CODE, DATA, Machine, Random};
 
 /// Virtual time that a program gets, in ticks, and in how many stretches at most.
 const LONGEST: u64 = 20_000_000;
@@ -18,7 +16,7 @@ const PROGRAMS: u64 = 600;
 
 /// Runs a program on both tiers, in stretches of random length. `Err`: how they differ.
 fn compare(tiers: &mut Tiers, seed: u64) -> Result<(), String> {
-    let (random, start) = program::of(seed);
+    let (random, start) = testkit::program::of(seed);
     tiers.start(&start);
     run(tiers, random)
 }
@@ -68,7 +66,7 @@ fn random_programs_do_the_same_on_both_tiers() {
     }
     eprintln!("{} programs in {:?}", seed - first, begun.elapsed());
     if only.is_some() {
-        eprintln!("{}", program::listing(&program::of(first).1));
+        eprintln!("{}", testkit::program::listing(&testkit::program::of(first).1));
     }
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
@@ -78,7 +76,7 @@ fn random_programs_do_the_same_on_both_tiers() {
 fn random_programs_do_the_same_under_a_debugger() {
     let mut tiers = Tiers::new();
     for seed in 1..=PROGRAMS {
-        let (random, start) = program::of(seed);
+        let (random, start) = testkit::program::of(seed);
         tiers.start(&start);
         tiers.debug(seed);
         if let Err(difference) = run(&mut tiers, random) {

@@ -167,6 +167,7 @@ fn forms(bits: u32) -> Forms {
                 | Vmresume
                 | Vmcall
                 | Vmmcall
+                | Vmfunc
                 | Xsetbv
         ) && !code.is_jmp_far_indirect()
             && !code.is_call_far_indirect()

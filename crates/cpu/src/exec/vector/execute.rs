@@ -4,7 +4,7 @@ use crate::arch::{F80, NOT_LOADED};
 use crate::exec::vector::exact;
 use crate::exec::vector::form::{Dot, Form, Tiny};
 use crate::fault::{Exec, Fault, Flow};
-use crate::native::{Extra, HOST_MXCSR, Kind, load_mxcsr};
+use crate::native::{Extra, HOST_MXCSR, OperandKind, load_mxcsr};
 use crate::op::Op;
 use crate::state::Cpu;
 use x86::control::*;
@@ -312,14 +312,14 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
     let mut ops = [memory; 4];
     for (i, register) in [op.r0, op.r1, op.r2, op.r3].into_iter().enumerate() {
         ops[i] = match form.kinds[i] {
-            Kind::Xmm | Kind::Ymm => (&raw mut cpu.arch.vector.ymm[usize::from(register & 15)]).cast(),
-            Kind::General => (&raw mut cpu.arch.gpr[usize::from(register & 15)]).cast(),
-            Kind::Mmx => {
+            OperandKind::Xmm | OperandKind::Ymm => (&raw mut cpu.arch.vector.ymm[usize::from(register & 15)]).cast(),
+            OperandKind::General => (&raw mut cpu.arch.gpr[usize::from(register & 15)]).cast(),
+            OperandKind::Mmx => {
                 let slot: *mut F80 = &raw mut cpu.arch.x87.regs[usize::from(register & 7)];
                 // SAFETY: a field of a register that is there.
                 unsafe { (&raw mut (*slot).significand).cast() }
             }
-            Kind::Memory | Kind::None => memory,
+            OperandKind::Memory | OperandKind::None => memory,
         };
     }
     let out = match form.extra {
@@ -329,9 +329,9 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
     };
     let len = match form.kinds[0] {
         _ if !form.writes => 0,
-        Kind::Xmm | Kind::Ymm => width(VEX),
-        Kind::General | Kind::Mmx => 8,
-        Kind::Memory | Kind::None => 0,
+        OperandKind::Xmm | OperandKind::Ymm => width(VEX),
+        OperandKind::General | OperandKind::Mmx => 8,
+        OperandKind::Memory | OperandKind::None => 0,
     };
     if form.mmx && stores {
         clear_top(cpu);
@@ -354,7 +354,7 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
     if form.flags {
         cpu.arch.lazy.load(returned & flags::ARITH);
     }
-    if form.writes && form.kinds[0] == Kind::Mmx {
+    if form.writes && form.kinds[0] == OperandKind::Mmx {
         cpu.arch.x87.regs[usize::from(op.r0 & 7)].sign_exponent = 0xffff;
     }
     Ok(Flow::Next)

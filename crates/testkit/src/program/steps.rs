@@ -2,7 +2,8 @@
 
 use super::builder::Builder;
 use super::{address, value};
-use cpu::testing::tiers::STACK;
+use crate::operands::instruction;
+use crate::tiers::STACK;
 use iced_x86::{Code, Instruction, MemoryOperand, Register};
 
 impl Builder<'_> {
@@ -40,7 +41,7 @@ impl Builder<'_> {
             }
             _ => {
                 let code = self.random.of(&self.forms().x87);
-                vec![self.instruction(code)]
+                vec![instruction(code, self)]
             }
         }
     }
@@ -267,7 +268,7 @@ impl Builder<'_> {
             }
             29..=34 => {
                 let code = self.random.of(&self.forms().all);
-                vec![self.instruction(code)]
+                vec![instruction(code, self)]
             }
             // Interrupts off and on, and an access to the board after which there is one.
             64 | 65 => vec![Some(Instruction::with(Code::Cli))],
@@ -278,7 +279,7 @@ impl Builder<'_> {
             67 => vec![with(Instruction::with2(Code::Out_imm8_AL, 0x80, Register::AL))],
             _ => {
                 let code = self.random.of(&self.forms().common);
-                vec![self.instruction(code)]
+                vec![instruction(code, self)]
             }
         };
         made.into_iter().flatten().collect()

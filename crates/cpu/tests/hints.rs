@@ -1,11 +1,10 @@
 //! Opcodes that processors without a feature execute as older ones do: no operation, or the instruction without the prefix.
 
-use crate::run::Exit;
-use crate::testing::tiers::{ABSENT, LIVES, LOW, STACK, Start, Tiers, Width};
-use crate::testing::{CODE, Machine, Raised};
-use crate::{Model, Tier};
+use cpu::{Exit, Model, Tier};
 use ledger::profile::Profile;
 use std::sync::Arc;
+use testkit::tiers::{ABSENT, LIVES, LOW, STACK, Start, Tiers, Width};
+use testkit::{CODE, Machine, Raised};
 use x86::vector;
 
 /// Prefixes that may stand before an opcode, of which some make another instruction of it.
@@ -92,7 +91,7 @@ fn prefixes_of_what_a_processor_lacks_are_ignored() {
     let profile = Profile::named("core2").expect("a built-in profile");
     let mut machine = Machine::long64(0);
     let model = Model::of(&profile, profile.costs(), profile.geometry(), &profile.cpuid());
-    machine.cpu.wiring.features = crate::Features::of(&model.cpuid);
+    machine.cpu.wiring.features = cpu::Features::of(&model.cpuid);
     machine.cpu.wiring.model = Arc::new(model);
     let start = machine.cpu.arch.rip;
     // tzcnt eax, ecx; lzcnt edx, ecx; wbnoinvd; hlt

@@ -1,0 +1,75 @@
+//! Which handler runs a vector instruction, by its form.
+
+use crate::exec::vector::execute;
+use crate::exec::vector::form::form;
+use crate::native::{Extra, OperandKind};
+use crate::op::{Handler, Op};
+use iced_x86::{CpuidFeature, Instruction};
+
+/// Binds an instruction that does not look at MXCSR.
+pub fn integer(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    bind(i, op, false)
+}
+
+/// Binds an instruction that can signal SIMD floating-point exceptions.
+pub fn float(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    bind(i, op, true)
+}
+
+/// Whether the host has what is not required of every host: 256-bit AES and PCLMULQDQ.
+fn host_has(i: &Instruction) -> bool {
+    i.code().cpuid_features().iter().all(|feature| match feature {
+        CpuidFeature::VAES => std::arch::is_x86_feature_detected!("vaes"),
+        CpuidFeature::VPCLMULQDQ => std::arch::is_x86_feature_detected!("vpclmulqdq"),
+        _ => true,
+    })
+}
+
+fn bind(i: &Instruction, op: &mut Op, mxcsr: bool) -> Option<Handler> {
+    let encoding = i.code().encoding();
+    if encoding != iced_x86::EncodingKind::Legacy && encoding != iced_x86::EncodingKind::VEX {
+        return None;
+    }
+    if !host_has(i) {
+        return None;
+    }
+    let (form, vex) = form(i, mxcsr)?;
+    op.imm = std::ptr::from_ref(form) as u64;
+    if form.extra == Extra::ReadsXmm0 {
+        op.r3 = 0;
+    }
+    let vectors = |kinds: &[OperandKind]| {
+        kinds.iter().all(|k| matches!(k, OperandKind::None | OperandKind::Xmm | OperandKind::Ymm))
+    };
+    let plain = form.writes && !form.flags && matches!(form.extra, Extra::None | Extra::ReadsXmm0);
+    if plain && vectors(&form.kinds) {
+        return Some(match (vex, mxcsr) {
+            (false, false) => execute::registers::<false, false>,
+            (false, true) => execute::registers::<false, true>,
+            (true, false) => execute::registers::<true, false>,
+            (true, true) => execute::registers::<true, true>,
+        });
+    }
+    if plain && form.memory == 1 && vectors(&[form.kinds[0], form.kinds[2], form.kinds[3]]) {
+        return Some(match (vex, mxcsr) {
+            (false, false) => execute::loading::<false, false, 1>,
+            (false, true) => execute::loading::<false, true, 1>,
+            (true, false) => execute::loading::<true, false, 1>,
+            (true, true) => execute::loading::<true, true, 1>,
+        });
+    }
+    if plain && form.memory == 2 && vectors(&[form.kinds[0], form.kinds[1], form.kinds[3]]) {
+        return Some(match (vex, mxcsr) {
+            (false, false) => execute::loading::<false, false, 2>,
+            (false, true) => execute::loading::<false, true, 2>,
+            (true, false) => execute::loading::<true, false, 2>,
+            (true, true) => execute::loading::<true, true, 2>,
+        });
+    }
+    Some(match (vex, mxcsr) {
+        (false, false) => execute::general::<false, false>,
+        (false, true) => execute::general::<false, true>,
+        (true, false) => execute::general::<true, false>,
+        (true, true) => execute::general::<true, true>,
+    })
+}

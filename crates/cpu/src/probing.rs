@@ -1,0 +1,29 @@
+//! How a processor stops at a probe: see [`crate::probe`].
+
+use crate::probe::Hit;
+use crate::state::Cpu;
+use x86::reg;
+
+impl Cpu {
+    /// Stops before the instruction at RIP, which has a probe, unless the board has been told already.
+    #[cold]
+    pub(crate) fn stops_at_probe(&mut self) -> bool {
+        if std::mem::take(&mut self.micro.probe_passed) {
+            return false;
+        }
+        self.micro.probe_passed = true;
+        let register = |number: u8| self.arch.gpr[usize::from(number)];
+        self.engine.probe = Some(Hit {
+            address: self.arch.rip,
+            stack: register(reg::RSP),
+            first: register(reg::RDI),
+            second: register(reg::RSI),
+        });
+        true
+    }
+
+    /// Takes the probe because of which [`Cpu::run`] returned.
+    pub fn take_probe(&mut self) -> Option<Hit> {
+        self.engine.probe.take()
+    }
+}

@@ -1,0 +1,191 @@
+//! The loop around entering the guest and handling its exits.
+
+use crate::controls;
+use crate::events::Events;
+use crate::exit_context::{ExitContext, Step};
+use crate::exits;
+use crate::failure::Failure;
+use crate::mmu::Flushes;
+use crate::registers::Visible;
+use crate::vcpu::Vcpu;
+use crate::vm::Hypervisor;
+use cpu::arch::attention;
+use cpu::vmx::VmExit;
+use cpu::{BlockCache, Cpu, Exit};
+use ledger::{Family, Kind, Operation, Ticks};
+use x86::flags;
+use x86::msr::SPEC_CTRL;
+use x86::vmx::interruptibility;
+
+impl Vcpu {
+    /// Runs the guest until something concerns the board, or until `deadline`: what a board calls in place of [`Cpu::run`],
+    /// always with the same processor.
+    pub fn run(
+        &mut self,
+        vm: &mut Hypervisor,
+        cpu: &mut Cpu,
+        cache: &mut BlockCache,
+        deadline: Ticks,
+    ) -> Result<Exit, Failure> {
+        let mut context = ExitContext { vcpu: self, vm, cpu, cache, exit: VmExit::default() };
+        let held = match context.vcpu.held.take() {
+            Some(held) => held,
+            None => context.arrive()?,
+        };
+        let exit = context.run(deadline);
+        match exit {
+            Ok(Exit::Debug) => context.vcpu.held = Some(held),
+            _ => context.cpu.attend(held),
+        }
+        context.show();
+        exit
+    }
+}
+
+impl ExitContext<'_> {
+    /// Takes what the board has set since the last run. Returns the attention that must wait until the next one.
+    fn arrive(&mut self) -> Result<u32, Failure> {
+        if !self.vcpu.adopted {
+            self.adopt()?;
+        }
+        self.follow_others()?;
+        let events = &mut self.vcpu.events;
+        let root = !self.cpu.non_root();
+        let asserted = self.cpu.arch.attention & attention::INTR != 0;
+        // The hypervisor knows already, or is about to look: no exit is needed for it to notice.
+        if !asserted || root || events.waiting {
+            events.waiting = asserted;
+            self.cpu.arch.attention &= !attention::INTR;
+        }
+        if self.vcpu.kicked {
+            events.waiting |= asserted;
+            self.cpu.attend(attention::INTR);
+        }
+        if self.cpu.arch.attention & attention::NMI == 0 {
+            return Ok(0);
+        }
+        if events.nmi {
+            // One waits already; while the guest is in its handler no more are kept.
+            self.cpu.arch.attention &= !attention::NMI;
+            return Ok(if self.cpu.arch.nmi_blocked { 0 } else { attention::NMI });
+        }
+        if root {
+            events.nmi = true;
+            self.cpu.arch.attention &= !attention::NMI;
+        }
+        Ok(0)
+    }
+
+    /// What other virtual CPUs have asked of this one: the interrupt that they would send makes the guest exit first.
+    fn follow_others(&mut self) -> Result<(), Failure> {
+        let behind = self.vcpu.followed != self.vm.announced.count;
+        let asked = self.with_mmu(|mmu, vcpu, _| mmu.take_flushes(vcpu))?;
+        self.vcpu.due = self.vcpu.due.and(asked);
+        self.vcpu.kicked = self.cpu.non_root() && (self.vcpu.kicked || asked.any() || behind);
+        Ok(())
+    }
+
+    /// Takes over the processor's state as the guest's.
+    fn adopt(&mut self) -> Result<(), Failure> {
+        let cpu = &mut *self.cpu;
+        self.vcpu.visible = Visible::of(cpu);
+        self.vcpu.events = Events::default();
+        self.vcpu.spec_ctrl = false;
+        *cpu.controls_mut() = controls::fixed(&self.vm.config, &self.vm.shared, &self.vm.ownership, cpu);
+        self.vcpu.due = self.vcpu.due.and(Flushes::RESET);
+        self.vcpu.adopted = true;
+        self.unregister()?;
+        self.vcpu.paravirt.hypercall_page = 0;
+        self.reset_mmu()
+    }
+
+    /// Leaves the guest's view of its registers where a look at its memory from outside finds it.
+    fn show(&mut self) {
+        if self.cpu.non_root() {
+            self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
+        }
+        self.cpu.arch.vmx.visible = Some(self.vcpu.visible.view(self.cpu.arch.xcr0));
+    }
+
+    fn run(&mut self, deadline: Ticks) -> Result<Exit, Failure> {
+        loop {
+            if !self.cpu.non_root() {
+                if self.cpu.stops_after() {
+                    return Ok(Exit::Debug);
+                }
+                if let Some(exit) = self.due(deadline) {
+                    if exit == Exit::Deadline && !self.must_emulate() {
+                        // The end of a turn is nothing that KVM knows: it loads what an exit has put down on the way back into the
+                        // guest. Until this one's next turn, other virtual CPUs must find the root in use.
+                        self.load_root()?;
+                    }
+                    return Ok(exit);
+                }
+                if self.must_emulate() {
+                    if self.cpu.stops_here(self.cache) {
+                        return Ok(Exit::Debug);
+                    }
+                    if let Step::Board(exit) = self.emulate_next()? {
+                        return Ok(exit);
+                    }
+                    continue;
+                }
+                match self.enter()? {
+                    None => {}
+                    Some(Step::Resume) => continue,
+                    Some(Step::Board(exit)) => return Ok(exit),
+                }
+            }
+            match self.cpu.run(self.cache, deadline) {
+                Exit::Vm => {
+                    self.exit = self.cpu.arch.vm_exit;
+                    self.left()?;
+                    if let Step::Board(exit) = exits::handle(self)? {
+                        return Ok(exit);
+                    }
+                }
+                exit => return Ok(exit),
+            }
+        }
+    }
+
+    /// What must go to the board before the guest is entered.
+    fn due(&mut self, deadline: Ticks) -> Option<Exit> {
+        if std::mem::take(&mut self.vcpu.events.shutdown) {
+            self.vcpu.events.next = None;
+            return Some(Exit::Shutdown);
+        }
+        if self.cpu.arch.attention & attention::BUS != 0 {
+            self.cpu.arch.attention &= !attention::BUS;
+            return Some(Exit::Bus);
+        }
+        if self.cpu.arch.attention & attention::CODE != 0 {
+            self.cpu.drop_written_code(self.cache);
+        }
+        (self.cpu.micro.clock >= deadline).then_some(Exit::Deadline)
+    }
+
+    /// After an exit: what the guest has done to its own bits, and events whose delivery was interrupted.
+    fn left(&mut self) -> Result<(), Failure> {
+        let exit = self.exit;
+        self.charge(Operation::RunLoop, 1);
+        if self.vcpu.spec_ctrl {
+            self.cpu.charge_host_kind(Kind::new(Family::Rdmsr, SPEC_CTRL), 1);
+        }
+        self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
+        self.follow_cached_root()?;
+        let length = exit.instruction_length;
+        if let Some(event) = crate::events::GuestEvent::interrupted(exit.vectoring, exit.vectoring_error, length) {
+            self.vcpu.events.next = Some(event);
+            if !event.is_fault() {
+                // The exit's fault has set RF; the guest never sees it, and the event's handler must not find its RF.
+                self.cpu.arch.flags &= !flags::RF;
+            }
+            if event.kind() == x86::vmx::interruption::NMI {
+                // It will be injected again: it blocks then.
+                self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
+            }
+        }
+        Ok(())
+    }
+}

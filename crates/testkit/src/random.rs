@@ -1,0 +1,40 @@
+//! Randomness that is the same each time.
+
+/// A small, fast and repeatable source of randomness (xorshift64*).
+pub struct Random(u64);
+
+impl Random {
+    /// The source that a seed stands for; seeds that are near each other give sources that have nothing in common.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        // The first numbers are as small as the seed.
+        for _ in 0..8 {
+            random.next();
+        }
+        random
+    }
+
+    /// A number.
+    #[expect(clippy::should_implement_trait, reason = "it has no end")]
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `n`, which is small beside 2^31.
+    pub fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 16) % n
+    }
+
+    /// Whether something happens that does so once in `n` times.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// One of these.
+    pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+}

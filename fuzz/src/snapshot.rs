@@ -1,0 +1,254 @@
+//! Whole snapshot files: one of a small machine, changed as the bytes say and sealed again, so that its checksum is right. A machine that takes it
+//! on must run, be saved and leave a ledger; without a change it is saved again as the same file.
+
+use arbitrary::{Result, Unstructured};
+use hypervisor::config::Switches;
+use iced_x86::code_asm::*;
+use ledger::symbols::Symbols;
+use ledger::{Profile, Ticks};
+use machine::board::Parts;
+use machine::snapshot::SnapshotError;
+use machine::{ClockSource, Config, Host, Machine, Platform, Poll};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// Where the image is loaded, and where its code begins, behind the header.
+const LOAD: u32 = 0x10_0000;
+const ENTRY: u32 = LOAD + 0x30;
+/// Magic, version, hash.
+const HEAD: usize = 8 + 4 + 32;
+/// How many slices a machine runs before it is saved, and after that was restored.
+const SLICES: u32 = 1;
+/// The machines: their MMU, if they have a hypervisor, and how many processors they have.
+const MACHINES: [(Option<&str>, usize); 4] = [(None, 1), (None, 2), (Some("shadow"), 1), (Some("tdp"), 1)];
+
+/// A piece of memory in a snapshot.
+#[derive(Clone, Serialize, Deserialize)]
+struct Chunk {
+    start: u64,
+    #[serde(with = "serde_bytes")]
+    compressed: Vec<u8>,
+}
+
+/// What a snapshot holds, with `state` compressed.
+#[derive(Clone, Serialize, Deserialize)]
+struct Contents {
+    machine: Vec<(String, String)>,
+    #[serde(with = "serde_bytes")]
+    state: Vec<u8>,
+    memory: Vec<Chunk>,
+}
+
+/// A snapshot of each machine, and what is in it, with `state` as it is.
+static SAVED: LazyLock<Vec<(Vec<u8>, Contents)>> = LazyLock::new(|| {
+    let saved = |which| {
+        let mut machine = machine(which);
+        run_on(&mut machine);
+        let file = machine.snapshot(&[]).expect("nothing prevents it");
+        let mut contents: Contents = postcard::from_bytes(&file[HEAD..]).expect("the layout is that of the program");
+        contents.state = lz4_flex::block::decompress_size_prepended(&contents.state).expect("it was compressed");
+        (file, contents)
+    };
+    (0..MACHINES.len()).map(saved).collect()
+});
+
+struct Nobody;
+
+impl Host for Nobody {
+    fn output(&mut self, _: &[u8]) {}
+    fn poll(&mut self, _: Ticks, _: bool) -> Poll {
+        Poll::default()
+    }
+    fn idle(&mut self, _: Duration) {}
+}
+
+/// What the guest does: lets the timer run, counts in memory, asks for CPUID and the time, and prints.
+fn code() -> std::result::Result<Vec<u8>, IcedError> {
+    let mut a = CodeAssembler::new(32)?;
+    let mut turn = a.create_label();
+    a.mov(al, 0x34)?;
+    a.out(0x43, al)?;
+    a.out(0x40, al)?;
+    a.out(0x40, al)?;
+    a.set_label(&mut turn)?;
+    a.inc(dword_ptr(0x10_1000))?;
+    a.mov(dx, 0x3f8)?;
+    a.mov(al, 0x41)?;
+    a.out(dx, al)?;
+    a.xor(eax, eax)?;
+    a.cpuid()?;
+    a.rdtsc()?;
+    a.fld1()?;
+    a.jmp(turn)?;
+    a.assemble(u64::from(ENTRY))
+}
+
+fn machine(which: usize) -> Machine {
+    let (mmu, cpus) = MACHINES[which];
+    let profile = Profile::named("skx").expect("it is built in");
+    let platform = match mmu {
+        None => Platform::Bare,
+        Some(mmu) => {
+            let mut switches = Switches::default();
+            let switch = Switches::ALL.iter().find(|switch| switch.name == "mmu").expect("there is one");
+            switches.set(switch, mmu).expect("it is one of its words");
+            Platform::Hvm(switches.resolve(&profile).expect("the profile has what they need"))
+        }
+    };
+    let code = code().expect("these instructions can be encoded");
+    let (flags, end) = (1u32 << 16, ENTRY + code.len() as u32);
+    let head = [0x1bad_b002, flags, 0u32.wrapping_sub(0x1bad_b002 + flags), LOAD, LOAD, end, end, ENTRY, 0, 0, 0, 0];
+    let config = Config {
+        memory: 4 << 20,
+        cpus,
+        profile,
+        kernel: head.iter().flat_map(|word| word.to_le_bytes()).chain(code).collect(),
+        kernel_name: String::new(),
+        modules: Vec::new(),
+        cmdline: String::new(),
+        parts: Parts::default(),
+        clock: ClockSource::Virtual,
+        platform,
+        tier: cpu::Tier::Auto,
+    };
+    Machine::new(config).expect("it can be made")
+}
+
+/// Runs a machine for some slices.
+fn run_on(machine: &mut Machine) {
+    let mut slices = 0;
+    machine.run_until(&mut Nobody, &mut |_| {
+        slices += 1;
+        slices > SLICES
+    });
+}
+
+/// Restores what the bytes make of a snapshot, or the bytes themselves.
+pub fn run(data: &[u8]) {
+    // Too few bytes end it early.
+    let _ = drive(&mut Unstructured::new(data));
+}
+
+fn drive(input: &mut Unstructured) -> Result<()> {
+    let which = input.choose_index(MACHINES.len())?;
+    let (original, contents) = &SAVED[which];
+    let changes = input.int_in_range(0..=6u8)?;
+    let mut contents = contents.clone();
+    for _ in 0..changes {
+        change(&mut contents, input)?;
+    }
+    let mut file = sealed(contents);
+    let spoilt = input.ratio(1, 16u8)?;
+    if spoilt {
+        spoil(&mut file, input)?;
+    }
+    let mut copy = machine(which);
+    match copy.restore(&file, &[]) {
+        Ok(()) => {}
+        Err(error) if changes == 0 && !spoilt => panic!("{error}"),
+        Err(SnapshotError::HostClock) => panic!("no clock follows the host's"),
+        Err(error) => return Ok(drop(error.to_string())),
+    }
+    if changes == 0 {
+        assert!(copy.snapshot(&[]).expect("nothing prevents it") == *original, "another snapshot");
+    }
+    run_on(&mut copy);
+    // A state that is accepted can be saved and looked at; that its sums are right is not known.
+    let _ = copy.snapshot(&[]);
+    let _ = copy.check();
+    let _ = copy.ledger(&Symbols::default()).to_bytes();
+    Ok(())
+}
+
+/// The file, with its checksum.
+fn sealed(mut contents: Contents) -> Vec<u8> {
+    contents.state = lz4_flex::block::compress_prepend_size(&contents.state);
+    let content = postcard::to_allocvec(&contents).expect("it can be written to memory");
+    let mut file = SAVED[0].0[..12].to_vec();
+    file.extend_from_slice(&Sha256::digest(&content));
+    file.extend(content);
+    file
+}
+
+/// Changes bytes of a file, or replaces it.
+fn spoil(file: &mut Vec<u8>, input: &mut Unstructured) -> Result<()> {
+    match input.int_in_range(0..=3u8)? {
+        0 => *file = input.arbitrary()?,
+        1 => file.truncate(usize::from(input.arbitrary::<u16>()?)),
+        2 => file[usize::from(input.arbitrary::<u8>()?)] = input.arbitrary()?,
+        // Anything at all, with a checksum that is right.
+        _ => {
+            let content: Vec<u8> = input.arbitrary()?;
+            file.truncate(12);
+            file.extend_from_slice(&Sha256::digest(&content));
+            file.extend(content);
+        }
+    }
+    Ok(())
+}
+
+/// Changes some of what a snapshot holds.
+fn change(contents: &mut Contents, input: &mut Unstructured) -> Result<()> {
+    match input.int_in_range(0..=11u8)? {
+        0 => contents.machine.clear(),
+        1 => contents.machine.push(input.arbitrary()?),
+        2 => drop(contents.memory.pop()),
+        3 => {
+            let which = input.choose_index(contents.memory.len().max(1))?;
+            if let Some(chunk) = contents.memory.get(which).cloned() {
+                contents.memory.push(chunk);
+            }
+        }
+        4 => {
+            let which = input.choose_index(contents.memory.len().max(1))?;
+            if let Some(chunk) = contents.memory.get_mut(which) {
+                match input.arbitrary()? {
+                    true => chunk.start = input.arbitrary()?,
+                    false => chunk.compressed = input.arbitrary()?,
+                }
+            }
+        }
+        // Other memory, as a guest may have it: other code.
+        5 => {
+            let which = input.choose_index(contents.memory.len().max(1))?;
+            if let Some(chunk) = contents.memory.get_mut(which)
+                && let Ok(mut bytes) = lz4_flex::block::decompress_size_prepended(&chunk.compressed)
+                && !bytes.is_empty()
+            {
+                for _ in 0..input.int_in_range(1..=8u8)? {
+                    let at = (input.arbitrary::<u32>()? as usize) % bytes.len();
+                    bytes[at] = input.arbitrary()?;
+                }
+                chunk.compressed = lz4_flex::block::compress_prepend_size(&bytes);
+            }
+        }
+        6 => contents.state.truncate(usize::from(input.arbitrary::<u16>()?)),
+        7 => {
+            let at = usize::from(input.arbitrary::<u16>()?).min(contents.state.len());
+            let inserted: Vec<u8> = input.arbitrary()?;
+            contents.state.splice(at..at, inserted);
+        }
+        _ if contents.state.is_empty() => {}
+        _ => {
+            let at = (input.arbitrary::<u32>()? as usize) % contents.state.len();
+            contents.state[at] = input.arbitrary()?;
+        }
+    }
+    Ok(())
+}
+
+/// No change, and one of each kind.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let mut seeds = Vec::new();
+    for which in 0..MACHINES.len() as u8 {
+        seeds.push(vec![which, 0, 1]);
+        for kind in 0..12u8 {
+            for at in [0u8, 3, 17, 40, 90, 200] {
+                seeds.push(vec![which, 1, kind, at, at / 16, 0, 0, 0x81, 1, 2, 3, 4, 1]);
+            }
+        }
+    }
+    seeds
+}
