@@ -4,7 +4,6 @@ use crate::board::Board;
 use crate::kernel_symbols;
 use crate::machine::Machine;
 use crate::platform::Platform;
-use crate::vcpus::Vcpu;
 use ledger::profile::Profile;
 use ledger::symbols::{self, Kallsyms, Symbol, Symbols};
 use ledger::{Family, Header, Kind, Ledger};
@@ -48,9 +47,10 @@ impl Machine {
     /// The ledger, after [`Machine::run`].
     pub fn ledger(&self, symbols: &Symbols) -> Ledger {
         let recorder = self.recorder.borrow();
-        // KVM charges nothing: no clock has anything to add up to.
-        let clock = |v: &Vcpu| if self.on_kvm.is_some() { 0 } else { v.cpu.micro.clock };
-        let clocks = self.vcpus.all.iter().map(clock).collect();
+        let clocks = match &self.on_kvm {
+            Some(report) => report.outside.clone(),
+            None => self.vcpus.all.iter().map(|v| v.cpu.micro.clock).collect(),
+        };
         let mut header = match self.platform {
             Platform::Emulated => Header::priced(&self.profile, &self.profile.emulated_costs(), clocks),
             Platform::Bare | Platform::Hvm(_) => Header::new(&self.profile, clocks),

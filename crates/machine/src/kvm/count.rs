@@ -1,8 +1,8 @@
 //! What a ledger gets of a run on KVM: exits to this program, where the guest stood, and nothing that only the processor knows.
 
 use super::registers::State;
-use ledger::recorder::Origin;
-use ledger::{Kind, Recorder};
+use ledger::recorder::{Amount, Origin};
+use ledger::{Kind, Recorder, Ticks};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,26 +20,31 @@ struct Place {
     kind: Kind,
 }
 
-/// Exits of one virtual processor.
+/// Exits of one virtual processor: how many, and how long they took by the host's clock until the guest went on.
 #[derive(Debug, Default)]
-pub struct Counts(FxHashMap<Place, u64>);
+pub struct Counts(FxHashMap<Place, Amount>);
 
 impl Counts {
-    /// Counts an exit with these registers.
-    pub fn add(&mut self, kind: Kind, state: &State) {
+    /// Counts an exit with these registers, which took so long.
+    pub fn add(&mut self, kind: Kind, state: &State, ticks: Ticks) {
         let space = if state.sregs.cr0 & CR0_PG == 0 { 0 } else { state.sregs.cr3 & !0xfff & !(1 << 63) };
         let place = Place { rip: state.regs.rip, ring: state.sregs.ss.dpl & 3, space, kind };
         let room = self.0.len() < MOST_PLACES;
         let place = if room || self.0.contains_key(&place) { place } else { Place { rip: 0, space: 0, ..place } };
-        *self.0.entry(place).or_default() += 1;
+        let amount = self.0.entry(place).or_default();
+        amount.count += 1;
+        amount.ticks = amount.ticks.saturating_add(ticks);
     }
 
-    /// Puts what was counted on record. It costs nothing there: no profile says what KVM takes.
-    pub fn record(self, recorder: &mut Recorder) {
-        for (Place { rip, ring, space, kind }, count) in self.0 {
+    /// Puts what was counted on record. How long it took in all.
+    pub fn record(self, recorder: &mut Recorder) -> Ticks {
+        let mut sum: Ticks = 0;
+        for (Place { rip, ring, space, kind }, Amount { count, ticks }) in self.0 {
             let origin = recorder.origin(Origin::new(1, ring, space));
-            recorder.add(origin, rip, kind, count, 0);
+            recorder.add(origin, rip, kind, count, ticks);
+            sum += ticks;
         }
+        sum
     }
 }
 
@@ -52,12 +57,14 @@ pub struct Report {
     pub statistics: BTreeMap<String, u64>,
     /// How long the run took by the host's clock.
     pub elapsed: Duration,
+    /// How long exits of each virtual processor took, in ticks.
+    pub outside: Vec<Ticks>,
 }
 
 impl Report {
     /// What the head of a ledger says.
     pub fn facts(&self) -> Vec<(String, String)> {
-        let counted = "exits to user space, at 0 ticks each; instructions and time are not".to_owned();
+        let counted = "exits to user space, with the host's time outside the guest; instructions are not".to_owned();
         let counters = self.statistics.iter().filter(|(_, value)| **value != 0);
         let counters: Vec<String> = counters.map(|(name, value)| format!("{name} {value}")).collect();
         let counters = if counters.is_empty() { "none".to_owned() } else { counters.join(", ") };
@@ -78,22 +85,22 @@ mod tests {
     use ledger::{Family, Header, Ledger, Profile};
 
     #[test]
-    fn exits_are_on_the_ledger_where_the_guest_stood_and_cost_nothing() {
+    fn exits_are_on_the_ledger_where_the_guest_stood_with_their_time() {
         let mut counts = Counts::default();
         let mut state = State::default();
         state.regs.rip = 0x10_0000;
         state.sregs.cr3 = 0x5000;
-        counts.add(Kind::new(Family::PortOut, 0x3f8), &state);
-        counts.add(Kind::new(Family::PortOut, 0x3f8), &state);
+        counts.add(Kind::new(Family::PortOut, 0x3f8), &state, 5);
+        counts.add(Kind::new(Family::PortOut, 0x3f8), &state, 7);
         (state.sregs.cr0, state.sregs.ss.dpl) = (CR0_PG, 3);
-        counts.add(Kind::new(Family::PortIn, 0x60), &state);
+        counts.add(Kind::new(Family::PortIn, 0x60), &state, 1);
         let mut recorder = Recorder::default();
-        counts.record(&mut recorder);
+        let outside = counts.record(&mut recorder);
         recorder.finish();
-        let header = Header::new(&Profile::named("skx").unwrap(), vec![0]);
+        let header = Header::new(&Profile::named("skx").unwrap(), vec![outside]);
         let ledger = Ledger::new(header, &recorder, &Symbols::default());
         let seen: Vec<_> = ledger.events.iter().map(|event| (event.rip, event.count, event.ticks)).collect();
-        assert_eq!(seen, [(0x10_0000, 2, 0), (0x10_0000, 1, 0)]);
+        assert_eq!(seen, [(0x10_0000, 2, 12), (0x10_0000, 1, 1)]);
         let origins: Vec<_> = ledger.origins.iter().map(|origin| (origin.ring, origin.space)).collect();
         assert_eq!(origins, [(0, 0), (3, 0x5000)]);
         assert!(ledger.verify().is_ok());
@@ -105,9 +112,9 @@ mod tests {
         let mut state = State::default();
         for rip in 0..MOST_PLACES as u64 + 10 {
             state.regs.rip = rip;
-            counts.add(Kind::new(Family::Halt, 0), &state);
+            counts.add(Kind::new(Family::Halt, 0), &state, 1);
         }
         assert!(counts.0.len() <= MOST_PLACES);
-        assert_eq!(counts.0.values().sum::<u64>(), MOST_PLACES as u64 + 10);
+        assert_eq!(counts.0.values().map(|amount| amount.count).sum::<u64>(), MOST_PLACES as u64 + 10);
     }
 }

@@ -54,9 +54,7 @@ impl Machine {
                 _ => {}
             }
         };
-        for counts in counts {
-            counts.record(&mut self.recorder.borrow_mut());
-        }
+        report.outside = counts.into_iter().map(|counts| counts.record(&mut self.recorder.borrow_mut())).collect();
         report.statistics = vm.statistics();
         report.elapsed = pace.started.elapsed();
         self.on_kvm = Some(report);
@@ -136,6 +134,8 @@ impl Machine {
 
 /// The thread of a virtual processor.
 fn drive(hub: &Hub, index: usize, runner: &mut Runner, mut counts: Option<&mut Counts>) {
+    // The last exit, which lasts until the guest goes on: why, where, and since when.
+    let mut last: Option<(Kind, State, Ticks)> = None;
     let mut shared = hub.lock();
     while shared.ended.is_none() {
         let vector = match shared.deliver(hub, index, runner) {
@@ -150,10 +150,14 @@ fn drive(hub: &Hub, index: usize, runner: &mut Runner, mut counts: Option<&mut C
             }
         };
         drop(shared);
-        if let (Some(counts), 1..) = (counts.as_mut(), vector) {
-            counts.add(Kind::new(Family::Interrupt, vector.into()), &shown(runner));
+        if let (Some(counts), Some((kind, state, since))) = (counts.as_mut(), last.take()) {
+            counts.add(kind, &state, hub.now().saturating_sub(since));
+            if vector != 0 {
+                counts.add(Kind::new(Family::Interrupt, vector.into()), &state, 0);
+            }
         }
         let run = runner.run();
+        let since = hub.now();
         shared = hub.lock();
         let kind = match run {
             Ok(left) => {
@@ -165,12 +169,14 @@ fn drive(hub: &Hub, index: usize, runner: &mut Runner, mut counts: Option<&mut C
                 None
             }
         };
-        if let (Some(counts), Some(kind)) = (counts.as_mut(), kind) {
-            counts.add(kind, &shown(runner));
-        }
+        last = kind.filter(|_| counts.is_some()).map(|kind| (kind, shown(runner), since));
         shared.settle(hub);
     }
     shared.slots[index].silence();
+    drop(shared);
+    if let (Some(counts), Some((kind, state, since))) = (counts, last) {
+        counts.add(kind, &state, hub.now().saturating_sub(since));
+    }
 }
 
 fn shown(runner: &mut Runner) -> State {
