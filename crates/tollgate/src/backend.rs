@@ -1,6 +1,5 @@
 //! What executes the guest: this program, or the host's processor through KVM.
 
-use crate::run_cmd::RunArgs;
 use anyhow::{Result, anyhow, bail};
 use clap::ValueEnum;
 use machine::kvm::Kvm;
@@ -17,14 +16,14 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// A virtual machine of KVM, if the guest runs on one.
-    pub fn open(self, args: &RunArgs) -> Result<Option<Kvm>> {
-        let only_software = args.needs_software();
-        match (self, only_software) {
+    /// A virtual machine of KVM, if the guest runs on one. `software`: why the other options need Tollgate's own processor, if they do;
+    /// `ledger`: one of every cycle would be had there.
+    pub fn open(self, software: Option<&str>, ledger: bool) -> Result<Option<Kvm>> {
+        match (self, software) {
             (Self::Software, _) => Ok(None),
             (Self::Kvm, Some(why)) => bail!("{why}: leave it out with --backend kvm, or use --backend software"),
             (Self::Kvm, None) => Kvm::open().map(Some).map_err(|error| anyhow!(error).context("--backend kvm")),
-            (Self::Auto, None) if args.ledger.is_none() => Ok(Kvm::open().ok()),
+            (Self::Auto, None) if !ledger => Ok(Kvm::open().ok()),
             (Self::Auto, _) => Ok(None),
         }
     }

@@ -86,7 +86,7 @@ pub struct RunArgs {
     disk: Vec<String>,
     /// Saves the ledger of the run
     #[arg(long, value_name = "FILE")]
-    pub(crate) ledger: Option<PathBuf>,
+    ledger: Option<PathBuf>,
     /// Symbols for the ledger besides the kernel's own: an ELF file (with `@ADDRESS`, moved by so much) or a System.map. May
     /// be repeated
     #[arg(long, value_name = "FILE[@ADDRESS]")]
@@ -248,7 +248,7 @@ impl RunArgs {
     }
 
     /// Why the host's processor can't execute the guest as the options have it.
-    pub fn needs_software(&self) -> Option<&'static str> {
+    fn needs_software(&self) -> Option<&'static str> {
         let table = [
             (self.cpu.is_some(), "--cpu names a processor that KVM does not make: the guest gets the host's"),
             (
@@ -266,7 +266,7 @@ impl RunArgs {
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
-    let kvm = args.backend.open(args)?;
+    let kvm = args.backend.open(args.needs_software(), args.ledger.is_some())?;
     if args.ledger.is_some() && args.host_clock() && kvm.is_none() {
         bail!("--ledger needs --clock virtual: with the host's clock nothing is charged");
     }
