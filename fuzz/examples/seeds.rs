@@ -1,7 +1,9 @@
 //! Writes the seeds of each target to `corpus/<target>`: what the fuzzer starts from.
 
 use std::{fs, io};
-use tollgate_fuzz::{decode, devices, hypervisor, ledger, loader, profile, restore, snapshot, translate, virtio};
+use tollgate_fuzz::{
+    decode, devices, hypervisor, ledger, loader, profile, restore, snapshot, translate, virtio, vmx,
+};
 
 fn main() -> io::Result<()> {
     let targets = [
@@ -15,6 +17,7 @@ fn main() -> io::Result<()> {
         ("snapshot", snapshot::seeds()),
         ("translate", translate::seeds()),
         ("virtio", virtio::seeds()),
+        ("vmx", vmx::seeds()),
     ];
     for (target, seeds) in targets {
         let directory = format!("{}/corpus/{target}", env!("CARGO_MANIFEST_DIR"));

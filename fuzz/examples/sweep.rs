@@ -1,8 +1,8 @@
 //! Executes every opcode, with every mandatory prefix, with memory and register operands, in every mode, through the `decode`
 //! target: what a fuzzer would take long to come by. `sweep ROUNDS [SEED]` does it with other registers each round.
 
-use testkit::Random;
 use std::panic::catch_unwind;
+use testkit::Random;
 use tollgate_fuzz::decode;
 
 /// Modes of the `decode` target: real, protected at both levels, 16-bit, virtual-8086, compatibility, 64-bit at both levels.

@@ -7,13 +7,13 @@ use arbitrary::{Result, Unstructured};
 use cpu::arch::{Segment, TableRegister, attention};
 use cpu::model::Model;
 use cpu::predict::Predictor;
-use testkit::{CODE, DATA, Machine, RAM, STACK, set_flat_segments};
 use cpu::tlb::Tlb;
 use cpu::{Bus, Exit, Features, Ident, capability::Capabilities};
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use testkit::{CODE, DATA, Machine, RAM, STACK, set_flat_segments};
 use x86::control::*;
 use x86::{flags, rights, seg};
 

@@ -11,3 +11,4 @@ pub mod restore;
 pub mod snapshot;
 pub mod translate;
 pub mod virtio;
+pub mod vmx;

@@ -1,9 +1,9 @@
 //! Any bytes as a program, under the interpreter and the translator: they must not differ.
 
-use testkit::tiers::{CODE_PAGES, STACK, Start, Tiers, Width};
-use testkit::{CODE, DATA, Random};
 use cpu::{Exit, Tier};
 use std::cell::RefCell;
+use testkit::tiers::{CODE_PAGES, STACK, Start, Tiers, Width};
+use testkit::{CODE, DATA, Random};
 
 /// Virtual time that a program gets, in ticks, and in how many stretches at most.
 const LONGEST: u64 = 2_000_000;

@@ -1,7 +1,7 @@
 //! Virtio devices with rings that the bytes describe.
 
 use arbitrary::{Result, Unstructured};
-use machine::device::{DeviceContext, Device, Outputs};
+use machine::device::{Device, DeviceContext, Outputs};
 use machine::memory::{GuestRam, layout};
 use machine::pci::PciBus;
 use machine::virtio::{Backing, Block, Console, Entropy, VirtioPci};

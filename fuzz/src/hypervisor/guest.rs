@@ -2,10 +2,10 @@
 
 use cpu::Cpu;
 use cpu::arch::{Segment, TableRegister};
-use testkit::{assemble, set_flat_segments, set_long_mode};
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
 use std::cell::OnceCell;
+use testkit::{assemble, set_flat_segments, set_long_mode};
 use x86::control::*;
 use x86::{reg, rights, seg};
 

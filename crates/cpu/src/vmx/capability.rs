@@ -141,7 +141,7 @@ pub struct VmxCapabilities {
     /// VMCS revision identifier.
     pub revision: u32,
     /// There are the TRUE capability MSRs.
-    has_true: bool,
+    pub has_true: bool,
     /// Pin-based controls.
     pub pin: Settings,
     /// Primary processor-based controls.

@@ -103,7 +103,7 @@ impl NonRoot {
             return tsc;
         }
         let scaled = match self.controls.secondary(secondary::TSC_SCALING) {
-            true => (u128::from(tsc) * u128::from(self.controls.tsc_multiplier) >> 48) as u64,
+            true => ((u128::from(tsc) * u128::from(self.controls.tsc_multiplier)) >> 48) as u64,
             false => tsc,
         };
         scaled.wrapping_add(self.controls.tsc_offset)

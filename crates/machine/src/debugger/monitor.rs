@@ -16,7 +16,7 @@ ledger [N]        the N functions that were charged most so far (10 if not said)
 kernel            where a Linux kernel is, and what gdb needs to know if it has moved itself (KASLR)
 regs              system registers of the current processor
 time              virtual time and each processor's clock
-vmcs              controls of the virtual-machine control structure, under --platform hvm
+vmcs              the virtual-machine control structure: the controls under --platform hvm, or the current one of the guest's own hypervisor
 physical on|off   memory commands take physical addresses, as after `maintenance packet Qqemu.PhyMemMode:1`
 ";
 
@@ -177,10 +177,29 @@ fn time(session: &Session) -> String {
     text
 }
 
+/// The fields of a guest's current VMCS that are not 0. While a guest of its own runs, those of the guest-state area are as the last exit
+/// left them.
+fn fields(cpu: &cpu::Cpu, address: u64, current: &cpu::vmx::Vmcs) -> String {
+    let mode = if cpu.non_root() { "non-root" } else { "root" };
+    let state = if current.launched { "launched" } else { "clear" };
+    let mut text = format!("VMCS at {address:#x}, {state}; the processor is in VMX {mode} operation\n");
+    for (encoding, name) in x86::vmx::vmcs::NAMES {
+        let value = current.get(*encoding);
+        if value != 0 {
+            let _ = writeln!(text, "{encoding:#06x} {name:<34} {value:#x}");
+        }
+    }
+    text
+}
+
 fn controls(session: &Session) -> String {
     let vcpu = &session.machine.vcpus.all[session.current];
+    if let Some((address, current)) = vcpu.cpu.arch.vmx.operation.current() {
+        return fields(&vcpu.cpu, address, current);
+    }
     if vcpu.guest.is_none() {
-        return "there is no virtual-machine control structure: the guest does not run under a hypervisor\n".to_owned();
+        return "there is no virtual-machine control structure: the guest neither runs under a hypervisor nor is one\n"
+            .to_owned();
     }
     let vmx = &vcpu.cpu.arch.vmx;
     let c = &vmx.controls;

@@ -9,6 +9,8 @@ mod exit;
 mod host;
 mod instructions;
 mod lists;
+#[cfg(test)]
+mod tests;
 
 pub use instructions::ROWS;
 

@@ -1,0 +1,423 @@
+//! A hypervisor of a few instructions, in the machine's own memory.
+
+use super::super::capability::VmxCapabilities;
+use super::super::vmcs::Vmcs;
+use super::NO_VMCS;
+use crate::Exit;
+use crate::state::Cpu;
+use crate::testing::{CODE, DATA, Machine, STACK};
+use iced_x86::code_asm::*;
+use std::sync::Arc;
+use x86::control::*;
+use x86::msr::{self, FEATURE_CONTROL_LOCKED, FEATURE_CONTROL_VMX};
+use x86::vmx::{activity, entry, error, exit, pin, primary, reason, region, secondary, vmcs};
+use x86::{flags, reg, rights, seg, vector};
+
+/// VMXON region, two VMCS regions, a shadow VMCS, a list of MSRs, a page of bitmaps; then pointers to them, for operands.
+const VMXON: u64 = DATA;
+const FIRST: u64 = DATA + 0x1000;
+const SECOND: u64 = DATA + 0x2000;
+const SHADOW: u64 = DATA + 0x3000;
+const LIST: u64 = DATA + 0x4000;
+const BITMAP: u64 = DATA + 0x5000;
+const OPERANDS: u64 = DATA + 0x6000;
+/// Where the guest's code is, and where the host goes on after an exit.
+const GUEST: u64 = CODE + 0x1000;
+const HOST: u64 = CODE + 0x2000;
+const LONG: u64 = 1 << 30;
+
+/// The operand that holds the address of a region.
+fn operand(address: u64) -> AsmMemoryOperand {
+    qword_ptr(OPERANDS + 8 * ((address - DATA) >> 12))
+}
+
+/// A processor with everything of VMX that is executed, before VMXON.
+fn machine() -> Machine {
+    let mut m = Machine::long64(0);
+    Arc::make_mut(&mut m.cpu.wiring.model).vmx = Some(VmxCapabilities { revision: 7, ..VmxCapabilities::EXECUTED });
+    m.cpu.arch.cr0 |= CR0_NE | CR0_ET;
+    m.cpu.arch.cr4 |= CR4_VMXE;
+    m.cpu.arch.msr.feature_control = FEATURE_CONTROL_LOCKED | FEATURE_CONTROL_VMX;
+    for page in 0..8 {
+        m.poke(OPERANDS + 8 * page, &(DATA + (page << 12)).to_le_bytes());
+    }
+    m.poke(OPERANDS + 0x900, &(FIRST + 0x123).to_le_bytes());
+    for region in [VMXON, FIRST, SECOND] {
+        m.poke(region, &7u32.to_le_bytes());
+    }
+    m.poke(SHADOW, &(7 | region::SHADOW).to_le_bytes());
+    m
+}
+
+/// The same in VMX operation with a current VMCS, by which a guest like the host can be entered.
+fn host() -> Machine {
+    let mut m = machine();
+    m.execute(|a| {
+        a.vmxon(operand(VMXON))?;
+        a.vmclear(operand(FIRST))?;
+        a.vmptrld(operand(FIRST))
+    })
+    .expect("no exception");
+    fill(&mut m.cpu);
+    m
+}
+
+/// Makes guest and host state those of the processor now, but for RIP and RSP.
+fn fill(cpu: &mut Cpu) {
+    let arch = cpu.arch.clone();
+    let v = &mut cpu.arch.vmx.operation.vmcs;
+    v.set(vmcs::EXIT_CONTROLS, exit::HOST_64.into());
+    v.set(vmcs::ENTRY_CONTROLS, entry::IA32E_GUEST.into());
+    v.set(vmcs::VMCS_LINK_POINTER, NO_VMCS);
+    let busy = rights::P | 0xb;
+    for number in 0..6 {
+        let segment = arch.seg[number as usize];
+        v.set_segment(number, &segment);
+    }
+    v.set(vmcs::GUEST_LDTR_RIGHTS, rights::UNUSABLE.into());
+    v.set(vmcs::GUEST_TR_RIGHTS, busy.into());
+    v.set(vmcs::GUEST_TR_LIMIT, 0x67);
+    for (guest, host, value) in [
+        (vmcs::GUEST_CR0, vmcs::HOST_CR0, arch.cr0),
+        (vmcs::GUEST_CR3, vmcs::HOST_CR3, arch.cr3),
+        (vmcs::GUEST_CR4, vmcs::HOST_CR4, arch.cr4),
+        (vmcs::GUEST_RSP, vmcs::HOST_RSP, STACK),
+    ] {
+        v.set(guest, value);
+        v.set(host, value);
+    }
+    v.set(vmcs::GUEST_RIP, GUEST);
+    v.set(vmcs::HOST_RIP, HOST);
+    v.set(vmcs::GUEST_RFLAGS, 2);
+    v.set(vmcs::HOST_CS_SELECTOR, 8);
+    v.set(vmcs::HOST_SS_SELECTOR, 16);
+    v.set(vmcs::HOST_TR_SELECTOR, 24);
+}
+
+fn vmcs_of(m: &mut Machine) -> &mut Vmcs {
+    &mut m.cpu.arch.vmx.operation.vmcs
+}
+
+/// Puts code somewhere.
+fn place(m: &mut Machine, at: u64, write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>) {
+    let bytes = crate::testing::assemble(64, at, write);
+    m.poke(at, &bytes);
+}
+
+/// VMLAUNCH into the guest's code; the host halts after the exit. Says the exit's reason.
+fn launch(m: &mut Machine, write: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>) -> u32 {
+    place(m, GUEST, write);
+    place(m, HOST, |a| a.hlt());
+    m.code(|a| a.vmlaunch());
+    assert_eq!(m.run(LONG), Exit::Halt);
+    assert!(!m.cpu.non_root());
+    assert_eq!(m.cpu.arch.rip, HOST + 1, "the host goes on where the VMCS says");
+    vmcs_of(m).get32(vmcs::EXIT_REASON)
+}
+
+/// The number that a failed instruction has left; `None`: it succeeded.
+fn failure(m: &Machine) -> Option<u32> {
+    match m.cpu.rflags() & (flags::CF | flags::ZF) {
+        0 => None,
+        flags::CF => Some(0),
+        _ => Some(m.cpu.arch.vmx.operation.vmcs.get32(vmcs::INSTRUCTION_ERROR)),
+    }
+}
+
+#[test]
+fn vmxon_wants_what_the_manual_says() {
+    type Change = fn(&mut Cpu);
+    let faults: &[(Change, u8)] = &[
+        (|cpu| cpu.arch.cr4 &= !CR4_VMXE, vector::UD),
+        (|cpu| cpu.arch.cr0 &= !CR0_NE, vector::GP),
+        (|cpu| cpu.arch.msr.feature_control = FEATURE_CONTROL_LOCKED, vector::GP),
+        (|cpu| cpu.arch.msr.feature_control = FEATURE_CONTROL_VMX, vector::GP),
+        (|cpu| cpu.arch.cpl = 3, vector::GP),
+    ];
+    for (change, vector) in faults {
+        let mut m = machine();
+        change(&mut m.cpu);
+        let raised = m.execute(|a| a.vmxon(operand(VMXON))).expect_err("a fault");
+        assert_eq!(raised.vector, *vector);
+        assert!(!m.cpu.arch.vmx.operation.is_on());
+    }
+    for bad in [VMXON + 1, 1 << 60, SHADOW, BITMAP] {
+        let mut m = machine();
+        m.poke(OPERANDS, &bad.to_le_bytes());
+        m.execute(|a| a.vmxon(operand(VMXON))).expect("no exception");
+        assert_eq!((failure(&m), m.cpu.arch.vmx.operation.is_on()), (Some(0), false), "{bad:#x}");
+    }
+    // Outside VMX operation there are no other instructions of it.
+    let mut m = machine();
+    let raised = m.execute(|a| a.vmptrld(operand(FIRST))).expect_err("a fault");
+    assert_eq!(raised.vector, vector::UD);
+}
+
+#[test]
+fn failures_have_their_numbers() {
+    type Code = fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>;
+    let cases: &[(Code, Option<u32>)] = &[
+        (|a| a.vmxon(operand(VMXON)), Some(error::VMXON_IN_ROOT)),
+        (|a| a.vmclear(operand(VMXON)), Some(error::VMCLEAR_VMXON_POINTER)),
+        (|a| a.vmptrld(operand(VMXON)), Some(error::VMPTRLD_VMXON_POINTER)),
+        (|a| a.vmptrld(operand(BITMAP)), Some(error::VMPTRLD_REVISION)),
+        (|a| a.vmclear(qword_ptr(OPERANDS + 0x900)), Some(error::VMCLEAR_ADDRESS)),
+        (|a| a.vmptrld(qword_ptr(OPERANDS + 0x900)), Some(error::VMPTRLD_ADDRESS)),
+        (|a| a.vmresume(), Some(error::VMRESUME_NOT_LAUNCHED)),
+        (|a| a.vmcall(), Some(error::VMCALL_IN_ROOT)),
+        (|a| a.vmptrld(operand(SHADOW)), None),
+        (|a| a.vmclear(operand(SECOND)), None),
+    ];
+    for (number, (code, expected)) in cases.iter().enumerate() {
+        let mut m = host();
+        m.execute(code).expect("no exception");
+        assert_eq!(failure(&m), *expected, "case {number}");
+    }
+    // Without a current VMCS there is nowhere to put a number.
+    let mut m = host();
+    m.execute(|a| {
+        a.vmclear(operand(FIRST))?;
+        a.vmlaunch()
+    })
+    .expect("no exception");
+    assert_eq!(failure(&m), Some(0));
+}
+
+#[test]
+fn fields_are_read_and_written_by_encoding() {
+    let mut m = host();
+    let all = u64::MAX;
+    for (field, stored) in [
+        (vmcs::GUEST_CS_SELECTOR, 0xffff),
+        (vmcs::GUEST_CS_LIMIT, 0xffff_ffff),
+        (vmcs::TSC_OFFSET, all),
+        (vmcs::GUEST_RSP, all),
+    ] {
+        m.cpu.arch.rip = CODE;
+        m.execute(|a| {
+            a.mov(rax, all)?;
+            a.mov(edx, field)?;
+            a.vmwrite(rdx, rax)?;
+            a.vmread(rbx, rdx)
+        })
+        .expect("no exception");
+        assert_eq!((failure(&m), m.cpu.reg(reg::RBX)), (None, stored), "{field:#x}");
+    }
+    // The upper half of a 64-bit field by itself; of other fields there is none.
+    m.cpu.arch.rip = CODE;
+    m.execute(|a| {
+        a.mov(eax, 5)?;
+        a.mov(edx, vmcs::TSC_OFFSET | vmcs::HIGH)?;
+        a.vmwrite(rdx, rax)
+    })
+    .expect("no exception");
+    assert_eq!(vmcs_of(&mut m).get(vmcs::TSC_OFFSET), 5 << 32 | 0xffff_ffff);
+    for unknown in [vmcs::GUEST_RSP | vmcs::HIGH, 0x7e00, 1 << 15, 0x6c1a] {
+        m.cpu.arch.rip = CODE;
+        m.execute(|a| {
+            a.mov(edx, unknown)?;
+            a.vmread(rbx, rdx)
+        })
+        .expect("no exception");
+        assert_eq!(failure(&m), Some(error::UNSUPPORTED_FIELD), "{unknown:#x}");
+    }
+    // What exits report can't be written where IA32_VMX_MISC does not say so.
+    m.cpu.arch.rip = CODE;
+    m.execute(|a| {
+        a.mov(edx, vmcs::EXIT_REASON)?;
+        a.vmwrite(rdx, rax)
+    })
+    .expect("no exception");
+    assert_eq!(failure(&m), Some(error::VMWRITE_READ_ONLY));
+}
+
+#[test]
+fn a_vmcs_goes_to_its_region_when_another_becomes_current() {
+    let mut m = host();
+    vmcs_of(&mut m).set(vmcs::GUEST_RSP, 0x1234);
+    m.execute(|a| {
+        a.vmptrld(operand(SECOND))?;
+        a.vmptrst(qword_ptr(OPERANDS + 0x800))?;
+        a.mov(edx, vmcs::GUEST_RSP)?;
+        a.vmread(rbx, rdx)?;
+        a.vmptrld(operand(FIRST))?;
+        a.vmread(rcx, rdx)
+    })
+    .expect("no exception");
+    assert_eq!(u64::from_le_bytes(m.peek(OPERANDS + 0x800)), SECOND);
+    assert_eq!((m.cpu.reg(reg::RBX), m.cpu.reg(reg::RCX)), (0, 0x1234));
+    m.execute(|a| a.vmxoff()).expect("no exception");
+    assert!(!m.cpu.arch.vmx.operation.is_on());
+    assert_eq!(Vmcs::load(&m.cpu.wiring.ram, FIRST).get(vmcs::GUEST_RSP), 0x1234);
+}
+
+#[test]
+fn a_guest_is_entered_and_left_with_the_state_of_each() {
+    let mut m = host();
+    m.cpu.arch.gpr[usize::from(reg::RBX)] = 77;
+    let reason = launch(&mut m, |a| {
+        a.mov(rsp, 0x1000u64)?;
+        a.stc()?;
+        a.cpuid()
+    });
+    assert_eq!(reason, reason::CPUID);
+    assert_eq!(m.cpu.reg(reg::RBX), 77, "general registers are nobody's");
+    assert_eq!(m.cpu.reg(reg::RSP), STACK);
+    assert_eq!(m.cpu.rflags() & flags::CF, 0);
+    let length = vmcs_of(&mut m).get(vmcs::EXIT_INSTRUCTION_LENGTH);
+    assert_eq!(length, 2);
+    let v = vmcs_of(&mut m);
+    assert_eq!((v.get(vmcs::GUEST_RSP), v.get(vmcs::GUEST_RFLAGS) & flags::CF), (0x1000, flags::CF));
+    // On from behind CPUID.
+    let next = v.get(vmcs::GUEST_RIP) + length;
+    v.set(vmcs::GUEST_RIP, next);
+    place(&mut m, next, |a| a.vmcall());
+    m.cpu.arch.rip = CODE;
+    m.code(|a| a.vmresume());
+    assert_eq!(m.run(LONG), Exit::Halt);
+    assert_eq!(vmcs_of(&mut m).get32(vmcs::EXIT_REASON), reason::VMCALL);
+    assert_eq!(m.cpu.micro.level, 0);
+}
+
+#[test]
+fn entries_fail_by_the_part_that_is_wrong() {
+    type Change = fn(&mut Vmcs);
+    let before: &[(Change, u32)] = &[
+        (|v| v.set(vmcs::PIN_BASED_CONTROLS, pin::VIRTUAL_NMIS.into()), error::ENTRY_CONTROLS),
+        (|v| v.set(vmcs::CR3_TARGET_COUNT, 5), error::ENTRY_CONTROLS),
+        (|v| v.set(vmcs::HOST_CR3, 1 << 60), error::ENTRY_HOST_STATE),
+        (|v| v.set(vmcs::HOST_CS_SELECTOR, 0), error::ENTRY_HOST_STATE),
+        (|v| v.set(vmcs::HOST_TR_SELECTOR, 4), error::ENTRY_HOST_STATE),
+        (|v| v.set(vmcs::EXIT_CONTROLS, 0), error::ENTRY_HOST_STATE),
+        (|v| v.set(vmcs::HOST_RIP, 1 << 60), error::ENTRY_HOST_STATE),
+    ];
+    for (number, (change, expected)) in before.iter().enumerate() {
+        let mut m = host();
+        change(vmcs_of(&mut m));
+        m.execute(|a| a.vmlaunch()).expect("no exception");
+        assert_eq!(failure(&m), Some(*expected), "case {number}");
+        assert!(!m.cpu.arch.vmx.operation.vmcs.launched);
+    }
+    let guest: &[(Change, u64)] = &[
+        (|v| v.set(vmcs::GUEST_RFLAGS, 0), 0),
+        (|v| v.set(vmcs::GUEST_CR0, 1 << 40), 0),
+        (|v| v.set(vmcs::GUEST_GDTR_LIMIT, 1 << 16), 0),
+        (|v| v.set(vmcs::GUEST_ACTIVITY_STATE, activity::WAIT_FOR_SIPI.into()), 0),
+        (|v| v.set(vmcs::VMCS_LINK_POINTER, 0x123), 4),
+        (|v| v.set(vmcs::VMCS_LINK_POINTER, SHADOW), 4),
+    ];
+    for (number, (change, qualification)) in guest.iter().enumerate() {
+        let mut m = host();
+        change(vmcs_of(&mut m));
+        let reason = launch(&mut m, |a| a.hlt());
+        assert_eq!(reason, reason::INVALID_GUEST_STATE | reason::ENTRY_FAILURE, "case {number}");
+        assert_eq!(vmcs_of(&mut m).get(vmcs::EXIT_QUALIFICATION), *qualification, "case {number}");
+        assert!(!m.cpu.arch.vmx.operation.vmcs.launched);
+    }
+}
+
+#[test]
+fn lists_of_msrs_are_stored_and_loaded() {
+    let mut m = host();
+    let entry = |index: u32, value: u64| [u64::from(index).to_le_bytes(), value.to_le_bytes()].concat();
+    m.poke(LIST, &entry(msr::KERNEL_GS_BASE, 5));
+    m.poke(LIST + 0x100, &entry(msr::KERNEL_GS_BASE, 0));
+    m.poke(LIST + 0x200, &entry(msr::KERNEL_GS_BASE, 9));
+    let v = vmcs_of(&mut m);
+    for (address, count, at) in [
+        (vmcs::ENTRY_MSR_LOAD_ADDRESS, vmcs::ENTRY_MSR_LOAD_COUNT, LIST),
+        (vmcs::EXIT_MSR_STORE_ADDRESS, vmcs::EXIT_MSR_STORE_COUNT, LIST + 0x100),
+        (vmcs::EXIT_MSR_LOAD_ADDRESS, vmcs::EXIT_MSR_LOAD_COUNT, LIST + 0x200),
+    ] {
+        v.set(address, at);
+        v.set(count, 1);
+    }
+    launch(&mut m, |a| a.vmcall());
+    assert_eq!(u64::from_le_bytes(m.peek(LIST + 0x108)), 5, "the guest's, as the entry had loaded it");
+    assert_eq!(m.cpu.arch.msr.kernel_gs_base, 9);
+    // A register that no list may have: its number, and the host goes on.
+    let mut m = host();
+    m.poke(LIST, &entry(msr::KERNEL_GS_BASE, 5));
+    m.poke(LIST + 16, &entry(msr::GS_BASE, 5));
+    let v = vmcs_of(&mut m);
+    v.set(vmcs::ENTRY_MSR_LOAD_ADDRESS, LIST);
+    v.set(vmcs::ENTRY_MSR_LOAD_COUNT, 2);
+    let reason = launch(&mut m, |a| a.hlt());
+    assert_eq!(reason, reason::MSR_LOADING | reason::ENTRY_FAILURE);
+    assert_eq!(vmcs_of(&mut m).get(vmcs::EXIT_QUALIFICATION), 2);
+}
+
+#[test]
+fn bitmaps_in_memory_decide() {
+    let mut m = host();
+    let v = vmcs_of(&mut m);
+    v.set(vmcs::PRIMARY_CONTROLS, u64::from(primary::MSR_BITMAPS));
+    v.set(vmcs::MSR_BITMAP, BITMAP);
+    // A read of LSTAR exits, one of STAR does not.
+    let bit = msr::LSTAR - msr::BITMAP_HIGH;
+    m.poke(BITMAP + msr::BITMAP_PART as u64 + u64::from(bit >> 3), &[1 << (bit & 7)]);
+    let reason = launch(&mut m, |a| {
+        a.mov(ecx, msr::STAR)?;
+        a.rdmsr()?;
+        a.mov(ecx, msr::LSTAR)?;
+        a.rdmsr()
+    });
+    assert_eq!((reason, m.cpu.reg(reg::RCX) as u32), (reason::RDMSR, msr::LSTAR));
+}
+
+#[test]
+fn a_shadow_vmcs_is_read_without_an_exit() {
+    let mut m = host();
+    let v = vmcs_of(&mut m);
+    v.set(vmcs::PRIMARY_CONTROLS, u64::from(primary::SECONDARY));
+    v.set(vmcs::SECONDARY_CONTROLS, u64::from(secondary::VMCS_SHADOWING));
+    v.set(vmcs::VMREAD_BITMAP, BITMAP);
+    v.set(vmcs::VMWRITE_BITMAP, BITMAP);
+    v.set(vmcs::VMCS_LINK_POINTER, SHADOW);
+    let place = super::super::fields::place(vmcs::GUEST_RIP).expect("a field");
+    m.poke(super::super::vmcs::field_address(SHADOW, place), &0x4711u64.to_le_bytes());
+    m.poke(BITMAP + u64::from(vmcs::EXIT_REASON >> 3), &[1 << (vmcs::EXIT_REASON & 7)]);
+    let reason = launch(&mut m, |a| {
+        a.mov(edx, vmcs::GUEST_RIP)?;
+        a.vmread(rbx, rdx)?;
+        a.mov(edx, vmcs::EXIT_REASON)?;
+        a.vmread(rcx, rdx)
+    });
+    assert_eq!((reason, m.cpu.reg(reg::RBX)), (reason::VMREAD, 0x4711));
+    // Reg1 is RCX, Reg2 is RDX, no memory.
+    assert_eq!(vmcs_of(&mut m).get(vmcs::EXIT_INSTRUCTION_INFORMATION), 1 << 3 | 1 << 10 | 2 << 28);
+}
+
+#[test]
+fn a_saved_processor_goes_on_in_its_guest() {
+    let mut m = host();
+    place(&mut m, GUEST, |a| {
+        a.nop()?;
+        a.vmcall()
+    });
+    place(&mut m, HOST, |a| a.hlt());
+    vmcs_of(&mut m).set(vmcs::GUEST_INTERRUPTIBILITY_STATE, 0);
+    m.execute(|a| a.vmlaunch()).expect("no exception");
+    assert!(m.cpu.non_root());
+    let saved = serde_json::to_string(&(&m.cpu.arch, &m.cpu.micro)).expect("plain data");
+    let (arch, micro) = serde_json::from_str(&saved).expect("what was written");
+    let mut restored = machine();
+    let mut memory = vec![0; crate::testing::RAM as usize];
+    assert!(m.cpu.wiring.ram.read_bytes(0, &mut memory));
+    restored.poke(0, &memory);
+    restored.cpu.restore(arch, micro).expect("a state that there can be");
+    for machine in [&mut m, &mut restored] {
+        assert_eq!(machine.run(LONG), Exit::Halt);
+        assert_eq!(vmcs_of(machine).get32(vmcs::EXIT_REASON), reason::VMCALL);
+    }
+    assert_eq!(m.cpu.arch, restored.cpu.arch);
+}
+
+#[test]
+fn an_unusable_segment_register_of_the_host_is_one_with_selector_0() {
+    let mut m = host();
+    launch(&mut m, |a| a.vmcall());
+    let [code, data] = [seg::CS, seg::DS].map(|which| m.cpu.arch.seg[usize::from(which)]);
+    assert!(!data.usable());
+    assert_eq!((code.selector, code.rights & rights::L), (8, rights::L));
+}
