@@ -12,7 +12,7 @@ use crate::translate::Before;
 use crate::walk::Access;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Ticks};
-use x86::debug::DR6_BS;
+use x86::debug::{DR6_BS, DR7_ENABLED};
 use x86::msr::DEBUGCTL_BTF;
 use x86::page::PAGE;
 use x86::vmx::activity;
@@ -638,7 +638,7 @@ impl Cpu {
                 self.attend(attention::DEBUG);
             }
         }
-        if self.arch.flags & (flags::TF | flags::RF) == 0 && !self.instruction_breakpoints_enabled() {
+        if self.arch.flags & (flags::TF | flags::RF) == 0 && !self.breakpoints_enabled() {
             self.arch.attention &= !attention::STEP;
         }
         self.engine.stop_at = 0;
@@ -656,9 +656,10 @@ impl Cpu {
         }
     }
 
-    /// Whether DR7 enables any instruction breakpoint.
-    pub fn instruction_breakpoints_enabled(&self) -> bool {
-        (0..4).any(|i| self.arch.dr[7] >> (2 * i) & 3 != 0 && self.arch.dr[7] >> (16 + 4 * i) & 3 == 0)
+    /// Whether DR7 enables any breakpoint. Then instructions are executed one at a time: those of code are looked for before each, and
+    /// the trap of those of data comes after the very instruction.
+    pub fn breakpoints_enabled(&self) -> bool {
+        self.arch.dr[7] & DR7_ENABLED != 0
     }
 
     /// DR6 bits of the instruction breakpoints at the next instruction.

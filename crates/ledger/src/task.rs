@@ -56,6 +56,8 @@ pub struct Task {
 
 /// The longest name of a task, in bytes: a kernel's are shorter, a bare-metal guest's may be regions' names.
 pub const LONGEST_COMM: usize = 63;
+/// The name of tasks that have none.
+const NO_NAME: &str = "(no name)";
 /// The most tasks of a run that have a number here; all further ones are charged by name alone. A guest decides how many it has.
 pub const MOST_TASKS: usize = 1 << 16;
 /// The most names of tasks told apart; all further ones are charged as one of their kind.
@@ -64,7 +66,8 @@ pub const MOST_NAMES: usize = 1 << 10;
 const FURTHER_TASKS: &str = "(further tasks)";
 
 impl Task {
-    /// A task. What can't be printed is dropped from its name.
+    /// A task. What can't be printed is dropped from its name; if nothing is left, it is `(no name)`, as only the task that stands for none
+    /// has none.
     pub fn new(kind: TaskKind, pid: u32, tid: u32, comm: &str) -> Self {
         let mut name = String::new();
         for c in comm.chars().filter(|c| !c.is_control()) {
@@ -72,6 +75,9 @@ impl Task {
                 break;
             }
             name.push(c);
+        }
+        if name.is_empty() {
+            name.push_str(NO_NAME);
         }
         Self { kind, pid, tid, comm: name }
     }
@@ -210,6 +216,14 @@ mod tests {
     fn names_are_bounded_and_printable() {
         let task = Task::new(TaskKind::Process, 1, 1, &format!("a\n\u{1b}b{}", "ö".repeat(100)));
         assert!(task.comm.starts_with("abö") && task.comm.len() <= LONGEST_COMM);
+    }
+
+    #[test]
+    fn a_task_without_a_name_is_not_the_one_that_stands_for_none() {
+        let mut tasks = Tasks::default();
+        let unnamed = tasks.number(Task::new(TaskKind::Process, 0, 0, "\u{1b}"));
+        assert_ne!(unnamed, TaskId(0));
+        assert!(tasks.all().iter().skip(1).all(|task| *task != Task::default()));
     }
 
     #[test]

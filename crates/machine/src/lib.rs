@@ -12,6 +12,7 @@ pub mod device;
 pub mod devices;
 pub mod error;
 pub mod firmware;
+pub mod host;
 mod host_time;
 pub mod hypervisor_memory;
 mod kernel_symbols;
@@ -25,6 +26,7 @@ pub mod memory;
 pub mod pci;
 pub mod platform;
 pub mod postmortem;
+mod recording;
 mod replay;
 pub mod snapshot;
 pub mod state;
@@ -40,7 +42,8 @@ pub mod virtio;
 pub use lacking::Lacking;
 
 pub use error::MachineError;
-pub use machine::{ClockSource, Config, Host, Machine, Outcome, Poll};
+pub use host::{Host, Poll};
+pub use machine::{ClockSource, Config, Machine, Outcome};
 pub use platform::Platform;
 pub use verdict::Cause;
 

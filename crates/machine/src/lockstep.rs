@@ -4,7 +4,8 @@
 //! time to time so must all of memory, and at the end what was charged: a translation that goes wrong is found at the stretch in
 //! which it does, which is then run again from the start of the guest, block by block, to name the block.
 
-use crate::machine::{Host, Machine, Outcome, Poll};
+use crate::host::{Host, Poll};
+use crate::machine::{Machine, Outcome};
 use crate::vcpus::Pause;
 use cpu::Cpu;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter};

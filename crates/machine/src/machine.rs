@@ -7,6 +7,7 @@ use crate::console::{Console, PanicWatch};
 use crate::device::Ending;
 use crate::error::MachineError;
 use crate::firmware::{self, Firmware, SmbiosProcessor};
+use crate::host::Host;
 use crate::host_time::{HostClock, Pace};
 use crate::hypervisor_memory::HypervisorMemory;
 use crate::loader::{self, Module, Options};
@@ -58,31 +59,6 @@ pub struct Config {
     pub platform: Platform,
     /// What executes the guest's instructions; it changes nothing but the time that takes.
     pub tier: Tier,
-}
-
-/// The outside world, as a machine sees it.
-pub trait Host {
-    /// Prints what the guest wrote to its console.
-    fn output(&mut self, bytes: &[u8]);
-    /// Says what has happened since the last call; `now` is the virtual time. While the guest does not read what it was
-    /// given before, input is not `wanted`: it had better wait outside.
-    fn poll(&mut self, now: Ticks, wanted: bool) -> Poll;
-    /// Whether input may still come: idle time then passes as on the host's clock, not at once, or a guest would be days older
-    /// when it does.
-    fn attended(&self) -> bool {
-        false
-    }
-    /// Nothing to do for up to this long, unless there is input.
-    fn idle(&mut self, limit: Duration);
-}
-
-/// What a host has for a machine.
-#[derive(Clone, Debug, Default)]
-pub struct Poll {
-    /// Console input.
-    pub input: Vec<u8>,
-    /// The run is to stop.
-    pub stop: bool,
 }
 
 /// How a run ended.

@@ -6,30 +6,19 @@
 //!
 //! A journal holds the input of a run, by turns. Recordings are made of it, and a debugger takes the run back along it.
 
-use crate::machine::{Machine, Poll};
-use crate::snapshot::SnapshotError;
-use crate::snapshot::file::{self, Kind};
-use crate::state::{decode, encode};
+use crate::host::Poll;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::rc::Rc;
 
 /// Something that came from outside.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Event {
+pub struct Event {
     turn: u64,
     #[serde(with = "serde_bytes")]
     input: Vec<u8>,
     /// The run was stopped.
     stop: bool,
-}
-
-/// A log of input.
-#[derive(Debug, Serialize, Deserialize)]
-struct Log {
-    /// What the machine was made from, by name and value.
-    machine: Vec<(String, String)>,
-    events: Vec<Event>,
 }
 
 /// The input of a run, shared by the machines that take the same way.
@@ -64,7 +53,20 @@ pub struct Turns {
     waits: bool,
 }
 
+impl Journal {
+    /// The journal of a run that is over. `None`: no run has these events.
+    pub(crate) fn complete(events: Vec<Event>) -> Option<Self> {
+        let sorted = events.is_sorted_by_key(|event| event.turn);
+        sorted.then(|| Self { events, closed: true, ..Self::default() })
+    }
+}
+
 impl Replay {
+    /// The events so far, if they are noted.
+    pub(crate) fn events(&self) -> Option<Vec<Event>> {
+        self.journal.as_ref().map(|journal| journal.borrow().events.clone())
+    }
+
     /// Turns so far.
     pub(crate) fn turns(&self) -> u64 {
         self.time.taken
@@ -177,32 +179,6 @@ impl Journal {
             *given = self.events.len();
         }
         Poll { input, stop: poll.stop }
-    }
-}
-
-impl Machine {
-    /// Notes all input from now on, for [`Machine::recording`].
-    pub fn record(&mut self) {
-        self.replay.journal();
-    }
-
-    /// The input that was noted, as a file. `images` identifies what the machine was booted from.
-    pub fn recording(&self, images: &[(String, String)]) -> Result<Vec<u8>, SnapshotError> {
-        let journal = self.replay.journal.as_ref().ok_or(SnapshotError::NothingRecorded)?;
-        let log = Log { machine: self.made_from(images), events: journal.borrow().events.clone() };
-        Ok(file::seal(Kind::Input, &encode(&log)?))
-    }
-
-    /// Gives the guest the input of a file, and no other. The machine must have been made as the one that was recorded. If it is restored from
-    /// a snapshot, it gets what came later.
-    pub fn replay(&mut self, bytes: &[u8], images: &[(String, String)]) -> Result<(), SnapshotError> {
-        let log: Log = decode(file::open(Kind::Input, bytes)?)?;
-        crate::snapshot::same_machine(&log.machine, &self.made_from(images))?;
-        if !log.events.is_sorted_by_key(|event| event.turn) {
-            return Err(SnapshotError::Damaged);
-        }
-        self.replay.follow(Rc::new(RefCell::new(Journal { events: log.events, closed: true, ..Journal::default() })));
-        Ok(())
     }
 }
 

@@ -1,7 +1,8 @@
 //! What tests of whole machines have in common: a guest of a few instructions, and a host that does nothing.
 
 use crate::board::Parts;
-use crate::machine::{ClockSource, Config, Host, Poll};
+use crate::host::{Host, Poll};
+use crate::machine::{ClockSource, Config};
 use crate::platform::Platform;
 use cpu::Tier;
 use ledger::{Profile, Ticks};

@@ -108,7 +108,8 @@ mod tests {
     use super::*;
     use crate::Platform;
     use crate::board::Parts;
-    use crate::machine::{ClockSource, Config, Host, Poll};
+    use crate::host::{Host, Poll};
+    use crate::machine::{ClockSource, Config};
     use cpu::Tier;
     use ledger::Profile;
     use ledger::symbols::Symbol;

@@ -19,7 +19,7 @@ pub mod attention {
     pub const STI_SHADOW: u32 = 1 << 2;
     /// MOV SS / POP SS blocking: no interrupt, NMI or debug trap before one more instruction.
     pub const SS_SHADOW: u32 = 1 << 3;
-    /// Instructions run one at a time: RFLAGS.TF, or an instruction breakpoint is enabled.
+    /// Instructions run one at a time: RFLAGS.TF, or a breakpoint is enabled.
     pub const STEP: u32 = 1 << 4;
     /// A device was accessed: the board looks at timers and lines before anything else.
     pub const BUS: u32 = 1 << 5;

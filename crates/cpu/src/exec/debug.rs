@@ -63,7 +63,7 @@ impl Cpu {
     /// Follows a change of DR0-3 or DR7.
     pub(crate) fn breakpoints_changed(&mut self) {
         self.access_changed();
-        if self.instruction_breakpoints_enabled() {
+        if self.breakpoints_enabled() {
             self.attend(attention::STEP);
         }
     }

@@ -390,3 +390,22 @@ fn code_of_16_bits_goes_on_beyond_64_kib_of_its_segment() {
     assert_eq!(m.run(100_000), Exit::Halt);
     assert_eq!((m.cpu.reg(reg::RAX) as u16, m.cpu.arch.rip), (16, u64::from(far) + 17));
 }
+
+#[test]
+fn the_trap_of_a_data_breakpoint_comes_after_the_very_instruction() {
+    let mut m = system(0);
+    // Breakpoint 0 is on writes of four bytes.
+    m.code(|a| {
+        a.mov(eax, DATA as u32)?;
+        a.mov(dr0, eax)?;
+        a.mov(eax, 0x000d_0001)?;
+        a.mov(dr7, eax)?;
+        a.mov(dword_ptr(DATA), 7)?;
+        a.inc(ecx)?;
+        a.inc(ecx)?;
+        a.hlt()
+    });
+    assert_eq!(m.run(100_000), Exit::Halt);
+    assert_eq!(m.cpu.arch.rip, HANDLERS + 16 * u64::from(vector::DB) + 1);
+    assert_eq!((m.cpu.reg(reg::RCX), m.cpu.arch.dr[6] & 0xf), (0, 1));
+}

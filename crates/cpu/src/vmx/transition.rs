@@ -119,7 +119,7 @@ impl Cpu {
         self.arch.single_step = false;
         self.arch.pending_dr6 = 0;
         self.arch.attention &= !(attention::STI_SHADOW | attention::SS_SHADOW | attention::DEBUG | attention::HALT);
-        let stepping = self.arch.flags & (flags::TF | flags::RF) != 0 || self.instruction_breakpoints_enabled();
+        let stepping = self.arch.flags & (flags::TF | flags::RF) != 0 || self.breakpoints_enabled();
         if stepping {
             self.attend(attention::STEP);
         }

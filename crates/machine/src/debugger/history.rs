@@ -7,7 +7,8 @@
 //! Snapshots that are taken now and then shorten the way; without any it is repeated from the beginning.
 
 use super::session::{Session, Stop};
-use crate::machine::{Host, Machine, Poll};
+use crate::host::{Host, Poll};
+use crate::machine::Machine;
 use crate::replay::Journal;
 use crate::vcpus::Pause;
 use cpu::stops::{Count, Place, Stops, Why};

@@ -24,7 +24,8 @@ mod wire;
 pub use history::{History, Make};
 pub use wire::{Listener, Wire};
 
-use crate::machine::{Host, Machine, Outcome, Poll};
+use crate::host::{Host, Poll};
+use crate::machine::{Machine, Outcome};
 use cpu::stops::Watched;
 use gdbstub::common::Signal;
 use gdbstub::stub::state_machine::GdbStubStateMachine;

@@ -1,7 +1,8 @@
 //! A debugger's view of a run: what it waits for, and how the machine goes on until that comes.
 
 use super::history::{History, Position};
-use crate::machine::{Host, Machine, Outcome};
+use crate::host::Host;
+use crate::machine::{Machine, Outcome};
 use crate::vcpus::Pause;
 use cpu::stops::{Count, Stops, Watch, Watched, Why};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! The file around a snapshot or a log of input: 8 bytes that say what it is, its version (32 bits, little-endian), the SHA-256 of the rest, and the rest.
 
-use super::SnapshotError;
+use super::error::SnapshotError;
 use sha2::{Digest, Sha256};
 
 /// What a file holds.

@@ -1,6 +1,6 @@
 //! Memory in a snapshot: chunks that are not all zeros, each compressed.
 
-use super::SnapshotError;
+use super::error::SnapshotError;
 use super::file::decompress;
 use cpu::Ram;
 use serde::{Deserialize, Serialize};

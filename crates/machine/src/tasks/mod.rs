@@ -119,7 +119,9 @@ impl Tasks {
     /// Looks whether a processor has set up its system calls since the last look: then it runs a kernel, perhaps another one.
     #[inline]
     pub fn look(&mut self, cpu: &mut Cpu, cache: &mut BlockCache) {
-        if cpu.wiring.model.recorded && cpu.arch.msr.lstar != self.processors[cpu.wiring.index].system_calls {
+        // A hypervisor that runs on the machine has its guest's entry there, even before it enters the guest.
+        let known = self.kernel.is_some() && cpu.arch.vmx.operation.is_on();
+        if cpu.wiring.model.recorded && !known && cpu.arch.msr.lstar != self.processors[cpu.wiring.index].system_calls {
             self.find(cpu, cache);
         }
     }

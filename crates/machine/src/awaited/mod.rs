@@ -5,8 +5,9 @@
 //! come to be. The first that is reached tells to look for the kernel's own tables in memory. A kernel that is found when it runs
 //! (one that another one has loaded) is asked for the functions that are in no image.
 
+mod functions;
+
 use crate::kernel_symbols::{self, ALIGNMENT, IMAGE};
-use crate::machine::Machine;
 use crate::memory::GuestRam;
 use crate::vcpus::Vcpus;
 use cpu::stops::Stops;
@@ -164,33 +165,11 @@ impl Awaited {
     }
 }
 
-impl Machine {
-    /// Waits for places in functions, of which [`Machine::has_executed`] tells by their numbers. They are looked for in the machine's image, in the
-    /// symbols of `files`, and in the tables of a Linux kernel that runs.
-    pub fn await_functions(&mut self, places: Vec<Place>, files: &[Symbol]) {
-        if places.is_empty() {
-            return;
-        }
-        let awaited = Awaited::new(places, ImageFunctions::of(&self.image), files);
-        awaited.place(&mut self.vcpus);
-        self.awaited = Some(awaited);
-    }
-
-    /// What became of a place that is waited for.
-    pub fn has_executed(&self, number: usize) -> Awaiting {
-        match self.awaited.as_ref().and_then(|awaited| awaited.functions.get(number)) {
-            Some(function) if function.executed => Awaiting::Executed,
-            Some(function) if !function.at.is_empty() || !function.linked_at.is_empty() => Awaiting::NotExecuted,
-            _ => Awaiting::Unknown,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Platform;
-    use crate::machine::Outcome;
+    use crate::machine::{Machine, Outcome};
     use crate::testing::{self, ENTRY, Nobody, hvm};
     use cpu::Tier;
     use iced_x86::code_asm::*;
