@@ -258,7 +258,7 @@ fn registers(machine: &mut Machine, input: &mut Unstructured) -> Result<()> {
             118..=121 => {
                 cpu.arch.dr[usize::from(register - 118)] = value;
                 cpu.arch.dr[7] = value >> 3 & 0xffff_2bff | 0x400;
-                if cpu.instruction_breakpoints_enabled() {
+                if cpu.breakpoints_enabled() {
                     cpu.attend(attention::STEP);
                 }
             }

@@ -1,6 +1,6 @@
 //! Runs cells as child processes: some at a time, each in a directory of its own that the [`Store`] keeps once the cell is
 //! done. So a finished cell is never run again, and one that was interrupted leaves nothing. Cells that differ in their workloads alone
-//! boot once ([`Boots`]).
+//! boot once (`boots.rs`).
 
 use crate::Cell;
 use crate::boots::{Begin, Boots};

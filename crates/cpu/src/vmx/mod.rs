@@ -5,7 +5,7 @@
 //! [`vm_exit`](crate::arch::Arch::vm_exit). The guest's registers are still in the processor's fields; guest state that no register holds
 //! (interruptibility, activity, pending debug exceptions) is in the controls.
 //!
-//! Guest software has the instructions of VMX and VMCSs in memory instead: [`root`] makes controls and registers of the current VMCS,
+//! Guest software has the instructions of VMX and VMCSs in memory instead: `root` makes controls and registers of the current VMCS,
 //! and puts them back on an exit. In between, both use the same non-root mode.
 //!
 //! [`Cpu::vm_entry`]: crate::Cpu::vm_entry

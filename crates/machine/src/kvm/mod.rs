@@ -4,9 +4,9 @@
 //! (docs/decisions/0018-kvm-backend.md says why). Each virtual processor has a thread, which takes the board when its processor leaves
 //! the guest; a further thread lets the board's time pass, which is the host's.
 //!
-//! [`vm`] makes the virtual machine, [`cpuid`] says what its processors are, [`registers`] carries registers between KVM and [`cpu::Cpu`],
-//! [`run`] is the loop of each thread over what [`hub`] shares between them, [`count`] and [`stats`] are what a ledger gets.
-//! [`host`] has every call that the compiler cannot check.
+//! `vm` makes the virtual machine, `cpuid` says what its processors are, `registers` carries registers between KVM and [`cpu::Cpu`],
+//! `run` is the loop of each thread over what `hub` shares between them, `count` and `stats` are what a ledger gets.
+//! `host` has every call that the compiler cannot check.
 
 mod count;
 mod cpuid;
