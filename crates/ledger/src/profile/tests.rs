@@ -299,3 +299,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_hosts_processor_has_its_own_name_vendor_and_frequency() {
+    let word = |text: &[u8; 4]| u32::from_le_bytes(*text);
+    let brand = [0x8000_0002, 0, word(b"Quic"), word(b"k on"), word(b"e\0\0\0"), 0];
+    let rows = vec![[0, 0, 13, word(b"Auth"), word(b"cAMD"), word(b"enti")], brand, [0x8000_0008, 0, 0x302b, 0, 0, 0]];
+    let host = Profile::named("skx").unwrap().of_host(rows, 3_000_000_000);
+    assert_eq!((host.name.as_str(), host.title.as_str(), host.vendor), ("host", "Quick one", Vendor::Amd));
+    assert_eq!((host.tsc_hz.value, host.physical_bits.value), (3_000_000_000, 43));
+    assert_eq!(host.real_cpuid(0, 0).map(|leaf| leaf.eax), Some(13));
+}
