@@ -399,6 +399,11 @@ fn check_needs(args: &RunArgs) -> Result<()> {
     if args.gdb.is_some() {
         bail!("--check-translation runs two machines, of which a debugger sees neither: leave out --gdb");
     }
+    if args.moments.identifies() {
+        bail!(
+            "--check-translation compares two machines from their beginning: leave out --save-at, --restore, --record and --replay"
+        );
+    }
     if args.ledger.is_some() {
         bail!("--check-translation keeps no ledger: it compares those of both tiers; leave out --ledger");
     }

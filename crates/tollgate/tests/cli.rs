@@ -519,6 +519,8 @@ fn a_translation_can_be_checked() {
     with(&["--tier", "interpreter"], "has nothing to check: it needs --tier translator or auto");
     with(&["--clock", "host"], "needs --clock virtual");
     with(&["--ledger", &files.path("ledger")], "leave out --ledger");
+    with(&["--record", &files.path("input")], "leave out --save-at, --restore, --record and --replay");
+    with(&["--save-at", "1ms", &files.path("saved")], "leave out --save-at, --restore, --record and --replay");
     with(&["--disk", &files.put("disk.img", &[0; 1024])], "disk.img,ro");
 }
 
