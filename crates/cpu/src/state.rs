@@ -270,7 +270,7 @@ impl Cpu {
         let require = |holds: bool, otherwise| if holds { Ok(()) } else { Err(ImpossibleState(otherwise)) };
         require(arch.cpl <= 3, "its privilege level")?;
         require(arch.gpr[16..].iter().all(|register| *register == 0), "a register that does not exist")?;
-        require(arch.vmx.controls.cr3_target_count as usize <= arch.vmx.controls.cr3_targets.len(), "CR3 targets")?;
+        require(arch.vmx.controls.fits(), "its VMX controls")?;
         require(arch.vmx.operation.is_whole(), "its VMCS")?;
         require(micro.clock < LATEST, "its time")?;
         require(micro.fits(&self.wiring.model.geometry), "its TLBs or predictors")?;

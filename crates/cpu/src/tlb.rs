@@ -322,6 +322,7 @@ impl Flushes {
         self.vpids.len() <= MOST_VPIDS
             && self.epts.len() <= MOST_EPTS
             && self.has(self.current)
+            && self.now < u64::MAX / 2
             && self.vpids.iter().all(|of| of.by_pcid.len() == PCIDS)
     }
 
@@ -384,7 +385,7 @@ impl Flushes {
             return (self.vpids.len() - 1, false);
         }
         let number = 1 + self.taken_over.0 as usize % (MOST_VPIDS - 1);
-        self.taken_over.0 += 1;
+        self.taken_over.0 = self.taken_over.0.wrapping_add(1);
         let of = &mut self.vpids[number];
         (of.vpid, of.all) = (vpid, self.now);
         self.now += 1;
@@ -401,7 +402,7 @@ impl Flushes {
             return (self.epts.len() - 1, false);
         }
         let number = 1 + self.taken_over.1 as usize % (MOST_EPTS - 1);
-        self.taken_over.1 += 1;
+        self.taken_over.1 = self.taken_over.1.wrapping_add(1);
         self.epts[number] = OfEpt { table, all: self.now };
         self.now += 1;
         (number, true)

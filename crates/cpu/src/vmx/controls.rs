@@ -1,6 +1,7 @@
 //! What a VMCS holds besides the registers: the controls of non-root mode, and the guest state that no register has.
 
 use std::rc::Rc;
+use x86::page::OFFSET;
 use x86::vmx::{interruption, primary, secondary};
 
 /// I/O bitmaps A and B, one after the other.
@@ -171,6 +172,25 @@ impl Controls {
     /// The VPID that translations are tagged with.
     pub fn tag(&self) -> u16 {
         if self.secondary(secondary::VPID) { self.vpid } else { 0 }
+    }
+
+    /// Whether every structure in memory lies in one page, as VM entries make sure: what a saved state has may be anything.
+    pub(crate) fn fits(&self) -> bool {
+        let lists = [&self.msr_lists.exit_store, &self.msr_lists.exit_load, &self.msr_lists.entry_load];
+        let pages = [
+            self.virtual_apic,
+            self.apic_access,
+            self.eptp_list,
+            self.pml_address,
+            self.ve_address,
+            self.shadow_bitmaps[0],
+            self.shadow_bitmaps[1],
+        ];
+        let bitmaps = self.io_bitmap_addresses.into_iter().flatten().chain(self.msr_bitmap_address);
+        let aligned = pages.into_iter().chain(bitmaps).all(|page| page & OFFSET == 0);
+        let link = self.link_pointer == u64::MAX || self.link_pointer & OFFSET == 0;
+        let small = self.posted_descriptor & 63 == 0 && lists.iter().all(|list| list.address & 15 == 0);
+        aligned && link && small && self.cr3_target_count as usize <= self.cr3_targets.len()
     }
 
     /// The secondary controls, if they count.

@@ -17,6 +17,7 @@ pub use instructions::ROWS;
 use super::vmcs::Vmcs;
 use crate::state::Cpu;
 use serde::{Deserialize, Serialize};
+use x86::page::OFFSET;
 use x86::vmx::region;
 
 /// No VMCS: what VMPTRST stores then, and a VMCS link pointer that leads nowhere.
@@ -63,7 +64,8 @@ impl Operation {
 
     /// Whether it can have been saved.
     pub(crate) fn is_whole(&self) -> bool {
-        self.vmcs.is_whole()
+        let in_place = |region: u64| region == NO_VMCS || region & OFFSET == 0;
+        self.vmcs.is_whole() && in_place(self.current) && self.vmxon.is_none_or(in_place)
     }
 }
 

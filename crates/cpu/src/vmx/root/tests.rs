@@ -421,3 +421,22 @@ fn an_unusable_segment_register_of_the_host_is_one_with_selector_0() {
     assert!(!data.usable());
     assert_eq!((code.selector, code.rights & rights::L), (8, rights::L));
 }
+
+#[test]
+fn a_saved_state_with_structures_across_pages_is_refused() {
+    type Change = fn(&mut crate::arch::Arch);
+    let changes: &[Change] = &[
+        |arch| arch.vmx.controls.virtual_apic = 0xffe,
+        |arch| arch.vmx.controls.link_pointer = 0x1ffd,
+        |arch| arch.vmx.controls.posted_descriptor = 0xff8,
+        |arch| arch.vmx.controls.msr_lists.exit_load.address = 0xffc,
+        |arch| arch.vmx.controls.msr_bitmap_address = Some(3),
+        |arch| arch.vmx.operation.current = 0x1004,
+    ];
+    for change in changes {
+        let mut m = host();
+        let (mut arch, micro) = (m.cpu.arch.clone(), m.cpu.micro.clone());
+        change(&mut arch);
+        assert!(m.cpu.restore(arch, micro).is_err());
+    }
+}
