@@ -143,6 +143,8 @@ impl Kind {
             Family::VmExit => format!("VM exit {}", self.within_family(name)),
             Family::VmEntry => "VM entry".to_owned(),
             Family::Operation => format!("hypervisor: {}", self.within_family(name)),
+            Family::VmxInstruction => vmx_instruction(p),
+            Family::MsrList => format!("listed {}", msr::name(p).map_or_else(|| format!("MSR {p:#x}"), str::to_owned)),
             family => family.title().to_owned(),
         }
     }
@@ -159,6 +161,15 @@ impl Kind {
             },
             _ => self.describe(name),
         }
+    }
+}
+
+/// An instruction of VMX, by the exit reason that it has in non-root mode. KVM calls the reasons of two of them otherwise.
+fn vmx_instruction(reason: u32) -> String {
+    match reason {
+        reason::VMXOFF => "VMXOFF".to_owned(),
+        reason::VMXON => "VMXON".to_owned(),
+        other => reason::name(other).map_or_else(|| format!("VMX instruction {other}"), str::to_owned),
     }
 }
 

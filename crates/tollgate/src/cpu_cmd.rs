@@ -357,7 +357,7 @@ mod tests {
             assert_eq!(value["kinds"].as_array().unwrap().len(), profile.prices.kinds.len());
             let emulator = &value["emulator"];
             assert_eq!(emulator["classes"].as_object().unwrap().len(), Class::COUNT);
-            assert_eq!(emulator["events"].as_object().unwrap().len(), Family::ALL.len() - 4);
+            assert_eq!(emulator["events"].as_object().unwrap().len(), Family::ALL.len() - 6);
         }
     }
 }

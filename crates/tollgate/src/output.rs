@@ -24,7 +24,7 @@ pub struct OutputFile {
 
 /// How it is written.
 enum Way {
-    /// A device or a pipe: as it is. It stays open, since its other end would take the first close for the end.
+    /// A device or a pipe, or standard output wherever it goes: as it is. It stays open, since its other end would take the first close for the end.
     Direct(File),
     /// Beside its name, under this one, and then moved there. There is no such file meanwhile: nothing is left of a process
     /// that is killed.
@@ -34,13 +34,23 @@ enum Way {
 impl OutputFile {
     /// A file at `path`; `what` it is says the message if it can't be written.
     pub fn create(path: &Path, what: &'static str) -> Result<Self> {
-        let failed = || format!("can't write the {what} {}", path.display());
-        let way = match std::fs::metadata(path) {
+        let shown = path.display().to_string();
+        let failed = || format!("can't write the {what} {shown}");
+        let link = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
+        let descriptor = link && (path.starts_with("/dev") || path.starts_with("/proc"));
+        let mut path = path.to_path_buf();
+        let way = match std::fs::metadata(&path) {
             Ok(metadata) if metadata.is_dir() => bail!("{}: it is a directory", failed()),
             Ok(metadata) if !metadata.is_file() => {
-                Way::Direct(OpenOptions::new().write(true).open(path).with_context(failed)?)
+                Way::Direct(OpenOptions::new().write(true).open(&path).with_context(failed)?)
             }
+            // Standard output that goes to a file: after what it has.
+            Ok(_) if descriptor => Way::Direct(OpenOptions::new().append(true).open(&path).with_context(failed)?),
             _ => {
+                if link && let Ok(target) = std::fs::canonicalize(&path) {
+                    // The link stays one.
+                    path = target;
+                }
                 let temporary = path.with_added_extension(format!("partial-{}", std::process::id()));
                 let tried = std::fs::write(&temporary, [0; ROOM]);
                 // It may not even have come into being.
@@ -49,7 +59,7 @@ impl OutputFile {
                 Way::Beside(temporary)
             }
         };
-        Ok(Self { what, path: path.to_path_buf(), way })
+        Ok(Self { what, path, way })
     }
 
     /// Where it will be.
@@ -71,5 +81,23 @@ impl OutputFile {
             }
         };
         written.with_context(|| format!("can't write the {} {}", self.what, self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_symbolic_link_stays_one() {
+        let directory = std::env::temp_dir().join(format!("tollgate-output-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let (link, target) = (directory.join("link"), directory.join("target"));
+        std::fs::write(&target, "old").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        OutputFile::create(&link, "report").unwrap().write(b"new").unwrap();
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(std::fs::read(&target).unwrap(), b"new");
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }
