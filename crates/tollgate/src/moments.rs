@@ -1,7 +1,7 @@
 //! Snapshots and logs of input of a run: what `--save-at`, `--restore`, `--record` and `--replay` name.
 
 use crate::output::{OutputFile, say};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use ledger::Ticks;
 use ledger::symbols::Symbol;
@@ -100,6 +100,10 @@ pub struct Moments {
 }
 
 fn read(path: &Path, what: &str) -> Result<Vec<u8>> {
+    // A device may have no end, and the limit for a snapshot of a large machine is beyond memory.
+    if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        bail!("can't read the {what}: {} is no file", path.display());
+    }
     crate::input::read(path, LARGEST).with_context(|| format!("can't read the {what}"))
 }
 

@@ -66,6 +66,9 @@ const FLAGS: [&str; 9] = ["P", "RW", "US", "PWT", "PCD", "A", "D", "PS", "G"];
 
 fn walk(session: &Session, address: u64) -> String {
     let cpu = &session.machine.vcpus.all[session.current].cpu;
+    if cpu.long_mode() && !cpu.canonical(address) {
+        return format!("{address:#x} is not canonical: no table leads to it\n");
+    }
     let mut text = String::new();
     let found = cpu.look_up_path(address, &mut |shift, at, value| {
         let mut flags: Vec<&str> =
