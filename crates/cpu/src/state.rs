@@ -1,6 +1,6 @@
 //! A processor: its parts, and what concerns more than one of them.
 
-use crate::arch::{Arch, Msrs, NOT_LOADED, Segment, TableRegister, VectorState, attention};
+use crate::arch::{Arch, Msrs, Segment, TableRegister, VectorState, attention};
 use crate::bus::{Bus, Ident};
 use crate::capability::Capabilities;
 use crate::charged::{Charged, Nesting};
@@ -107,7 +107,7 @@ impl Cpu {
                 misc_enable: 1 | 1 << 18,
                 ..Msrs::default()
             };
-            self.arch.vector = VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80, loaded: NOT_LOADED };
+            self.arch.vector = VectorState::RESET;
             self.arch.x87.control = 0x40;
             self.arch.x87.status = 0;
             self.arch.x87.tags = 0xff;

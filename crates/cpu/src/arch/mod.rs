@@ -118,7 +118,7 @@ impl Arch {
             cr3: 0,
             cr4: 0,
             msr: Msrs::default(),
-            vector: VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80, loaded: NOT_LOADED },
+            vector: VectorState::RESET,
             x87: X87 {
                 regs: [F80::default(); 8],
                 control: 0x40,

@@ -84,6 +84,12 @@ pub struct X87 {
 pub struct VectorState {
     /// YMM0-15; the low half is XMM.
     pub ymm: [[u64; 4]; 16],
+    /// Bits 511:256 of ZMM0-15 (ZMM_Hi256).
+    pub upper: [[u64; 4]; 16],
+    /// ZMM16-31 (Hi16_ZMM).
+    pub high: [[u64; 8]; 16],
+    /// Opmask registers.
+    pub k: [u64; 8],
     /// Control and status.
     pub mxcsr: u32,
     /// The value that the host's MXCSR is known to have, or [`NOT_LOADED`]: no part of the state.
@@ -91,9 +97,22 @@ pub struct VectorState {
     pub loaded: u32,
 }
 
+impl VectorState {
+    /// As after reset: registers clear, floating-point exceptions masked.
+    pub const RESET: Self = Self {
+        ymm: [[0; 4]; 16],
+        upper: [[0; 4]; 16],
+        high: [[0; 8]; 16],
+        k: [0; 8],
+        mxcsr: 0x1f80,
+        loaded: NOT_LOADED,
+    };
+}
+
 impl PartialEq for VectorState {
     fn eq(&self, other: &Self) -> bool {
-        self.ymm == other.ymm && self.mxcsr == other.mxcsr
+        let registers = |s: &Self| (s.ymm, s.upper, s.high, s.k, s.mxcsr);
+        registers(self) == registers(other)
     }
 }
 
