@@ -23,7 +23,7 @@ impl Segment {
         (self.rights >> rights::DPL_SHIFT) as u8 & 3
     }
 
-    /// Whether accesses through the segment can be done: not after a null selector or, in terms of VMX, a failed load.
+    /// Accesses through the segment can be done: not after a null selector or, in terms of VMX, a failed load.
     pub fn usable(&self) -> bool {
         self.rights & rights::UNUSABLE == 0
     }
