@@ -62,6 +62,7 @@ pub static FAMILIES: &[(&str, &[Row])] = &[
     ("vector-gather", exec::vector::rows::GATHERS),
     ("vector-control", exec::vector::rows::CONTROL),
     ("state", exec::xsave::ROWS),
+    ("tiles", exec::amx::ROWS),
     ("segments", exec::segment::ROWS),
     ("far transfers", exec::far::ROWS),
     ("interrupt returns", exec::iret::ROWS),
