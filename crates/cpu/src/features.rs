@@ -72,6 +72,10 @@ const PLACES: &[Place] = &[
     (CpuidFeature::AVX512_BF16, 7, 1, Reg::Eax, 5),
     (CpuidFeature::RDPID, 7, 0, Reg::Ecx, 22),
     (CpuidFeature::SERIALIZE, 7, 0, Reg::Edx, 14),
+    (CpuidFeature::AMX_BF16, 7, 0, Reg::Edx, 22),
+    (CpuidFeature::AMX_TILE, 7, 0, Reg::Edx, 24),
+    (CpuidFeature::AMX_INT8, 7, 0, Reg::Edx, 25),
+    (CpuidFeature::AMX_FP16, 7, 1, Reg::Eax, 21),
     (CpuidFeature::XSAVEOPT, 13, 1, Reg::Eax, 0),
     (CpuidFeature::XSAVEC, 13, 1, Reg::Eax, 1),
     (CpuidFeature::XSAVES, 13, 1, Reg::Eax, 3),
@@ -79,6 +83,9 @@ const PLACES: &[Place] = &[
     (CpuidFeature::PREFETCHW, 0x8000_0001, 0, Reg::Ecx, 8),
     (CpuidFeature::RDTSCP, 0x8000_0001, 0, Reg::Edx, 27),
 ];
+
+// A set has a bit for each.
+const _: () = assert!(PLACES.len() < 64);
 
 /// Extensions that real processors announce and this one does not execute.
 const BEYOND: &[Place] = &[
@@ -99,16 +106,12 @@ const BEYOND: &[Place] = &[
     (CpuidFeature::AVX512_VP2INTERSECT, 7, 0, Reg::Edx, 8),
     (CpuidFeature::TSXLDTRK, 7, 0, Reg::Edx, 16),
     (CpuidFeature::PCONFIG, 7, 0, Reg::Edx, 18),
-    (CpuidFeature::AMX_BF16, 7, 0, Reg::Edx, 22),
     (CpuidFeature::AVX512_FP16, 7, 0, Reg::Edx, 23),
-    (CpuidFeature::AMX_TILE, 7, 0, Reg::Edx, 24),
-    (CpuidFeature::AMX_INT8, 7, 0, Reg::Edx, 25),
     (CpuidFeature::SHA512, 7, 1, Reg::Eax, 0),
     (CpuidFeature::SM3, 7, 1, Reg::Eax, 1),
     (CpuidFeature::SM4, 7, 1, Reg::Eax, 2),
     (CpuidFeature::RAO_INT, 7, 1, Reg::Eax, 3),
     (CpuidFeature::CMPCCXADD, 7, 1, Reg::Eax, 7),
-    (CpuidFeature::AMX_FP16, 7, 1, Reg::Eax, 21),
     (CpuidFeature::HRESET, 7, 1, Reg::Eax, 22),
     (CpuidFeature::AVX_IFMA, 7, 1, Reg::Eax, 23),
     (CpuidFeature::AVX_VNNI_INT8, 7, 1, Reg::Edx, 4),

@@ -69,6 +69,7 @@ pub static FAMILIES: &[(&str, &[Row])] = &[
     ("galois-field", exec::vector::evex::rows::GALOIS),
     ("opmask", exec::vector::evex::rows::OPMASKS),
     ("state", exec::xsave::ROWS),
+    ("tiles", exec::amx::ROWS),
     ("segments", exec::segment::ROWS),
     ("far transfers", exec::far::ROWS),
     ("interrupt returns", exec::iret::ROWS),

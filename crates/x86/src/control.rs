@@ -106,3 +106,7 @@ pub const XCR0_AVX: u64 = 1 << 2;
 pub const XCR0_AVX512: u64 = 7 << 5;
 /// PKRU.
 pub const XCR0_PKRU: u64 = 1 << 9;
+/// AMX: the configuration of tiles and their data; enabled together.
+pub const XCR0_TILES: u64 = 3 << 17;
+/// The data of tiles.
+pub const XCR0_TILE_DATA: u64 = 1 << 18;

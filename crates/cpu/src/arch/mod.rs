@@ -1,8 +1,10 @@
 //! The architectural state: registers, and events that wait.
 
 mod registers;
+mod tiles;
 
 pub use registers::*;
+pub use tiles::*;
 
 use crate::flags::Lazy;
 use crate::vmx::{NonRoot, VmExit};
@@ -74,6 +76,8 @@ pub struct Arch {
     pub vector: VectorState,
     /// x87 and MMX.
     pub x87: X87,
+    /// Tiles.
+    pub tiles: Tiles,
     /// Extended control register 0.
     pub xcr0: u64,
     /// Protection keys of user pages.
@@ -130,6 +134,7 @@ impl Arch {
                 dp: 0,
                 ds: 0,
             },
+            tiles: Tiles::default(),
             xcr0: 1,
             pkru: 0,
             dr: [0, 0, 0, 0, 0, 0, DR6_FIXED, DR7_FIXED],

@@ -199,6 +199,10 @@ pub struct Msrs {
     pub tsc_offset: u64,
     /// IA32_XSS.
     pub xss: u64,
+    /// IA32_XFD.
+    pub xfd: u64,
+    /// IA32_XFD_ERR.
+    pub xfd_err: u64,
     /// IA32_PKRS.
     pub pkrs: u64,
     /// IA32_SPEC_CTRL.
