@@ -186,6 +186,11 @@ impl Access {
         }
     }
 
+    /// Of the same instruction in a legacy encoding.
+    pub fn aligned(self) -> Self {
+        Self { align: self.len - 1, ..self }
+    }
+
     /// The bits of a mask that count.
     fn relevant(&self, mask: u64) -> u64 {
         mask & low_bits(u32::from(self.lanes))
