@@ -10,6 +10,10 @@ pub trait Element: Copy + Default {
     fn get(vector: &Bytes, n: usize) -> Self;
     /// Writes the element with index `n`.
     fn put(self, vector: &mut Bytes, n: usize);
+    /// The low bits of a number.
+    fn truncate(bits: u64) -> Self;
+    /// The element as 64 bits, extended by its sign if it has one.
+    fn extend(self) -> u64;
 }
 
 macro_rules! element {
@@ -25,6 +29,16 @@ macro_rules! element {
             #[inline(always)]
             fn put(self, vector: &mut Bytes, n: usize) {
                 vector.as_chunks_mut().0[n] = self.to_le_bytes();
+            }
+
+            #[inline(always)]
+            fn truncate(bits: u64) -> Self {
+                bits as $t
+            }
+
+            #[inline(always)]
+            fn extend(self) -> u64 {
+                self as u64
             }
         }
     )*};

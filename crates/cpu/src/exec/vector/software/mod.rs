@@ -5,21 +5,31 @@
 //! the processor's state, of memory or of faults; loads, stores, gathers and the instructions between opmasks are the
 //! caller's. The VEX forms of AVX-VNNI are here as well.
 //!
-//! These are the integer instructions and the moves.
+//! Floating-point arithmetic is integer code, generic in its format (see [`number`] and [`arithmetic`]): half, single
+//! and double precision share one implementation, and no host rounds differently.
+//!
+//! Results that processors compute differently (VRCP14 and VRSQRT14) are defined in [`approximate14`].
 
+mod approximate14;
+mod arithmetic;
 mod bits;
 mod compare;
+mod convert;
 mod crypto;
+mod float;
+mod half;
 mod integer;
 mod lanes;
 mod moves;
+mod number;
 mod permute;
 mod shift;
+mod special;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "the host's own instructions are the reference")]
 mod tests;
 
-use iced_x86::{EncodingKind, Instruction, OpKind};
+use iced_x86::{EncodingKind, Instruction, OpCodeOperandKind, OpKind, RoundingControl};
 
 /// A vector register, or what an instruction reads of memory, zero-extended.
 pub type Bytes = [u8; 64];
@@ -85,8 +95,16 @@ struct Form {
     length: usize,
     /// Elements outside the mask become zero instead of staying as they are.
     zeroing: bool,
+    /// Embedded rounding: the value of MXCSR.RC that replaces the register's.
+    rounding: Option<u8>,
+    /// Exceptions are suppressed, by embedded rounding or by {sae}.
+    quiet: bool,
+    /// The general register, or the integer in memory, has 64 bits.
+    wide: bool,
     /// Size in bytes of what memory holds if it is to be broadcast, otherwise 0.
     broadcast: usize,
+    /// Exceptions are recorded as if they were masked.
+    recording: bool,
     /// The source operand that is in memory: 0 for `a`, 1 for `b`, 2 for `c`.
     memory: u8,
 }
@@ -122,6 +140,14 @@ impl Function {
     }
 }
 
+impl Function {
+    /// Whether the instruction is executed as if all exceptions of MXCSR were masked, so that it only records them: the
+    /// complex arithmetic of FP16 is.
+    pub fn masks_exceptions(&self) -> bool {
+        self.form.recording
+    }
+}
+
 /// The function that computes an instruction, if it is one of this module's.
 pub fn find(i: &Instruction) -> Option<Function> {
     let code = i.code().op_code();
@@ -130,21 +156,47 @@ pub fn find(i: &Instruction) -> Option<Function> {
         EncodingKind::VEX => return bits::bind_vnni(i).map(|body| Function { body, form: form(i) }),
         _ => return None,
     }
-    let binders = [integer::bind, shift::bind, bits::bind, crypto::bind, compare::bind, permute::bind, moves::bind];
+    let binders = [
+        integer::bind,
+        float::bind,
+        convert::bind,
+        special::bind,
+        approximate14::bind,
+        half::bind,
+        shift::bind,
+        bits::bind,
+        crypto::bind,
+        compare::bind,
+        permute::bind,
+        moves::bind,
+    ];
     let body = binders.iter().find_map(|bind| bind(i))?;
     Some(Function { body, form: form(i) })
 }
 
 fn form(i: &Instruction) -> Form {
     let code = i.code().op_code();
+    let kinds = code.op_kinds();
     let last = i.op_count().saturating_sub(1);
     let imm = if i.op_count() > 0 && i.op_kind(last) == OpKind::Immediate8 { i.immediate8() } else { 0 };
     let memory = (1..i.op_count()).find(|&n| i.op_kind(n) == OpKind::Memory).unwrap_or(1) - 1;
+    let rounding = match i.rounding_control() {
+        RoundingControl::None => None,
+        RoundingControl::RoundToNearest => Some(0),
+        RoundingControl::RoundDown => Some(1),
+        RoundingControl::RoundUp => Some(2),
+        RoundingControl::RoundTowardZero => Some(3),
+    };
+    use OpCodeOperandKind::{r64_or_mem, r64_reg, r64_rm};
     Form {
         imm,
         length: 16 << code.l().min(2),
         zeroing: i.zeroing_masking(),
+        rounding,
+        quiet: rounding.is_some() || i.suppress_all_exceptions(),
+        wide: kinds.iter().any(|kind| matches!(kind, r64_or_mem | r64_reg | r64_rm)),
         broadcast: if i.is_broadcast() { i.memory_size().size() } else { 0 },
+        recording: half::is_complex(i.mnemonic()),
         memory: memory as u8,
     }
 }

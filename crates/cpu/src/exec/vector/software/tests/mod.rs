@@ -4,11 +4,46 @@ mod forms;
 mod host;
 mod values;
 
-use super::{Bytes, Operands, Outcome, find};
+use super::{Bytes, Form, Operands, Outcome, find};
 use forms::{Shape, variants};
 use host::Host;
 use iced_x86::{Code, EncodingKind, Instruction, OpKind};
 use values::Random;
+
+/// A form with nothing special, for tests of functions.
+pub fn form() -> Form {
+    Form {
+        imm: 0,
+        length: 64,
+        zeroing: false,
+        rounding: None,
+        quiet: false,
+        wide: false,
+        broadcast: 0,
+        recording: false,
+        memory: 0,
+    }
+}
+
+/// Whether results of two processors for VRCP14 or VRSQRT14 are both within the architecture's error.
+fn close(i: &Instruction, got: &Outcome, expected: &Outcome) -> bool {
+    use iced_x86::Mnemonic::*;
+    let near = |x: f64, y: f64| x.to_bits() == y.to_bits() || (x / y - 1.0).abs() < f64::exp2(-13.0);
+    let (x, y) = (got.dest.as_chunks::<8>().0, expected.dest.as_chunks::<8>().0);
+    let double = |bytes: [u8; 8]| f64::from_le_bytes(bytes);
+    let (a, b) = (got.dest.as_chunks::<4>().0, expected.dest.as_chunks::<4>().0);
+    let single = |bytes: [u8; 4]| f64::from(f32::from_le_bytes(bytes));
+    got.mxcsr_flags == expected.mxcsr_flags
+        && match i.mnemonic() {
+            Vrcp14ps | Vrcp14ss | Vrsqrt14ps | Vrsqrt14ss => {
+                a.iter().zip(b).all(|(&a, &b)| a == b || near(single(a), single(b)))
+            }
+            Vrcp14pd | Vrcp14sd | Vrsqrt14pd | Vrsqrt14sd => {
+                x.iter().zip(y).all(|(&x, &y)| x == y || near(double(x), double(y)))
+            }
+            _ => false,
+        }
+}
 
 /// Rounds over all forms; the environment asks for more, or for the forms whose name contains a text.
 fn rounds() -> u64 {
@@ -63,6 +98,15 @@ fn sets_flags(i: &Instruction) -> bool {
 }
 
 #[test]
+fn every_form_is_found() {
+    let missing: Vec<_> = evex()
+        .filter(|&code| !elsewhere(code))
+        .filter(|&code| variants(code, &mut Random(1)).iter().any(|i| find(i).is_none()))
+        .collect();
+    assert!(missing.is_empty(), "{} forms without a function: {missing:?}", missing.len());
+}
+
+#[test]
 fn forms_that_are_elsewhere_are_not_found() {
     for code in evex().filter(|&code| elsewhere(code)) {
         let mut i = Instruction::new();
@@ -85,6 +129,7 @@ fn results_are_those_of_the_host_s_units() {
         for round in 0..rounds() {
             for i in variants(code, &mut random) {
                 let Some(function) = find(&i) else {
+                    *missed.entry(format!("{:?}", code.mnemonic())).or_insert(0) += 1;
                     continue;
                 };
                 let shape = Shape::of(&i);
@@ -94,10 +139,10 @@ fn results_are_those_of_the_host_s_units() {
                     let expected = compared(&i, &host.run(&i, &o));
                     let got = compared(&i, &function.run(&o));
                     cases += 1;
-                    if got != expected {
+                    if got != expected && !close(&i, &got, &expected) {
                         wrong += 1;
                         *missed.entry(format!("wrong {:?}", code.mnemonic())).or_insert(0) += 1;
-                        if reported < 12 {
+                        if reported < 5 {
                             reported += 1;
                             report(&i, &o, &got, &expected);
                         }
