@@ -20,6 +20,17 @@ pub enum Level {
     Avx512,
 }
 
+/// What MXCSR and the host have to do with an instruction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Family {
+    /// It does not look at MXCSR.
+    Integer,
+    /// It obeys MXCSR, and signals exceptions.
+    Float,
+    /// It obeys MXCSR; hosts have different results.
+    Approximate,
+}
+
 /// An instruction without its register numbers.
 #[derive(Debug)]
 pub struct Form {
@@ -61,12 +72,17 @@ impl Form {
 
 /// Binds an instruction that does not look at MXCSR.
 pub fn integer(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    if i.code().encoding() == EncodingKind::EVEX { bind(i, op, Level::Avx512, false) } else { None }
+    if i.code().encoding() == EncodingKind::EVEX { bind(i, op, Level::Avx512, Family::Integer) } else { None }
 }
 
 /// Binds an instruction that can signal SIMD floating-point exceptions.
 pub fn float(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    if i.code().encoding() == EncodingKind::EVEX { bind(i, op, Level::Avx512, true) } else { None }
+    if i.code().encoding() == EncodingKind::EVEX { bind(i, op, Level::Avx512, Family::Float) } else { None }
+}
+
+/// Binds an instruction whose results are not the same on all hosts.
+pub fn approximate(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    bind(i, op, Level::Avx512, Family::Approximate)
 }
 
 /// Binds an instruction in another encoding that the host's units lack, but software has.
@@ -75,24 +91,26 @@ pub fn without_units(i: &Instruction, op: &mut Op) -> Option<Handler> {
     if level == Level::Sse {
         (op.r1, op.r2) = (op.r0, op.r1);
     }
-    bind(&same, op, level, false)
+    bind(&same, op, level, Family::Integer)
 }
 
-fn bind(i: &Instruction, op: &mut Op, level: Level, mxcsr: bool) -> Option<Handler> {
-    let form = form(i, level, mxcsr)?;
+fn bind(i: &Instruction, op: &mut Op, level: Level, family: Family) -> Option<Handler> {
+    let form = form(i, level, family)?;
     op.imm = std::ptr::from_ref(form) as u64;
     op.size = (i.op_mask() as u32).saturating_sub(Register::K0 as u32) as u8 & 7;
     Some(execute::run)
 }
 
-fn form(i: &Instruction, level: Level, mxcsr: bool) -> Option<&'static Form> {
+fn form(i: &Instruction, level: Level, family: Family) -> Option<&'static Form> {
+    let mxcsr = family != Family::Integer;
     let plan = WidePlan::new(i, mxcsr)?;
     let key = (level as u8, plan.key());
     let mut forms = FORMS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(form) = forms.get(&key) {
         return Some(form);
     }
-    let units = level == Level::Avx512 && wide() && i.code().cpuid_features().iter().all(|feature| host_has(*feature));
+    let ours = level != Level::Avx512 || family == Family::Approximate;
+    let units = !ours && wide() && i.code().cpuid_features().iter().all(|feature| host_has(*feature));
     let native = if units { plan.publish() } else { None };
     let software = software::find(i);
     if native.is_none() && software.is_none() {
