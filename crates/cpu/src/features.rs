@@ -56,6 +56,7 @@ const PLACES: &[Place] = &[
     (CpuidFeature::PKU, 7, 0, Reg::Ecx, 3),
     (CpuidFeature::VAES, 7, 0, Reg::Ecx, 9),
     (CpuidFeature::VPCLMULQDQ, 7, 0, Reg::Ecx, 10),
+    (CpuidFeature::CET_SS, 7, 0, Reg::Ecx, 7),
     (CpuidFeature::RDPID, 7, 0, Reg::Ecx, 22),
     (CpuidFeature::SERIALIZE, 7, 0, Reg::Edx, 14),
     (CpuidFeature::AMX_BF16, 7, 0, Reg::Edx, 22),
@@ -91,7 +92,6 @@ const BEYOND: &[Place] = &[
     (CpuidFeature::AVX512_VBMI, 7, 0, Reg::Ecx, 1),
     (CpuidFeature::WAITPKG, 7, 0, Reg::Ecx, 5),
     (CpuidFeature::AVX512_VBMI2, 7, 0, Reg::Ecx, 6),
-    (CpuidFeature::CET_SS, 7, 0, Reg::Ecx, 7),
     (CpuidFeature::GFNI, 7, 0, Reg::Ecx, 8),
     (CpuidFeature::AVX512_VNNI, 7, 0, Reg::Ecx, 11),
     (CpuidFeature::AVX512_BITALG, 7, 0, Reg::Ecx, 12),
@@ -197,8 +197,9 @@ impl Features {
                 set |= 1 << i;
             }
         }
-        // A hint: processors without it ignore it.
-        if code.mnemonic() == iced_x86::Mnemonic::Prefetchw {
+        // Processors without these ignore them.
+        use iced_x86::Mnemonic::{Prefetchw, Rdsspd, Rdsspq};
+        if matches!(code.mnemonic(), Prefetchw | Rdsspd | Rdsspq) {
             set = 0;
         }
         Self(set)

@@ -63,6 +63,7 @@ pub static FAMILIES: &[(&str, &[Row])] = &[
     ("vector-control", exec::vector::rows::CONTROL),
     ("state", exec::xsave::ROWS),
     ("tiles", exec::amx::ROWS),
+    ("shadow stacks", exec::cet::ROWS),
     ("segments", exec::segment::ROWS),
     ("far transfers", exec::far::ROWS),
     ("interrupt returns", exec::iret::ROWS),
