@@ -23,7 +23,7 @@ impl Segment {
         (self.rights >> rights::DPL_SHIFT) as u8 & 3
     }
 
-    /// Whether accesses through the segment can be done: not after a null selector or, in terms of VMX, a failed load.
+    /// Accesses through the segment can be done: not after a null selector or, in terms of VMX, a failed load.
     pub fn usable(&self) -> bool {
         self.rights & rights::UNUSABLE == 0
     }
@@ -107,6 +107,37 @@ impl VectorState {
         mxcsr: 0x1f80,
         loaded: NOT_LOADED,
     };
+
+    /// A whole register, ZMM0-31.
+    #[inline]
+    pub fn zmm(&self, number: u8) -> [u64; 8] {
+        let n = usize::from(number & 15);
+        if number & 16 != 0 {
+            return self.high[n];
+        }
+        let mut value = [0; 8];
+        value[..4].copy_from_slice(&self.ymm[n]);
+        value[4..].copy_from_slice(&self.upper[n]);
+        value
+    }
+
+    /// Clears bits 511:256 of a register, as VEX-encoded instructions do that write it.
+    #[inline(always)]
+    pub fn clear_upper(&mut self, number: u8) {
+        self.upper[usize::from(number & 15)] = [0; 4];
+    }
+
+    /// Sets a whole register, ZMM0-31.
+    #[inline]
+    pub fn set_zmm(&mut self, number: u8, value: &[u64; 8]) {
+        let n = usize::from(number & 15);
+        if number & 16 != 0 {
+            self.high[n] = *value;
+            return;
+        }
+        self.ymm[n].copy_from_slice(&value[..4]);
+        self.upper[n].copy_from_slice(&value[4..]);
+    }
 }
 
 impl PartialEq for VectorState {
