@@ -1,10 +1,12 @@
 //! The module against the host's AVX-512 units, and half precision against exact arithmetic.
 
+mod exact;
 mod forms;
+mod half;
 mod host;
 mod values;
 
-use super::{Bytes, Form, Operands, Outcome, find};
+use super::{Bytes, Form, Function, Operands, Outcome, find};
 use forms::{Shape, variants};
 use host::Host;
 use iced_x86::{Code, EncodingKind, Instruction, OpKind};
@@ -113,6 +115,28 @@ fn forms_that_are_elsewhere_are_not_found() {
         i.set_code(code);
         assert!(find(&i).is_none(), "{code:?}");
     }
+}
+
+#[test]
+fn avx_vnni_computes_as_its_evex_forms() {
+    let mut random = Random(3);
+    let vex = Code::values().filter(|code| code.cpuid_features() == [iced_x86::CpuidFeature::AVX_VNNI]);
+    let mut compared = 0;
+    for code in vex {
+        let length = code.op_code().l();
+        let twin = evex()
+            .find(|twin| twin.mnemonic() == code.mnemonic() && twin.op_code().l() == length)
+            .expect("the same operation with an opmask");
+        for (i, other) in variants(code, &mut random).iter().zip(variants(twin, &mut random).iter().step_by(3)) {
+            let (shape, functions) = (Shape::of(i), [i, other].map(|i| find(i).expect("a function")));
+            for case in 0..100 {
+                let o = values::operands(i, &shape, &mut random, case);
+                assert_eq!(functions[0].run(&o), functions[1].run(&o), "{code:?}");
+                compared += 1;
+            }
+        }
+    }
+    assert_eq!(compared, 8 * 2 * 100);
 }
 
 #[test]
