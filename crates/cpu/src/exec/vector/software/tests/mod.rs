@@ -53,11 +53,10 @@ fn rounds() -> u64 {
 }
 
 fn chosen(code: Code) -> bool {
-    std::env::var("SOFTWARE_VECTOR_FORMS").is_ok_and(|text| text.is_empty())
-        || std::env::var("SOFTWARE_VECTOR_FORMS").map_or(true, |text| {
-            let name = format!("{code:?}").to_lowercase();
-            text.to_lowercase().split(',').any(|part| name.contains(part))
-        })
+    std::env::var("SOFTWARE_VECTOR_FORMS").ok().filter(|text| !text.is_empty()).is_none_or(|text| {
+        let name = format!("{code:?}").to_lowercase();
+        text.to_lowercase().split(',').any(|part| name.contains(part))
+    })
 }
 
 fn evex() -> impl Iterator<Item = Code> {
@@ -163,6 +162,10 @@ fn results_are_those_of_the_host_s_units() {
                     let expected = compared(&i, &host.run(&i, &o));
                     let got = compared(&i, &function.run(&o));
                     cases += 1;
+                    let stops = got.mxcsr_flags & !(o.mxcsr >> 7) & 0x3f != 0;
+                    if stops && got.mxcsr_flags == expected.mxcsr_flags {
+                        continue;
+                    }
                     if got != expected && !close(&i, &got, &expected) {
                         wrong += 1;
                         *missed.entry(format!("wrong {:?}", code.mnemonic())).or_insert(0) += 1;
