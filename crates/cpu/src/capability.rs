@@ -64,6 +64,7 @@ capabilities! {
     Ssbd = 7, 0, Edx, 31;
     MdClear = 7, 0, Edx, 10;
     Xsaves = 0xd, 1, Eax, 3;
+    Xfd = 0xd, 1, Eax, 4;
     Syscall = 0x8000_0001, 0, Edx, 11;
     Nx = 0x8000_0001, 0, Edx, 20;
     Ffxsr = 0x8000_0001, 0, Edx, 25;

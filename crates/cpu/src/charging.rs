@@ -2,6 +2,7 @@
 
 use crate::charged::{Charged, Nesting};
 use crate::state::Cpu;
+use crate::vmx::NonRoot;
 use ledger::{Origin, OriginId};
 use x86::control::CR0_PG;
 
@@ -47,6 +48,7 @@ impl Cpu {
         let own = if self.arch.cr0 & CR0_PG != 0 { self.arch.cr3 & x86::page::ADDRESS } else { 0 };
         let Charged { task, region, .. } = self.micro.charged;
         let host = Origin {
+            guest: self.guest_of_software().unwrap_or_default(),
             region,
             level: 0,
             ring: self.arch.cpl,
@@ -60,6 +62,15 @@ impl Cpu {
             0 => self.engine.host_origin,
             level => recorder.origin(Origin { level, ..host }),
         };
+    }
+
+    /// In non-root mode of a hypervisor that runs on the machine: which of its guests runs ([`Origin::guest`]).
+    pub fn guest_of_software(&self) -> Option<u64> {
+        let NonRoot { active, ept, controls, operation, .. } = &*self.arch.vmx;
+        if !active || !operation.is_on() {
+            return None;
+        }
+        if *ept { Some(controls.eptp & x86::page::ADDRESS) } else { operation.current().map(|(address, _)| address) }
     }
 
     /// Who is charged where no guest code runs yet.

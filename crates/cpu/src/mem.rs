@@ -410,8 +410,9 @@ impl Cpu {
         Ok(())
     }
 
+    /// A linear address as the current mode has it: outside 64-bit mode it has 32 bits.
     #[inline]
-    fn wrap(&self, linear: u64) -> u64 {
+    pub(crate) fn wrap(&self, linear: u64) -> u64 {
         if self.engine.long64 { linear } else { linear & 0xffff_ffff }
     }
 

@@ -532,7 +532,7 @@ impl Cpu {
             if !self.arch.vmx.active {
                 return Some(Exit::Halt);
             }
-            self.arch.vmx.halted = activity::HLT;
+            self.arch.vmx.activity = activity::HLT;
         }
         if self.arch.attention & attention::MWAIT != 0 {
             let masked = self.arch.attention & attention::MWAIT_MASKED != 0;
@@ -543,7 +543,7 @@ impl Cpu {
             if self.guest_events(shadow) {
                 return None;
             }
-            match self.arch.vmx.halted {
+            match self.arch.vmx.activity {
                 activity::ACTIVE => {}
                 activity::WAIT_FOR_SIPI => return Some(Exit::WaitForStartup),
                 _ => return Some(Exit::Halt),

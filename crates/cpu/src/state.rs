@@ -1,10 +1,11 @@
 //! A processor: its parts, and what concerns more than one of them.
 
-use crate::arch::{Arch, Msrs, NOT_LOADED, Segment, TableRegister, VectorState, attention};
+use crate::arch::{Arch, Msrs, Segment, TableRegister, Tiles, VectorState, attention};
 use crate::bus::{Bus, Ident};
 use crate::capability::Capabilities;
 use crate::charged::{Charged, Nesting};
 use crate::engine::Engine;
+use crate::exec::xsave::Layout;
 use crate::features::Features;
 use crate::flags::Int;
 use crate::micro::Micro;
@@ -54,6 +55,7 @@ impl Cpu {
                 ram,
                 features,
                 capabilities: Capabilities::of(&model),
+                xstate: Layout::of(&model),
                 model,
                 bus,
                 recorder,
@@ -107,10 +109,11 @@ impl Cpu {
                 misc_enable: 1 | 1 << 18,
                 ..Msrs::default()
             };
-            self.arch.vector = VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80, loaded: NOT_LOADED };
+            self.arch.vector = VectorState::RESET;
             self.arch.x87.control = 0x40;
             self.arch.x87.status = 0;
             self.arch.x87.tags = 0xff;
+            self.arch.tiles = Tiles::default();
             self.arch.xcr0 = 1;
             self.arch.pkru = 0;
         }
@@ -270,6 +273,7 @@ impl Cpu {
         let require = |holds: bool, otherwise| if holds { Ok(()) } else { Err(ImpossibleState(otherwise)) };
         require(arch.cpl <= 3, "its privilege level")?;
         require(arch.gpr[16..].iter().all(|register| *register == 0), "a register that does not exist")?;
+        require(arch.tiles.fit(), "its tiles")?;
         require(arch.vmx.controls.fits(), "its VMX controls")?;
         require(arch.vmx.operation.is_whole(), "its VMCS")?;
         require(micro.clock < LATEST, "its time")?;

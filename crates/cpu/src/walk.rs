@@ -293,10 +293,19 @@ impl Cpu {
         self.look_up_tables(view, linear, self.arch.vmx.ept)
     }
 
-    /// Like [`Self::look_up`], with another value of CR3 (which PAE paging outside long mode doesn't read), where guest-physical addresses are those of the board's memory: also what a hypervisor has not mapped
-    /// for its guest yet.
+    /// Address in the board's memory of a linear one, with another value of CR3 (which PAE paging outside long mode doesn't read). A guest of the board's own hypervisor has
+    /// the board's addresses as its own: also what the hypervisor has not mapped for it yet is found. The EPT of a hypervisor that runs on the machine is obeyed.
     pub fn look_up_on_board(&self, cr3: u64, linear: u64) -> Option<u64> {
-        self.look_up_tables(&GuestView { cr3, ..self.visible() }, linear, false)
+        let view = GuestView { cr3, ..self.visible() };
+        match self.arch.vmx.ept && self.arch.vmx.operation.is_on() {
+            true => self.look_up_tables(&view, linear, true).and_then(|address| self.look_up_physical(address)),
+            false => self.look_up_tables(&view, linear, false),
+        }
+    }
+
+    /// Likewise with the registers of the hypervisor on the machine to which the next VM exit leads. `None` too if the processor runs no guest of one.
+    pub fn look_up_in_host(&self, cr3: u64, linear: u64) -> Option<u64> {
+        self.look_up_tables(&GuestView { cr3, ..self.host_registers()? }, linear, false)
     }
 
     /// The registers that say how linear addresses are translated, as the guest of a hypervisor sees them where there is one.

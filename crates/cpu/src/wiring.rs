@@ -2,6 +2,7 @@
 
 use crate::bus::Bus;
 use crate::capability::Capabilities;
+use crate::exec::xsave::Layout;
 use crate::features::Features;
 use crate::model::Model;
 use crate::ram::Ram;
@@ -20,6 +21,8 @@ pub struct Wiring {
     pub features: Features,
     /// What the model's CPUID has.
     pub capabilities: Capabilities,
+    /// Which state components the model has, and where they are saved.
+    pub xstate: Layout,
     /// The board.
     pub bus: Rc<RefCell<dyn Bus>>,
     /// Where charges go.

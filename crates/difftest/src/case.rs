@@ -136,6 +136,17 @@ impl Generator {
             x.xmm[i] = [a, b];
             x.ymm_high[i] = [c, d];
         }
+        let wide = &mut state.wide;
+        for register in &mut wide.upper {
+            *register = values::vector::<4>(rng);
+        }
+        for register in &mut wide.high {
+            *register = values::vector::<8>(rng);
+        }
+        for k in &mut wide.k {
+            *k = values::opmask(rng);
+        }
+        let x = &mut state.x;
         x.mxcsr = values::mxcsr(rng);
         (x.fcw, x.fsw) = values::x87_words(rng);
         x.fop = rng.bits() as u16 & 0x7ff;
@@ -206,13 +217,17 @@ impl Generator {
         *base = if i.memory_base().size() == 4 { *base & !0xffff_ffff | value & 0xffff_ffff } else { value };
         let number = i.memory_index().number();
         let scale = i64::from(i.memory_index_scale());
-        for half in [&mut state.x.xmm[number], &mut state.x.ymm_high[number]] {
-            for word in half {
-                let mut lane = || (rng.below(0x1000) as i64 - 0x800) / scale;
-                *word =
-                    if plan.vector_index == 8 { lane() as u64 } else { lane() as u32 as u64 | (lane() as u64) << 32 };
-            }
+        let mut word = || {
+            let mut lane = || (rng.below(0x1000) as i64 - 0x800) / scale;
+            if plan.vector_index == 8 { lane() as u64 } else { lane() as u32 as u64 | (lane() as u64) << 32 }
+        };
+        if number >= 16 {
+            state.wide.high[number - 16].fill_with(word);
+            return Some(());
         }
+        state.x.xmm[number].fill_with(&mut word);
+        state.x.ymm_high[number].fill_with(&mut word);
+        state.wide.upper[number].fill_with(word);
         Some(())
     }
 
@@ -223,6 +238,8 @@ impl Generator {
         self.encoder.set_prevent_vex2(choices & 3 == 0);
         self.encoder.set_vex_wig((choices >> 2 & 1) as u32);
         self.encoder.set_vex_lig((choices >> 3 & 1) as u32);
+        self.encoder.set_evex_wig((choices >> 4 & 1) as u32);
+        self.encoder.set_evex_lig((choices >> 5) as u32 % 3);
         self.buffer.clear();
         if choices >> 8 & 0x1f == 0 {
             self.buffer.push(rng.pick(&[0x2e, 0x3e, 0x26, 0x36, 0x66, 0xf2, 0xf3, 0x66, 0xf2, 0xf3]));
@@ -252,7 +269,7 @@ impl Generator {
         };
         let words = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
         if let Some(target) = plan.target {
-            poke(target, &words(&values::vector::<4>(rng)));
+            poke(target, &words(&values::vector::<8>(rng)));
         }
         let size = i.memory_size().size() as u64;
         match i.mnemonic() {
@@ -410,7 +427,7 @@ impl Generator {
             if memory.access() == OpAccess::NoMemAccess {
                 continue;
             }
-            let lanes = if memory.vsib_size() == 0 { 1 } else { 8 };
+            let lanes = if memory.vsib_size() == 0 { 1 } else { 16 };
             for lane in 0..lanes {
                 let address =
                     memory.virtual_address(lane, |register, element, size| value(state, register, element, size));
@@ -456,8 +473,14 @@ impl Generator {
 fn value(state: &State, register: Register, element: usize, size: usize) -> Option<u64> {
     if register.is_vector_register() {
         let n = register.number();
-        let (low, high) = (state.x.xmm[n], state.x.ymm_high[n]);
-        let words = [low[0], low[1], high[0], high[1]];
+        let mut words = [0; 8];
+        if n < 16 {
+            words[..2].copy_from_slice(&state.x.xmm[n]);
+            words[2..4].copy_from_slice(&state.x.ymm_high[n]);
+            words[4..].copy_from_slice(&state.wide.upper[n]);
+        } else {
+            words = state.wide.high[n - 16];
+        }
         if element * size >= register.size() {
             return None;
         }

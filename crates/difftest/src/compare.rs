@@ -5,7 +5,7 @@ use crate::layout::ARENA;
 use crate::native::HostTraits;
 use crate::state::{Difference, Outcome, fields, flag_names, show};
 use crate::vendor;
-use iced_x86::{Instruction, Mnemonic, OpKind};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 use x86::flags::ARITH;
 use x86::page::PAGE;
 
@@ -47,6 +47,7 @@ fn same(a: &Outcome, b: &Outcome, flags: u64) -> bool {
         && x.st.iter().zip(&y.st).all(|(a, b)| a[0] == b[0] && (a[1] ^ b[1]) & 0xffff == 0)
         && x.xmm == y.xmm
         && x.ymm_high == y.ymm_high
+        && a.state.wide == b.state.wide
 }
 
 fn uses_mmx(case: &Case) -> bool {
@@ -64,7 +65,8 @@ pub fn outcomes(case: &Case, native: &Outcome, emulated: &Outcome, host: HostTra
         adjusted.state.x.fdp = native.state.x.fdp;
     }
     // Long and masked accesses go piece by piece, and which one meets the bad page first is the processor's business.
-    let pieces = case.instruction.memory_size().size() > 32 || {
+    let masked = case.instruction.op_mask() != Register::None;
+    let pieces = masked || case.instruction.memory_size().size() > 32 || {
         use Mnemonic::*;
         matches!(
             case.instruction.mnemonic(),

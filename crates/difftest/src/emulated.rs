@@ -3,7 +3,7 @@
 //! This is one of the modules with `unsafe`: the guest's memory is behind a raw pointer.
 
 use crate::layout::*;
-use crate::state::{Exception, Outcome, State};
+use crate::state::{Exception, Outcome, State, Wide};
 use cpu::arch::F80;
 use cpu::model::{CpuidEntry, CpuidRegs};
 use cpu::ram::RamRegion;
@@ -126,6 +126,9 @@ impl Emulated {
         for (i, ymm) in cpu.arch.vector.ymm.iter_mut().enumerate() {
             *ymm = [x.xmm[i][0], x.xmm[i][1], x.ymm_high[i][0], x.ymm_high[i][1]];
         }
+        cpu.arch.vector.upper = state.wide.upper;
+        cpu.arch.vector.high = state.wide.high;
+        cpu.arch.vector.k = state.wide.k;
         cpu.arch.vector.mxcsr = x.mxcsr;
         let top = usize::from(x.fsw >> 11);
         for (i, st) in x.st.iter().enumerate() {
@@ -156,6 +159,7 @@ impl Emulated {
             x.xmm[i] = [ymm[0], ymm[1]];
             x.ymm_high[i] = [ymm[2], ymm[3]];
         }
+        state.wide = Wide { upper: cpu.arch.vector.upper, high: cpu.arch.vector.high, k: cpu.arch.vector.k };
         x.mxcsr = cpu.arch.vector.mxcsr;
         let top = usize::from(cpu.arch.x87.status >> 11);
         for (i, st) in x.st.iter_mut().enumerate() {

@@ -50,10 +50,10 @@ const EXCLUDED: &[(&str, &[Mnemonic])] = {
 
 /// Instruction sets that this host may have and the processor under test does not offer.
 const NOT_OFFERED: &[CpuidFeature] = &[
-    CpuidFeature::VAES,
-    CpuidFeature::VPCLMULQDQ,
-    CpuidFeature::GFNI,
-    CpuidFeature::AVX_VNNI,
+    CpuidFeature::AVX512ER,
+    CpuidFeature::AVX512PF,
+    CpuidFeature::AVX512_FP16,
+    CpuidFeature::AVX512_VP2INTERSECT,
     CpuidFeature::AVX_VNNI_INT8,
     CpuidFeature::AVX_VNNI_INT16,
     CpuidFeature::AVX_IFMA,
@@ -66,7 +66,7 @@ const NOT_OFFERED: &[CpuidFeature] = &[
 
 /// Whether a form belongs to an encoding or an instruction set that the processor under test does not offer to any guest.
 pub fn beyond(code: Code) -> bool {
-    !matches!(code.op_code().encoding(), EncodingKind::Legacy | EncodingKind::VEX)
+    !matches!(code.op_code().encoding(), EncodingKind::Legacy | EncodingKind::VEX | EncodingKind::EVEX)
         || cpu::table::row(code.mnemonic()).is_none()
         || code.cpuid_features().iter().any(|f| NOT_OFFERED.contains(f))
 }
@@ -77,11 +77,14 @@ pub fn exclusion(code: Code) -> Option<&'static str> {
     if let Some((reason, _)) = EXCLUDED.iter().find(|(_, list)| list.contains(&code.mnemonic())) {
         return Some(reason);
     }
-    if !matches!(info.encoding(), EncodingKind::Legacy | EncodingKind::VEX) {
+    if !matches!(info.encoding(), EncodingKind::Legacy | EncodingKind::VEX | EncodingKind::EVEX) {
         return Some("an encoding the processor does not offer");
     }
     if code.cpuid_features().iter().any(|f| NOT_OFFERED.contains(f)) {
         return Some("an instruction set the processor does not offer");
+    }
+    if !code.cpuid_features().iter().all(|f| cpu::native::host_has(*f)) {
+        return Some("an instruction set that this host does not have");
     }
     if !info.intel_decoder64() && !info.intel_decoder32() {
         return Some("does not exist on Intel processors");

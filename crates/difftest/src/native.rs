@@ -7,10 +7,10 @@
 //! This is one of the modules with `unsafe`: it maps memory at fixed addresses and leaves Rust for a moment.
 
 use crate::layout::*;
-use crate::state::{Exception, Outcome, STATE_LEN, State, Xsave};
+use crate::state::{Exception, Outcome, STATE_LEN, State, Wide, Xsave};
 use std::io::Error as IoError;
 use std::mem::{MaybeUninit, offset_of};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use x86::page::PAGE;
 
 /// Why the host cannot be compared with.
@@ -51,6 +51,8 @@ struct StubContext {
     exit: u64,
     /// Far pointer into 32-bit code: offset and selector.
     far: u64,
+    /// The host has AVX-512.
+    wide: u64,
     /// Set while the instruction under test runs.
     running: u64,
     /// Set by the signal handler: `exception` holds one.
@@ -59,6 +61,9 @@ struct StubContext {
     code: u64,
     address: u64,
 }
+
+const CONTEXT_LEN: u64 = 2 * PAGE;
+const _: () = assert!(size_of::<StubContext>() as u64 <= CONTEXT_LEN);
 
 const LOAD: u64 = CONTEXT;
 const STORE: u64 = CONTEXT + STATE_LEN as u64;
@@ -88,6 +93,18 @@ std::arch::global_asm!(
     "mov eax, 7",
     "xor edx, edx",
     "xrstor64 [{load} + {x}]",
+    "cmp qword ptr [{has_wide}], 0",
+    "je 2f",
+    ".irp number, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "vinserti64x4 zmm\\number, zmm\\number, [{load} + {wide} + 32 * \\number], 1",
+    ".endr",
+    ".irp number, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31",
+    "vmovdqu64 zmm\\number, [{load} + {wide} + 512 + 64 * (\\number - 16)]",
+    ".endr",
+    ".irp number, 0, 1, 2, 3, 4, 5, 6, 7",
+    "kmovq k\\number, [{load} + {wide} + 1536 + 8 * \\number]",
+    ".endr",
+    "2:",
     "mov rsp, {load} + {flags}",
     "popfq",
     "mov rax, [{load}]",
@@ -143,6 +160,18 @@ std::arch::global_asm!(
     "mov eax, 7",
     "xor edx, edx",
     "xsave64 [{store} + {x}]",
+    "cmp qword ptr [{has_wide}], 0",
+    "je 2f",
+    ".irp number, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "vextracti64x4 [{store} + {wide} + 32 * \\number], zmm\\number, 1",
+    ".endr",
+    ".irp number, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31",
+    "vmovdqu64 [{store} + {wide} + 512 + 64 * (\\number - 16)], zmm\\number",
+    ".endr",
+    ".irp number, 0, 1, 2, 3, 4, 5, 6, 7",
+    "kmovq [{store} + {wide} + 1536 + 8 * \\number], k\\number",
+    ".endr",
+    "2:",
     "difftest_leave:",
     "xor eax, eax",
     "mov ds, eax",
@@ -171,6 +200,8 @@ std::arch::global_asm!(
     fs = const offset_of!(State, fs_base),
     gs = const offset_of!(State, gs_base),
     x = const offset_of!(State, x),
+    wide = const offset_of!(State, wide),
+    has_wide = const CONTEXT + offset_of!(StubContext, wide) as u64,
     host_rsp = const CONTEXT + offset_of!(StubContext, host_rsp) as u64,
     host_fs = const CONTEXT + offset_of!(StubContext, host_fs) as u64,
     host_gs = const CONTEXT + offset_of!(StubContext, host_gs) as u64,
@@ -180,6 +211,7 @@ std::arch::global_asm!(
 );
 
 const _: () = assert!(GPR == 0);
+const _: () = assert!(offset_of!(Wide, high) == 512 && offset_of!(Wide, k) == 1536);
 
 unsafe extern "C" {
     fn difftest_enter64();
@@ -237,7 +269,11 @@ extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, frame: *mut libc::
         context.store.rflags = regs[libc::REG_EFL as usize] as u64;
         std::arch::asm!("rdfsbase {}", out(reg) context.store.fs_base);
         std::arch::asm!("rdgsbase {}", out(reg) context.store.gs_base);
-        context.store.x = frame.uc_mcontext.fpregs.cast::<Xsave>().read_unaligned();
+        let area = frame.uc_mcontext.fpregs.cast::<u8>();
+        context.store.x = area.cast::<Xsave>().read_unaligned();
+        if context.wide != 0 {
+            context.store.wide = saved_wide(area, context.store.x.header[0]);
+        }
         context.trapped = 1;
         context.vector = regs[libc::REG_TRAPNO as usize] as u64;
         context.code = regs[libc::REG_ERR as usize] as u64;
@@ -246,6 +282,36 @@ extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, frame: *mut libc::
         regs[libc::REG_EFL as usize] = 0x202;
         let selectors = regs[libc::REG_CSGSFS as usize] & !0xffff;
         regs[libc::REG_CSGSFS as usize] = selectors | i64::from(USER_CS);
+    }
+}
+
+/// Where the host keeps the state components of AVX-512 in the standard format, by CPUID: opmasks, upper halves, ZMM16-31.
+static COMPONENTS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
+
+fn find_components() {
+    for (offset, number) in COMPONENTS.iter().zip([5, 6, 7]) {
+        offset.store(std::arch::x86_64::__cpuid_count(13, number).ebx, Ordering::Relaxed);
+    }
+}
+
+/// The state of AVX-512 in an area of which the header says what it holds.
+///
+/// # Safety
+///
+/// `area` is a standard-format XSAVE area with the components that the header names.
+unsafe fn saved_wide(area: *const u8, header: u64) -> Wide {
+    let component = |number: usize| {
+        let offset = COMPONENTS[number - 5].load(Ordering::Relaxed) as usize;
+        // SAFETY: the component is in the area, if it is present.
+        (header >> number & 1 != 0).then(|| unsafe { area.add(offset) })
+    };
+    // SAFETY: each component has the size of its field.
+    unsafe {
+        Wide {
+            k: component(5).map_or([0; 8], |at| at.cast::<[u64; 8]>().read_unaligned()),
+            upper: component(6).map_or([[0; 4]; 16], |at| at.cast::<[[u64; 4]; 16]>().read_unaligned()),
+            high: component(7).map_or([[0; 8]; 16], |at| at.cast::<[[u64; 8]; 16]>().read_unaligned()),
+        }
     }
 }
 
@@ -363,6 +429,7 @@ impl Native {
     /// Maps memory and takes over signals. `arena` is what the arena starts with.
     pub fn new(arena: &[u8; ARENA_LEN]) -> Result<Self, Unavailable> {
         check_features()?;
+        find_components();
         if BUSY.swap(true, Ordering::SeqCst) {
             return Err(Unavailable::Busy);
         }
@@ -370,13 +437,14 @@ impl Native {
         map(RESERVED, RESERVED_LEN, none, libc::MAP_FIXED_NOREPLACE)?;
         protect(CODE, 2 * PAGE, write | libc::PROT_EXEC)?;
         protect(SWEEP, PAGE, write | libc::PROT_EXEC)?;
-        protect(CONTEXT, PAGE, write)?;
+        protect(CONTEXT, CONTEXT_LEN, write)?;
         protect(ARENA, ARENA_LEN as u64, write)?;
         // SAFETY: all of it was just mapped writable, and nothing else knows of it.
         unsafe {
             (CODE as *mut u8).write_bytes(0xcc, 2 * PAGE as usize);
             (SWEEP as *mut u8).write_bytes(0xcc, PAGE as usize);
             let context = &mut *(CONTEXT as *mut StubContext);
+            context.wide = u64::from(std::is_x86_feature_detected!("avx512bw"));
             context.exit = difftest_exit as *const () as u64;
             // jmp qword ptr [context.exit], by absolute address.
             let exit = (&raw const context.exit as u32).to_le_bytes();

@@ -3,8 +3,8 @@
 use crate::layout::*;
 use crate::rng::Rng;
 use crate::values;
-use iced_x86::{Code, Instruction, OpKind, Register};
-use testkit::operands::{Class, Operands, Part};
+use iced_x86::{Code, EncodingKind, Instruction, OpKind, Register};
+use testkit::operands::{Class, Operands, Part, decorate};
 use x86::page::PAGE;
 
 /// Index of vector register lanes that hold addresses, for gathers.
@@ -22,6 +22,11 @@ fn gpr8(rng: &mut Rng, bits: u32) -> Register {
 
 fn numbered(rng: &mut Rng, first: Register, bits: u32) -> Register {
     first + rng.below(if bits == 64 { 16 } else { 8 }) as u32
+}
+
+/// EVEX has 32 vector registers.
+fn vector(rng: &mut Rng, first: Register, bits: u32, evex: bool) -> Register {
+    if evex && bits == 64 { first + rng.below(32) as u32 } else { numbered(rng, first, bits) }
 }
 
 /// An address for an access of `size` bytes: anywhere in the data pages, aligned or not, often next to a page's end, now and
@@ -76,6 +81,8 @@ struct Chosen<'a> {
     plan: Plan,
     /// The operand's address is of the other width than is usual.
     narrow: bool,
+    /// The encoding is EVEX.
+    evex: bool,
 }
 
 impl Operands for Chosen<'_> {
@@ -98,8 +105,10 @@ impl Operands for Chosen<'_> {
             Class::Double => numbered(rng, Register::EAX, bits),
             Class::Quad => numbered(rng, Register::RAX, bits),
             Class::Mmx => Register::MM0 + rng.below(8) as u32,
-            Class::Xmm => numbered(rng, Register::XMM0, bits),
-            Class::Ymm => numbered(rng, Register::YMM0, bits),
+            Class::Xmm => vector(rng, Register::XMM0, bits, self.evex),
+            Class::Ymm => vector(rng, Register::YMM0, bits, self.evex),
+            Class::Zmm => vector(rng, Register::ZMM0, bits, self.evex),
+            Class::Opmask => Register::K0 + rng.below(8) as u32,
             Class::X87 => Register::ST0 + rng.below(8) as u32,
             Class::Segment => Register::ES + rng.below(6) as u32,
             Class::Control => rng.pick(&[Register::CR0, Register::CR2, Register::CR3, Register::CR4]),
@@ -145,7 +154,7 @@ impl Operands for Chosen<'_> {
         i.set_memory_displ_size(u32::from(displacement != 0));
         if let Part::Gathered { bytes, first: vector } = part {
             i.set_memory_base(numbered(rng, first, bits));
-            i.set_memory_index(numbered(rng, vector, bits));
+            i.set_memory_index(self::vector(rng, vector, bits, self.evex));
             i.set_memory_displacement64((rng.bits() as i8 as i64) as u64 & if bits == 64 { !0 } else { 0xffff_ffff });
             plan.vector_index = bytes;
             return;
@@ -207,6 +216,8 @@ impl Operands for Chosen<'_> {
     }
 
     fn prefixes(&mut self, i: &mut Instruction) {
+        let rng = std::cell::RefCell::new(&mut *self.rng);
+        decorate(i, |percent| rng.borrow_mut().chance(percent), |end| rng.borrow_mut().below(end));
         let info = i.code().op_code();
         if info.can_use_lock_prefix() && i.op0_kind() == OpKind::Memory && self.rng.chance(30) {
             i.set_has_lock_prefix(true);
@@ -223,7 +234,8 @@ impl Operands for Chosen<'_> {
 
 /// Builds an instruction of this form with random operands. `None`: this draw cannot be had.
 pub fn instruction(code: Code, rng: &mut Rng, bits: u32) -> Option<(Instruction, Plan)> {
-    let mut chosen = Chosen { rng, bits, plan: Plan::default(), narrow: false };
+    let evex = code.op_code().encoding() == EncodingKind::EVEX;
+    let mut chosen = Chosen { rng, bits, plan: Plan::default(), narrow: false, evex };
     let instruction = testkit::operands::instruction(code, &mut chosen)?;
     Some((instruction, chosen.plan))
 }

@@ -34,6 +34,18 @@ pub struct Xsave {
     pub ymm_high: [[u64; 2]; 16],
 }
 
+/// What AVX-512 adds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Wide {
+    /// Bits 511:256 of ZMM0-15.
+    pub upper: [[u64; 4]; 16],
+    /// ZMM16-31.
+    pub high: [[u64; 8]; 16],
+    /// Opmasks.
+    pub k: [u64; 8],
+}
+
 /// User-visible state. The layout is known to the native stubs.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
@@ -51,11 +63,13 @@ pub struct State {
     _pad: [u64; 4],
     /// Floating-point and vector state.
     pub x: Xsave,
+    /// The rest of the vector state; not looked at on a host without AVX-512.
+    pub wide: Wide,
 }
 
 /// Bytes of a [`State`].
 pub const STATE_LEN: usize = size_of::<State>();
-const _: () = assert!(STATE_LEN == 1024 && size_of::<Xsave>() == 832);
+const _: () = assert!(STATE_LEN == 1024 + size_of::<Wide>() && size_of::<Xsave>() == 832);
 
 impl Default for State {
     fn default() -> Self {
@@ -125,6 +139,16 @@ pub fn fields(state: &State) -> Vec<(String, [u64; 4], usize)> {
     for i in 0..16 {
         let (low, high) = (x.xmm[i], x.ymm_high[i]);
         all.push((format!("ymm{i}"), [low[0], low[1], high[0], high[1]], 32));
+        all.push((format!("zmm{i}[511:256]"), state.wide.upper[i], 32));
+    }
+    for (i, register) in state.wide.high.iter().enumerate() {
+        let (halves, _) = register.as_chunks::<4>();
+        for (half, value) in halves.iter().enumerate() {
+            all.push((format!("zmm{}[{}]", i + 16, ["255:0", "511:256"][half]), *value, 32));
+        }
+    }
+    for (i, value) in state.wide.k.iter().enumerate() {
+        all.push((format!("k{i}"), [*value, 0, 0, 0], 8));
     }
     all
 }

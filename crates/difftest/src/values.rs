@@ -143,3 +143,16 @@ pub fn x87_words(rng: &mut Rng) -> (u16, u16) {
     }
     (control, status)
 }
+
+/// An opmask: all, none, a few, half, most.
+pub fn opmask(rng: &mut Rng) -> u64 {
+    match rng.below(8) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => rng.bits() & rng.bits() & rng.bits(),
+        3 => rng.bits() | rng.bits() | rng.bits(),
+        4 => integer(rng),
+        5 => u64::MAX << rng.below(64),
+        _ => rng.bits(),
+    }
+}

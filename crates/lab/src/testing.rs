@@ -89,7 +89,7 @@ pub fn ledger(exits: u64) -> Ledger {
     let mut symbols = Symbols::default();
     symbols.add(
         "",
-        0,
+        ledger::AddressSpace::default(),
         vec![
             Symbol::new(0xffff_8000_0000_0000, 0x100, "do_work"),
             Symbol::new(0xffff_8000_0000_0100, 0x100, "load_cr3"),

@@ -1,12 +1,13 @@
 //! What the lists of a ledger hold.
 
+use crate::recorder::AddressSpace;
 use crate::{Kind, Ticks};
 
 /// A function, or other named range of addresses, that something was charged to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SavedSymbol {
-    /// The address space it belongs to, as in [`Origin::space`](crate::Origin::space); 0 for all.
-    pub space: u64,
+    /// The address space it belongs to, or all of a guest.
+    pub space: AddressSpace,
     /// Its first address.
     pub start: u64,
     /// Its length in bytes.

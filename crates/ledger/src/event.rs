@@ -84,6 +84,10 @@ pub enum Class {
     Random,
     /// System instructions whose toll is charged as an event of its own.
     System,
+    /// Configuration, load, store or clearing of tiles.
+    TileMove,
+    /// Multiplication of tiles.
+    TileMultiply,
 }
 
 impl Class {

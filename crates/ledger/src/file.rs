@@ -9,7 +9,7 @@ use crate::entry::SavedSymbol;
 use crate::fold::{Folded, MOST_ENTRIES};
 use crate::ledger::{Header, Ledger, SavedFunctions};
 use crate::recorder::coarse::{Coarseness, Range};
-use crate::recorder::{LONGEST_REGION_NAME, MOST_REGIONS, Region};
+use crate::recorder::{AddressSpace, LONGEST_REGION_NAME, MOST_REGIONS, Region};
 use crate::task::{Context, LONGEST_COMM, MOST_TASKS, Task, TaskId, TaskKind};
 use crate::unreadable::{BEFORE_HYPERVISORS, LARGEST_PAYLOAD, LedgerError, VERSION};
 use crate::wire::{Reader, fnv1a, put, put_cut};
@@ -21,6 +21,8 @@ use std::collections::BTreeMap;
 const MAGIC: [u8; 8] = *b"\x8fLEDGR\r\n";
 /// The version whose entries were as many as a payload has room for, without [`Folded`].
 const BEFORE_FOLDING: u16 = 2;
+/// The version in which guests of a hypervisor on the machine were not told apart: no origin and no symbol had a guest.
+const BEFORE_GUESTS: u16 = 3;
 /// Uncompressed bytes in a frame, at most.
 const FRAME: usize = 1 << 20;
 /// Bytes in front of the frames: magic, version, length and hash of the frames.
@@ -124,6 +126,9 @@ impl Ledger {
                 put(&mut out, origin.context as u64);
                 put(&mut out, u64::from(origin.task.0));
             }
+            if version > BEFORE_GUESTS {
+                put(&mut out, origin.guest);
+            }
             put(&mut out, origin.space);
         }
         put(&mut out, self.shapes.len() as u64);
@@ -136,7 +141,10 @@ impl Ledger {
         }
         put(&mut out, self.symbols.len() as u64);
         for symbol in &self.symbols {
-            put(&mut out, symbol.space);
+            if version > BEFORE_GUESTS {
+                put(&mut out, symbol.space.guest);
+            }
+            put(&mut out, symbol.space.root);
             put(&mut out, symbol.start);
             put(&mut out, symbol.size);
             put_cut(&mut out, &symbol.name, LONGEST_NAME);
@@ -256,7 +264,8 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
             false => (0, 0),
         };
         let (context, task) = (Context::ALL[context as usize], TaskId(task as u32));
-        Ok(Origin { context, task, ..Origin::new(level, ring, r.number()?) })
+        let AddressSpace { guest, root } = address_space(r, version)?;
+        Ok(Origin { context, task, guest, ..Origin::new(level, ring, root) })
     })?;
     r.section("shapes");
     let shapes = sorted_list(r, 1, MOST_ENTRIES, |r| {
@@ -268,7 +277,7 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
     r.section("symbols");
     let symbols = sorted_list(r, 5, MOST_ENTRIES, |r| {
         Ok(SavedSymbol {
-            space: r.number()?,
+            space: address_space(r, version)?,
             start: r.number()?,
             size: r.number()?,
             name: r.string(LONGEST_NAME)?,
@@ -311,6 +320,11 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
     }
     reader.finish()?;
     Ok(ledger)
+}
+
+fn address_space(r: &mut Reader, version: u16) -> Result<AddressSpace, LedgerError> {
+    let guest = if version > BEFORE_GUESTS { r.number()? } else { 0 };
+    Ok(AddressSpace { guest, root: r.number()? })
 }
 
 /// The tasks: first the one that stands for none, then the others in order.

@@ -4,7 +4,7 @@
 
 use crate::entry::{BlockRuns, EventCharge};
 use crate::recorder::coarse::{Coarseness, Range};
-use crate::recorder::{Amount, Shape};
+use crate::recorder::{AddressSpace, Amount, Shape};
 use crate::{Class, Family, Kind, Origin};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
@@ -60,7 +60,7 @@ impl Folded {
 /// Where functions are.
 pub(crate) trait Functions {
     /// The function that an address is in, seen from a space, and the number of its image.
-    fn function(&self, space: u64, rip: u64) -> Option<(Range, u32)>;
+    fn function(&self, space: AddressSpace, rip: u64) -> Option<(Range, u32)>;
 }
 
 /// What entries refer to.
@@ -292,7 +292,7 @@ impl<'a> Folding<'a> {
 
     /// The number of the target that an address folds into.
     fn target(&mut self, who: Origin, origin: u32, rip: u64, recorded: Option<Range>) -> u32 {
-        let function = self.context.functions.function(who.space, rip);
+        let function = self.context.functions.function(who.address_space(), rip);
         let inside = |function: &Range, range: &Range| {
             range.start >= function.start && range.len <= function.len - (range.start - function.start)
         };

@@ -3,7 +3,7 @@
 use crate::entry::{BlockRuns, EventCharge, SavedSymbol};
 use crate::fold::{self, Fitting, Folded, Functions, MOST_ENTRIES, Recording};
 use crate::recorder::coarse::{Coarseness, Range};
-use crate::recorder::{OriginId, Recorder, Region, RegionId, Shape};
+use crate::recorder::{AddressSpace, OriginId, Recorder, Region, RegionId, Shape};
 use crate::symbols::Symbols;
 use crate::task::{Task, TaskId};
 use crate::{Class, Costs, Family, Kind, Origin, Profile, Ticks};
@@ -216,18 +216,18 @@ impl Ledger {
     pub fn resolve(&mut self, symbols: &Symbols) {
         let blocks = self.blocks.iter().map(|b| (b.origin, b.rip));
         let events = self.events.iter().map(|e| (e.origin, e.rip));
-        let seen = blocks.chain(events).map(|(o, rip)| (self.origins[o as usize].space, rip));
+        let seen = blocks.chain(events).map(|(o, rip)| (self.origins[o as usize].address_space(), rip));
         self.symbols = symbols.find_all(seen).into_iter().collect();
     }
 
     /// The symbol that `rip` is in, seen from `space`, and the offset within.
-    pub fn symbol(&self, space: u64, rip: u64) -> Option<(&SavedSymbol, u64)> {
+    pub fn symbol(&self, space: AddressSpace, rip: u64) -> Option<(&SavedSymbol, u64)> {
         let symbol = &self.symbols[self.symbol_at(space, rip)?];
         Some((symbol, rip - symbol.start))
     }
 
     /// The number of the symbol that `rip` is in, seen from `space`.
-    pub(crate) fn symbol_at(&self, space: u64, rip: u64) -> Option<usize> {
+    pub(crate) fn symbol_at(&self, space: AddressSpace, rip: u64) -> Option<usize> {
         symbol_at(&self.symbols, space, rip)
     }
 
@@ -340,8 +340,8 @@ fn keep<T>(items: &mut Vec<T>, used: &[bool]) -> Vec<u32> {
 }
 
 /// The number of the symbol that `rip` is in, seen from `space`, among sorted symbols.
-fn symbol_at(symbols: &[SavedSymbol], space: u64, rip: u64) -> Option<usize> {
-    [space, 0].into_iter().find_map(|space| {
+fn symbol_at(symbols: &[SavedSymbol], space: AddressSpace, rip: u64) -> Option<usize> {
+    space.candidates().into_iter().find_map(|space| {
         let at = symbols.partition_point(|s| (s.space, s.start) <= (space, rip)).checked_sub(1)?;
         let symbol = &symbols[at];
         (symbol.space == space && rip - symbol.start < symbol.size).then_some(at)
@@ -349,7 +349,7 @@ fn symbol_at(symbols: &[SavedSymbol], space: u64, rip: u64) -> Option<usize> {
 }
 
 impl Functions for Symbols {
-    fn function(&self, space: u64, rip: u64) -> Option<(Range, u32)> {
+    fn function(&self, space: AddressSpace, rip: u64) -> Option<(Range, u32)> {
         let ((start, len), image) = self.range(space, rip)?;
         Some((Range { start, len }, image))
     }
@@ -373,7 +373,7 @@ impl<'a> SavedFunctions<'a> {
 }
 
 impl Functions for SavedFunctions<'_> {
-    fn function(&self, space: u64, rip: u64) -> Option<(Range, u32)> {
+    fn function(&self, space: AddressSpace, rip: u64) -> Option<(Range, u32)> {
         let symbol = &self.symbols[symbol_at(self.symbols, space, rip)?];
         let image = self.images.get(symbol.module.as_str()).copied()?;
         Some((Range { start: symbol.start, len: symbol.size }, image))
@@ -462,13 +462,13 @@ pub(crate) mod tests {
         let mut symbols = Symbols::default();
         symbols.add(
             "",
-            0,
+            AddressSpace::default(),
             vec![
                 Symbol::new(0xffff_ffff_8100_0000, 0x40, "do_syscall_64"),
                 Symbol::new(0xffff_ffff_8100_0040, 0xc1, "default_idle"),
             ],
         );
-        symbols.add("a.out", 0x1000_0000, vec![Symbol::new(0x40_1000, 0x1000, "main")]);
+        symbols.add("a.out", AddressSpace::of(0x1000_0000), vec![Symbol::new(0x40_1000, 0x1000, "main")]);
         Ledger::new(header, &recorder, &symbols)
     }
 
@@ -497,7 +497,7 @@ pub(crate) mod tests {
         recorder.add_block(user, 0x40_1000, shape, 10);
         clock += u64::from(costs.class[Class::Alu as usize]) * 30;
         let mut symbols = Symbols::default();
-        symbols.add("", 0, vec![Symbol::new(0xffff_ffff_8100_0000, 0x40, "do_syscall_64")]);
+        symbols.add("", AddressSpace::default(), vec![Symbol::new(0xffff_ffff_8100_0000, 0x40, "do_syscall_64")]);
         Ledger::new(Header::new(&profile, vec![clock]), &recorder, &symbols)
     }
 
@@ -539,9 +539,47 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_guest_s_symbols_are_its_own() {
+        const ENTRY: u64 = 0xffff_ffff_8100_0010;
+        let profile = Profile::named("skx").expect("is built in");
+        let mut recorder = Recorder::default();
+        for guest in [0, 0x4000, 0x5000, 0x6000] {
+            let origin = recorder.origin(Origin { guest, ..Origin::new(u8::from(guest != 0), 0, 0x1000_0000) });
+            recorder.add(origin, ENTRY, Kind::new(Family::Syscall, 0), 1, 1000);
+        }
+        let mut symbols = Symbols::default();
+        for (guest, name) in [(0, "of_the_machine"), (0x4000, "of_a_guest"), (0x5000, "of_a_guest")] {
+            symbols.add("", AddressSpace::all_of(guest), vec![Symbol::new(ENTRY - 0x10, 0x40, name)]);
+        }
+        let ledger = Ledger::new(Header::new(&profile, vec![4000]), &recorder, &symbols);
+        let name =
+            |guest| ledger.symbol(AddressSpace { guest, root: 0x1000_0000 }, ENTRY).map(|(s, _)| s.name.as_str());
+        assert_eq!(
+            [0, 0x4000, 0x5000, 0x6000].map(name),
+            [Some("of_the_machine"), Some("of_a_guest"), Some("of_a_guest"), None]
+        );
+        let lines = |by| ledger.all().busy(by).into_keys().collect::<Vec<_>>();
+        assert_eq!(
+            lines(crate::summary::By::Symbol),
+            ["[guest kernel, no symbol]", "of_a_guest [guest]", "of_the_machine"]
+        );
+        assert_eq!(
+            lines(crate::summary::By::Space),
+            [
+                "0x10000000",
+                "0x10000000 of the guest at 0x4000",
+                "0x10000000 of the guest at 0x5000",
+                "0x10000000 of the guest at 0x6000"
+            ]
+        );
+        assert_eq!(Ledger::read(&ledger.to_bytes().unwrap()), Ok(ledger));
+    }
+
+    #[test]
     fn addresses_are_resolved_within_their_space() {
         let ledger = sample();
-        let name = |space, rip| ledger.symbol(space, rip).map(|(s, offset)| (s.name.as_str(), offset));
+        let name =
+            |space, rip| ledger.symbol(AddressSpace::of(space), rip).map(|(s, offset)| (s.name.as_str(), offset));
         assert_eq!(name(0x1000_0000, 0xffff_ffff_8100_0048), Some(("default_idle", 8)));
         assert_eq!(name(0x2000_0000, 0xffff_ffff_8100_0008), Some(("do_syscall_64", 8)));
         assert_eq!(name(0x1000_0000, 0x40_1010), Some(("main", 0x10)));

@@ -36,8 +36,37 @@ pub struct Origin {
     pub context: Context,
     /// The guest's current task.
     pub task: TaskId,
+    /// Which guest of a hypervisor that runs on the machine: the physical address of the root of its EPT, or of its VMCS if it has no EPT. 0 for
+    /// all other code, that of the guest of the board's own hypervisor too.
+    pub guest: u64,
     /// Address space: the physical address of the root page table (CR3 without its low 12 bits), or 0 without paging.
     pub space: u64,
+}
+
+/// From where an address is seen: the same one may be another function in each guest and in each program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct AddressSpace {
+    /// As [`Origin::guest`].
+    pub guest: u64,
+    /// As [`Origin::space`]; as what a symbol belongs to, 0 stands for all of the guest.
+    pub root: u64,
+}
+
+impl AddressSpace {
+    /// All address spaces of a guest; with 0, of what is no such guest.
+    pub fn all_of(guest: u64) -> Self {
+        Self { guest, root: 0 }
+    }
+
+    /// One that is no guest's.
+    pub fn of(root: u64) -> Self {
+        Self { guest: 0, root }
+    }
+
+    /// Where symbols of an address that is seen from here may be, the first before the second.
+    pub(crate) fn candidates(self) -> [Self; 2] {
+        [self, Self::all_of(self.guest)]
+    }
 }
 
 impl Origin {
@@ -46,9 +75,14 @@ impl Origin {
         Self { level, ring, space, ..Self::default() }
     }
 
-    /// The same without what a guest has many of: its address space and its task.
+    /// From where addresses are seen.
+    pub fn address_space(&self) -> AddressSpace {
+        AddressSpace { guest: self.guest, root: self.space }
+    }
+
+    /// The same without what a guest has many of: its guests, its address space and its task.
     pub(crate) fn without_place(self) -> Self {
-        Self { space: 0, task: TaskId(0), ..self }
+        Self { guest: 0, space: 0, task: TaskId(0), ..self }
     }
 }
 
@@ -162,9 +196,9 @@ impl Recorder {
     /// The number of `origin`, the same for equal origins.
     #[inline]
     pub fn origin(&mut self, origin: Origin) -> OriginId {
-        let Origin { level, ring, space, task, .. } = origin;
+        let Origin { level, ring, guest, space, task, .. } = origin;
         // The root tables of a program and of the kernel that serves it may be neighbours.
-        let bits = space >> 12 ^ u64::from(ring) << 4 ^ u64::from(level) << 5 ^ u64::from(task.0);
+        let bits = space >> 12 ^ guest >> 11 ^ u64::from(ring) << 4 ^ u64::from(level) << 5 ^ u64::from(task.0);
         let slot = bits as usize % RECENT_ORIGINS;
         match self.recent_origins[slot] {
             Some((known, id)) if known == origin => id,
@@ -181,8 +215,8 @@ impl Recorder {
         if let Some(id) = self.origin_ids.get(&origin) {
             return *id;
         }
-        if origin.space != 0 && self.origins.len() >= MOST_SPACES {
-            return self.find_origin(Origin { space: 0, ..origin });
+        if origin.address_space() != AddressSpace::default() && self.origins.len() >= MOST_SPACES {
+            return self.find_origin(Origin { guest: 0, space: 0, ..origin });
         }
         let id = OriginId(self.origins.len() as u32);
         self.origins.push(origin);

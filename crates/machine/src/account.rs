@@ -6,7 +6,7 @@ use crate::machine::Machine;
 use crate::platform::Platform;
 use ledger::profile::Profile;
 use ledger::symbols::{self, Kallsyms, Symbol, Symbols};
-use ledger::{Family, Header, Kind, Ledger};
+use ledger::{AddressSpace, Family, Header, Kind, Ledger};
 
 impl Machine {
     /// The symbols of what runs: those of `files` (name and functions), the image's own if it is an ELF file, and a Linux
@@ -14,20 +14,21 @@ impl Machine {
     pub fn symbols(&self, files: Vec<(String, Vec<Symbol>)>) -> Symbols {
         let mut all = Symbols::default();
         for (name, found) in files {
-            all.add(&name, 0, found);
+            all.add(&name, AddressSpace::default(), found);
         }
         if self.image.starts_with(b"\x7fELF")
             && let Ok(found) = symbols::elf(&self.image, 0)
         {
-            all.add("", 0, found);
+            all.add("", AddressSpace::default(), found);
         }
         if let Some(kernel) = self.kernel() {
             let modules = kernel_symbols::modules(&kernel, self.vcpus.cpus());
-            all.add_kernel(&kernel);
+            all.add_kernel(0, &kernel);
             for (name, found) in modules {
-                all.add(&name, 0, found);
+                all.add(&name, AddressSpace::default(), found);
             }
         }
+        self.vcpus.tasks.guests().add_to(&mut all);
         all
     }
 

@@ -1,5 +1,6 @@
 //! What a Linux kernel in guest memory knows about itself: its functions and those of its modules.
 
+use crate::guest_memory::GuestMemory;
 use crate::memory::{GuestRam, layout};
 use cpu::state::Cpu;
 use ledger::symbols::{self, Kallsyms, Symbol};
@@ -9,12 +10,30 @@ use x86::page::PAGE;
 pub const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
 /// What it is aligned to.
 pub const ALIGNMENT: u64 = 2 << 20;
+/// An image begins at most so many bytes before the entry for system calls, and ends at most so many behind it.
+const FURTHEST: u64 = 32 << 20;
+const LONGEST_IMAGE: u64 = 96 << 20;
 /// With page-table isolation the root of the user's tables is the page behind that of the kernel's.
 const ISOLATED: u64 = 1 << 12;
 
 /// The kernel that a processor runs, if its symbols can be found where its page tables have it.
 pub fn running(cpu: &Cpu, ram: &GuestRam) -> Option<Kallsyms> {
     View::of(cpu).kallsyms(ram)
+}
+
+/// Likewise, in a guest of a hypervisor that runs on the machine; `known` is an address in the kernel's image.
+pub fn running_in_guest(cpu: &Cpu, known: u64) -> Option<Kallsyms> {
+    let memory = GuestMemory::around(cpu, known)?;
+    let start = known.saturating_sub(FURTHEST).max(IMAGE.start) & !(PAGE - 1);
+    let end = known.saturating_add(LONGEST_IMAGE).min(IMAGE.end);
+    let image = memory.copy_image(start, end.checked_sub(start)? as usize);
+    symbols::kallsyms(&image, Some(start)).ok()
+}
+
+/// Functions of the modules that a kernel in such a guest has loaded.
+pub fn modules_in_guest(kernel: &Kallsyms, cpu: &Cpu, known: u64) -> Vec<(String, Vec<Symbol>)> {
+    let Some(memory) = GuestMemory::around(cpu, known) else { return Vec::new() };
+    symbols::modules(&kernel.landmarks, |linear, out| memory.read(linear, out))
 }
 
 /// Likewise, of any of these processors. A kernel that has not yet set its tables up may be anywhere below 4 GiB.
@@ -32,26 +51,40 @@ pub fn modules<'a>(kernel: &Kallsyms, cpus: impl Iterator<Item = &'a Cpu>) -> Ve
 /// Every way to look at a guest's memory after its run: by the tables of a process, and by those of the kernel that serves it.
 fn views<'a>(cpus: impl Iterator<Item = &'a Cpu>) -> impl Iterator<Item = View<'a>> {
     cpus.flat_map(|cpu| {
-        let own = View::of(cpu);
-        [own.root, own.root & !ISOLATED].map(|root| View { cpu, root })
+        let own = View::of_machine(cpu);
+        [own.root, own.root & !ISOLATED].map(|root| View { root, ..own })
     })
 }
 
 /// Linear memory by one root of page tables.
+#[derive(Clone, Copy)]
 pub struct View<'a> {
     cpu: &'a Cpu,
     root: u64,
+    /// The processor runs a guest of a hypervisor on the machine, and the tables are that hypervisor's.
+    of_host: bool,
 }
 
 impl<'a> View<'a> {
     /// By the tables that a processor uses, or that its guest believes it uses.
     pub fn of(cpu: &'a Cpu) -> Self {
-        Self { cpu, root: cpu.visible().cr3 }
+        Self { cpu, root: cpu.visible().cr3, of_host: false }
     }
 
-    /// Guest-physical address of a linear one.
+    /// By the tables of the machine's own kernel, also where its hypervisor runs a guest.
+    fn of_machine(cpu: &'a Cpu) -> Self {
+        match cpu.host_registers() {
+            Some(host) => Self { cpu, root: host.cr3, of_host: true },
+            None => Self::of(cpu),
+        }
+    }
+
+    /// Address in the board's memory of a linear one.
     pub fn look_up(&self, linear: u64) -> Option<u64> {
-        self.cpu.look_up_on_board(self.root, linear)
+        match self.of_host {
+            true => self.cpu.look_up_in_host(self.root, linear),
+            false => self.cpu.look_up_on_board(self.root, linear),
+        }
     }
 
     /// The symbols of the kernel's image.
@@ -75,15 +108,22 @@ impl<'a> View<'a> {
     }
 
     /// Reads linear memory: all of the bytes, or it returns `false`.
-    pub fn read(&self, mut linear: u64, mut out: &mut [u8]) -> bool {
-        while !out.is_empty() {
-            let n = out.len().min((PAGE - linear % PAGE) as usize);
-            let (now, later) = out.split_at_mut(n);
-            if !self.look_up(linear).is_some_and(|physical| self.cpu.wiring.ram.read_bytes(physical, now)) {
-                return false;
-            }
-            (linear, out) = (linear.wrapping_add(n as u64), later);
-        }
-        true
+    pub fn read(&self, linear: u64, out: &mut [u8]) -> bool {
+        read_by_pages(linear, out, |linear, part| {
+            self.look_up(linear).is_some_and(|physical| self.cpu.wiring.ram.read_bytes(physical, part))
+        })
     }
+}
+
+/// Reads linear memory in parts that are each within a page: all of them, or it returns `false`.
+pub fn read_by_pages(mut linear: u64, mut out: &mut [u8], read: impl Fn(u64, &mut [u8]) -> bool) -> bool {
+    while !out.is_empty() {
+        let n = out.len().min((PAGE - linear % PAGE) as usize);
+        let (now, later) = out.split_at_mut(n);
+        if !read(linear, now) {
+            return false;
+        }
+        (linear, out) = (linear.wrapping_add(n as u64), later);
+    }
+    true
 }

@@ -12,6 +12,7 @@ pub mod device;
 pub mod devices;
 pub mod error;
 pub mod firmware;
+mod guest_memory;
 pub mod host;
 mod host_time;
 pub mod hypervisor_memory;

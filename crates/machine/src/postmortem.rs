@@ -3,6 +3,7 @@
 use crate::machine::Machine;
 use crate::vcpus::Activity;
 use cpu::Cpu;
+use ledger::AddressSpace;
 use ledger::symbols::Symbols;
 use std::fmt;
 use x86::reg;
@@ -64,7 +65,8 @@ impl Machine {
     pub fn places(&self, symbols: &Symbols) -> Vec<ProcessorState> {
         let place = |(number, vcpu): (usize, &crate::vcpus::Vcpu)| {
             let cpu = &vcpu.cpu;
-            let symbol = symbols.find(cpu.arch.cr3 & !0xfff, cpu.arch.rip);
+            let guest = cpu.guest_of_software().unwrap_or_default();
+            let symbol = symbols.find(AddressSpace { guest, root: cpu.arch.cr3 & !0xfff }, cpu.arch.rip);
             ProcessorState {
                 cpu: number,
                 activity: vcpu.activity,

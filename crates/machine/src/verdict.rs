@@ -7,6 +7,7 @@
 
 use crate::machine::{Machine, Outcome};
 use cpu::Cpu;
+use ledger::AddressSpace;
 use ledger::symbols::Symbols;
 use x86::reg;
 
@@ -58,14 +59,14 @@ impl Machine {
         if PANIC.iter().all(|name| symbols.address_of(name).is_none()) {
             return if self.watch.panicked { Cause::Panic } else { Cause::Unknown };
         }
-        self.cause_by(|address| symbols.find(0, address).map(|symbol| symbol.name))
+        self.cause_by(|address| symbols.find(AddressSpace::default(), address).map(|symbol| symbol.name))
     }
 
     /// Whether a kernel that knows its functions' names is panicking now.
     pub(crate) fn panics(&self) -> bool {
         let Some(kernel) = self.kernel() else { return false };
         let mut symbols = Symbols::default();
-        symbols.add_kernel(&kernel);
+        symbols.add_kernel(0, &kernel);
         self.cause(&symbols) == Cause::Panic
     }
 
@@ -177,7 +178,7 @@ mod tests {
             let (machine, outcome) = ended(end);
             let mut symbols = Symbols::default();
             let names = [(OUTER, outer), (INNER, "machine_restart"), (INNER + 0x1000, "panic")];
-            symbols.add("", 0, names.map(|(start, name)| Symbol::new(start, 16, name)).to_vec());
+            symbols.add("", AddressSpace::default(), names.map(|(start, name)| Symbol::new(start, 16, name)).to_vec());
             assert_eq!(machine.verdict(outcome, &symbols), expected, "{outcome:?} {outer}");
         }
     }

@@ -119,7 +119,7 @@ pub fn set_long_mode(cpu: &mut Cpu, cr3: u64, cpl: u8, code64: bool) {
     cpu.arch.cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE | CR0_WP | CR0_PG;
     cpu.arch.cr4 = CR4_PAE | CR4_PGE | CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_FSGSBASE | CR4_OSXSAVE;
     cpu.arch.cr3 = cr3;
-    cpu.arch.xcr0 = 7;
+    cpu.arch.xcr0 = 7 | XCR0_AVX512;
     cpu.arch.msr.efer = EFER_SCE | EFER_LME | EFER_LMA | EFER_NXE;
     set_flat_segments(cpu, cpl, if code64 { rights::L } else { rights::DB });
     cpu.micro.tlb.flush_all();
@@ -150,7 +150,7 @@ impl Machine {
         let mut cpu = cpu(Ram::anonymous(RAM));
         cpu.arch.cr0 = CR0_PE | CR0_MP | CR0_ET | CR0_NE;
         cpu.arch.cr4 = CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_OSXSAVE;
-        cpu.arch.xcr0 = 7;
+        cpu.arch.xcr0 = 7 | XCR0_AVX512;
         set_flat_segments(&mut cpu, cpl, rights::DB);
         cpu.mapping_changed();
         Self { cpu, cache: BlockCache::new() }.ready(CODE, STACK)

@@ -3,7 +3,7 @@
 //! The form says which operands there are ([`Part`]); the one who wants the instruction says which registers, addresses and
 //! numbers they may be ([`Operands`]).
 
-use iced_x86::{Code, Instruction, OpCodeOperandKind as Kind, OpKind, Register};
+use iced_x86::{Code, EncodingKind, Instruction, OpCodeOperandKind as Kind, OpKind, Register, RoundingControl};
 
 /// Registers that an operand may be one of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,10 @@ pub enum Class {
     Xmm,
     /// 256 bits.
     Ymm,
+    /// 512 bits.
+    Zmm,
+    /// Opmask.
+    Opmask,
     /// On the x87 stack.
     X87,
     /// Segment.
@@ -86,6 +90,10 @@ impl Part {
             Kind::mm_or_mem => Self::Either(Class::Mmx),
             Kind::xmm_or_mem => Self::Either(Class::Xmm),
             Kind::ymm_or_mem => Self::Either(Class::Ymm),
+            Kind::zmm_or_mem => Self::Either(Class::Zmm),
+            Kind::k_or_mem => Self::Either(Class::Opmask),
+            Kind::zmm_reg | Kind::zmm_rm | Kind::zmm_vvvv => Self::Register(Class::Zmm),
+            Kind::k_reg | Kind::k_rm | Kind::k_vvvv => Self::Register(Class::Opmask),
             Kind::r8_reg | Kind::r8_opcode => Self::Register(Class::Byte),
             Kind::r16_reg | Kind::r16_reg_mem | Kind::r16_rm | Kind::r16_opcode => Self::Register(Class::Word),
             Kind::r32_reg | Kind::r32_reg_mem | Kind::r32_rm | Kind::r32_opcode | Kind::r32_vvvv => {
@@ -120,6 +128,8 @@ impl Part {
             Kind::mem_vsib64x => Self::Gathered { bytes: 8, first: Register::XMM0 },
             Kind::mem_vsib32y => Self::Gathered { bytes: 4, first: Register::YMM0 },
             Kind::mem_vsib64y => Self::Gathered { bytes: 8, first: Register::YMM0 },
+            Kind::mem_vsib32z => Self::Gathered { bytes: 4, first: Register::ZMM0 },
+            Kind::mem_vsib64z => Self::Gathered { bytes: 8, first: Register::ZMM0 },
             Kind::mem_offs => Self::Offset,
             Kind::seg_rSI => Self::Source,
             Kind::es_rDI => Self::Destination,
@@ -168,6 +178,33 @@ pub trait Operands {
     fn branch(&mut self, short: bool) -> u64;
     /// Adds prefixes to the instruction.
     fn prefixes(&mut self, i: &mut Instruction);
+}
+
+/// What EVEX says beyond operands, as likely as `chance` answers to a percentage: an opmask, zeroing, broadcast, rounding. `below` gives
+/// a number below another.
+pub fn decorate(i: &mut Instruction, mut chance: impl FnMut(u64) -> bool, mut below: impl FnMut(u64) -> u64) {
+    let info = i.code().op_code();
+    if info.encoding() != EncodingKind::EVEX {
+        return;
+    }
+    let memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+    if info.can_use_op_mask_register() && (info.require_op_mask_register() || chance(65)) {
+        i.set_op_mask(Register::K1 + below(7) as u32);
+        let zeroes = info.can_use_zeroing_masking() && i.op0_kind() != OpKind::Memory;
+        i.set_zeroing_masking(zeroes && chance(50));
+    }
+    if memory {
+        i.set_is_broadcast(info.can_broadcast() && chance(40));
+    } else if info.can_use_rounding_control() && chance(30) {
+        i.set_rounding_control(match below(4) {
+            0 => RoundingControl::RoundToNearest,
+            1 => RoundingControl::RoundDown,
+            2 => RoundingControl::RoundUp,
+            _ => RoundingControl::RoundTowardZero,
+        });
+    } else if info.can_suppress_all_exceptions() && !info.can_use_rounding_control() {
+        i.set_suppress_all_exceptions(chance(30));
+    }
 }
 
 fn set_immediate(i: &mut Instruction, n: u32, kind: OpKind, value: u64) {

@@ -56,7 +56,11 @@ pub(crate) fn sample(scale: u64) -> Ledger {
     header.names.insert(Kind::new(Family::MmioWrite, 2), "virtio-blk".to_owned());
     let mut symbols = Symbols::default();
     let functions = [(0, 0x80, "entry_SYSCALL_64"), (0x80, 0x40, "exc_page_fault"), (0x100, 0x10, "default_idle")];
-    symbols.add("", 0, functions.map(|(at, size, name)| Symbol::new(KERNEL + at, size, name)).to_vec());
+    symbols.add(
+        "",
+        ledger::AddressSpace::default(),
+        functions.map(|(at, size, name)| Symbol::new(KERNEL + at, size, name)).to_vec(),
+    );
     Ledger::new(header, &recorder, &symbols)
 }
 
@@ -99,7 +103,11 @@ pub(crate) fn guest() -> Ledger {
     header.metadata.insert("platform".to_owned(), "hvm".to_owned());
     let mut symbols = Symbols::default();
     let functions = [(0, 0x80, "entry_SYSCALL_64"), (0x80, 0x40, "exc_page_fault")];
-    symbols.add("", 0, functions.map(|(at, size, name)| Symbol::new(KERNEL + at, size, name)).to_vec());
+    symbols.add(
+        "",
+        ledger::AddressSpace::default(),
+        functions.map(|(at, size, name)| Symbol::new(KERNEL + at, size, name)).to_vec(),
+    );
     Ledger::new(header, &recorder, &symbols)
 }
 

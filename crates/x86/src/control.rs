@@ -102,5 +102,11 @@ pub const XCR0_X87: u64 = 1 << 0;
 pub const XCR0_SSE: u64 = 1 << 1;
 /// Upper halves of YMM registers.
 pub const XCR0_AVX: u64 = 1 << 2;
+/// AVX-512: opmask registers, upper halves of ZMM0-15, ZMM16-31; enabled together.
+pub const XCR0_AVX512: u64 = 7 << 5;
 /// PKRU.
 pub const XCR0_PKRU: u64 = 1 << 9;
+/// AMX: the configuration of tiles and their data; enabled together.
+pub const XCR0_TILES: u64 = 3 << 17;
+/// The data of tiles.
+pub const XCR0_TILE_DATA: u64 = 1 << 18;

@@ -74,6 +74,10 @@ named! { u32;
     X2APIC_DIV_CONF = 0x83e, "IA32_X2APIC_DIV_CONF";
     X2APIC_SELF_IPI = 0x83f, "IA32_X2APIC_SELF_IPI";
     XSS = 0xda0, "IA32_XSS";
+    /// State components whose use is #NM.
+    XFD = 0x1c4, "IA32_XFD";
+    /// State components that the last #NM by IA32_XFD was about.
+    XFD_ERR = 0x1c5, "IA32_XFD_ERR";
     EFER = 0xc000_0080, "IA32_EFER";
     STAR = 0xc000_0081, "IA32_STAR";
     LSTAR = 0xc000_0082, "IA32_LSTAR";

@@ -52,8 +52,16 @@ load_kvm() {
     echo "tollgate: KVM is loaded ($variant):$said"
 }
 
-# Each line of the machine inside, with a prefix: what it prints for programs on the host must not be taken for this machine's.
-prefixed() { awk -v prefix="$1" '{ sub(/\r$/, ""); print prefix $0; fflush() }'; }
+# Each line of the machine inside, with a prefix: what it prints for programs on the host must not be taken for this machine's. Its regions
+# of interest are all that this machine does meanwhile.
+prefixed() {
+    awk -v prefix="$1" '{
+        sub(/\r$/, "")
+        if ($1 == "tollgate:" && $2 ~ /^(begin|end)$/ && $3 ~ /^[A-Za-z0-9_.-]+$/) system("marker " $2 " " $3)
+        print prefix $0
+        fflush()
+    }'
+}
 
 # qemu ARGUMENTS...: QEMU with what all machines here have in common: no devices but those named, the console on standard output.
 qemu() {

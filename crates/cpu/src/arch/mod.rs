@@ -1,8 +1,10 @@
 //! The architectural state: registers, and events that wait.
 
 mod registers;
+mod tiles;
 
 pub use registers::*;
+pub use tiles::*;
 
 use crate::flags::Lazy;
 use crate::vmx::{NonRoot, VmExit};
@@ -74,6 +76,8 @@ pub struct Arch {
     pub vector: VectorState,
     /// x87 and MMX.
     pub x87: X87,
+    /// Tiles.
+    pub tiles: Tiles,
     /// Extended control register 0.
     pub xcr0: u64,
     /// Protection keys of user pages.
@@ -118,7 +122,7 @@ impl Arch {
             cr3: 0,
             cr4: 0,
             msr: Msrs::default(),
-            vector: VectorState { ymm: [[0; 4]; 16], mxcsr: 0x1f80, loaded: NOT_LOADED },
+            vector: VectorState::RESET,
             x87: X87 {
                 regs: [F80::default(); 8],
                 control: 0x40,
@@ -130,6 +134,7 @@ impl Arch {
                 dp: 0,
                 ds: 0,
             },
+            tiles: Tiles::default(),
             xcr0: 1,
             pkru: 0,
             dr: [0, 0, 0, 0, 0, 0, DR6_FIXED, DR7_FIXED],

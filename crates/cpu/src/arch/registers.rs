@@ -23,7 +23,7 @@ impl Segment {
         (self.rights >> rights::DPL_SHIFT) as u8 & 3
     }
 
-    /// Whether accesses through the segment can be done: not after a null selector or, in terms of VMX, a failed load.
+    /// Accesses through the segment can be done: not after a null selector or, in terms of VMX, a failed load.
     pub fn usable(&self) -> bool {
         self.rights & rights::UNUSABLE == 0
     }
@@ -84,6 +84,12 @@ pub struct X87 {
 pub struct VectorState {
     /// YMM0-15; the low half is XMM.
     pub ymm: [[u64; 4]; 16],
+    /// Bits 511:256 of ZMM0-15 (ZMM_Hi256).
+    pub upper: [[u64; 4]; 16],
+    /// ZMM16-31 (Hi16_ZMM).
+    pub high: [[u64; 8]; 16],
+    /// Opmask registers.
+    pub k: [u64; 8],
     /// Control and status.
     pub mxcsr: u32,
     /// The value that the host's MXCSR is known to have, or [`NOT_LOADED`]: no part of the state.
@@ -91,9 +97,53 @@ pub struct VectorState {
     pub loaded: u32,
 }
 
+impl VectorState {
+    /// As after reset: registers clear, floating-point exceptions masked.
+    pub const RESET: Self = Self {
+        ymm: [[0; 4]; 16],
+        upper: [[0; 4]; 16],
+        high: [[0; 8]; 16],
+        k: [0; 8],
+        mxcsr: 0x1f80,
+        loaded: NOT_LOADED,
+    };
+
+    /// A whole register, ZMM0-31.
+    #[inline]
+    pub fn zmm(&self, number: u8) -> [u64; 8] {
+        let n = usize::from(number & 15);
+        if number & 16 != 0 {
+            return self.high[n];
+        }
+        let mut value = [0; 8];
+        value[..4].copy_from_slice(&self.ymm[n]);
+        value[4..].copy_from_slice(&self.upper[n]);
+        value
+    }
+
+    /// Clears bits 511:256 of a register, as VEX-encoded instructions do that write it.
+    #[inline(always)]
+    pub fn clear_upper(&mut self, number: u8) {
+        self.upper[usize::from(number & 15)] = [0; 4];
+    }
+
+    /// Sets a whole register, ZMM0-31.
+    #[inline]
+    pub fn set_zmm(&mut self, number: u8, value: &[u64; 8]) {
+        let n = usize::from(number & 15);
+        if number & 16 != 0 {
+            self.high[n] = *value;
+            return;
+        }
+        self.ymm[n].copy_from_slice(&value[..4]);
+        self.upper[n].copy_from_slice(&value[4..]);
+    }
+}
+
 impl PartialEq for VectorState {
     fn eq(&self, other: &Self) -> bool {
-        self.ymm == other.ymm && self.mxcsr == other.mxcsr
+        let registers = |s: &Self| (s.ymm, s.upper, s.high, s.k, s.mxcsr);
+        registers(self) == registers(other)
     }
 }
 
@@ -149,6 +199,10 @@ pub struct Msrs {
     pub tsc_offset: u64,
     /// IA32_XSS.
     pub xss: u64,
+    /// IA32_XFD.
+    pub xfd: u64,
+    /// IA32_XFD_ERR.
+    pub xfd_err: u64,
     /// IA32_PKRS.
     pub pkrs: u64,
     /// IA32_SPEC_CTRL.

@@ -1,5 +1,6 @@
 //! What instructions do: one file per family, each with its rows of the instruction table.
 
+pub mod amx;
 pub mod bits;
 pub mod control;
 pub mod control_register;

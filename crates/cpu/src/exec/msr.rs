@@ -2,7 +2,6 @@
 
 use crate::arch::{AMD_REGISTERS, Msrs, attention};
 use crate::capability::Capability;
-use crate::exec::xsave::xstate_cpuid;
 use crate::fault::{Exec, Flow};
 use crate::op::Op;
 use crate::state::Cpu;
@@ -155,6 +154,8 @@ impl Cpu {
             MTRR_DEF_TYPE => when(Capability::Mtrr, self.arch.msr.mtrr_def_type),
             PKRS => when(Capability::Pks, self.arch.msr.pkrs),
             XSS => when(Capability::Xsaves, self.arch.msr.xss),
+            XFD => when(Capability::Xfd, self.arch.msr.xfd),
+            XFD_ERR => when(Capability::Xfd, self.arch.msr.xfd_err),
             EFER if capabilities.has(Capability::LongMode) || capabilities.has(Capability::Nx) => {
                 Some(self.arch.msr.efer)
             }
@@ -291,13 +292,19 @@ impl Cpu {
                 true
             }
             XSS if capabilities.has(Capability::Xsaves) => {
-                let regs = xstate_cpuid(self, 1);
-                let known = u64::from(regs.edx) << 32 | u64::from(regs.ecx);
-                if value & !known != 0 {
-                    return false;
+                let good = value & !self.wiring.xstate.supervisor == 0;
+                if good {
+                    self.arch.msr.xss = value;
                 }
-                self.arch.msr.xss = value;
-                true
+                good
+            }
+            XFD | XFD_ERR if capabilities.has(Capability::Xfd) => {
+                let good = value & !self.wiring.xstate.disablable == 0;
+                let register = if index == XFD { &mut self.arch.msr.xfd } else { &mut self.arch.msr.xfd_err };
+                if good {
+                    *register = value;
+                }
+                good
             }
             PAT if capabilities.has(Capability::Pat) => {
                 let good = good_pat(value);

@@ -5,11 +5,16 @@ mod executable;
 mod pool;
 #[allow(unsafe_code, reason = "stubs are machine code")]
 mod stub;
+mod units;
+#[allow(unsafe_code, reason = "stubs are machine code")]
+mod wide;
 
 pub(crate) use executable::Executable;
 #[cfg(test)]
 pub(crate) use pool::publish;
 pub use stub::{Extra, HOST_MXCSR, OperandKind, Stub, StubPlan, load_mxcsr};
+pub use units::{host_has, limit_to_256_bits, wide};
+pub(crate) use wide::{Kind, WidePlan, WideStub};
 
 use thiserror::Error;
 

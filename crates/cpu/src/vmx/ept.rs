@@ -270,6 +270,7 @@ impl Cpu {
         // Whatever the numbers of contexts, nothing on the fast paths is kept.
         let _ = self.micro.tlb.enter(vpid, Some(eptp));
         self.mapping_changed();
+        self.origin_changed();
         true
     }
 }

@@ -1,8 +1,8 @@
 //! What a sweep does not execute, and which differences are the vendors' or the processor's own, each with the reason.
 
 use super::Reaction;
-use super::space::{Encoding, Map};
-use iced_x86::{Instruction, Mnemonic};
+use super::space::{AT, Encoding, Map};
+use iced_x86::{CodeSize, Decoder, DecoderOptions, Instruction, Mnemonic};
 use x86::vector;
 
 /// Why an encoding is not executed, or `None` if it is.
@@ -56,11 +56,54 @@ pub fn explained(
         _ if amd && undefined && is_permutation(encoding) => {
             Some("AMD's processors ignore VEX.W of VPERMQ and VPERMPD")
         }
-        INVALID if undefined && is_opmask(encoding) => {
-            Some("an instruction on opmasks, with bits that name no register: the processor under test has none")
+        _ if amd && undefined && has_ignored_bits(encoding, instruction) => Some(
+            "AMD's processors ignore EVEX.b of registers without rounding, EVEX.z without an opmask, and EVEX.V' in 32-bit code",
+        ),
+        _ if amd && undefined && names_too_high_an_opmask(encoding, instruction) => {
+            Some("AMD's processors ignore the bits of VEX that would name opmasks beyond K7")
         }
         _ => None,
     }
+}
+
+/// Whether an undefined EVEX encoding is an instruction but for bits that Intel's manual wants to be clear (V': set).
+fn has_ignored_bits(encoding: &Encoding, undefined: &Instruction) -> bool {
+    const Z: u8 = 0x80;
+    const B: u8 = 0x10;
+    const V: u8 = 0x08;
+    if encoding.map != Map::Evex {
+        return false;
+    }
+    let mut bytes = encoding.bytes;
+    bytes[3] &= !Z;
+    if undefined.code_size() != CodeSize::Code64 {
+        bytes[3] |= V;
+    }
+    let registers = encoding.modrm.is_some_and(|modrm| modrm >= 0xc0);
+    let mut single = bytes;
+    single[3] &= !B;
+    is_defined(&bytes, undefined.code_size()) || registers && is_defined(&single, undefined.code_size())
+}
+
+/// Whether an undefined VEX encoding is an instruction on opmasks but for the bits that would name registers beyond K7.
+fn names_too_high_an_opmask(encoding: &Encoding, undefined: &Instruction) -> bool {
+    let mut bytes = encoding.bytes;
+    match bytes {
+        [0xc4, ..] => {
+            bytes[1] |= 0xe0;
+            bytes[2] |= 0x40;
+        }
+        [0xc5, ..] => bytes[1] |= 0xc0,
+        _ => return false,
+    }
+    encoding.map == Map::Vex && is_defined(&bytes, undefined.code_size())
+}
+
+/// Whether these bytes are an instruction in code of this size.
+fn is_defined(bytes: &[u8], size: CodeSize) -> bool {
+    let bits = if size == CodeSize::Code64 { 64 } else { 32 };
+    let decoded = Decoder::with_ip(bits, bytes, AT, DecoderOptions::NONE).decode();
+    cpu::table::row(decoded.mnemonic()).is_some()
 }
 
 fn repeats(encoding: &Encoding) -> bool {
@@ -75,19 +118,4 @@ fn is_lock_verw(encoding: &Encoding) -> bool {
 
 fn is_permutation(encoding: &Encoding) -> bool {
     matches!(encoding.bytes, [0xc4, map, last, 0x00 | 0x01, ..] if map & 0x1f == 3 && last & 0x87 == 0x05)
-}
-
-/// KADD to KXOR, KMOV and KSHIFT, whatever their registers.
-fn is_opmask(encoding: &Encoding) -> bool {
-    let opmask = |map: u8| match map {
-        1 => matches!(encoding.opcode, 0x41 | 0x42 | 0x44..=0x47 | 0x4a | 0x4b | 0x90..=0x93 | 0x98 | 0x99),
-        3 => matches!(encoding.opcode, 0x30..=0x33),
-        _ => false,
-    };
-    encoding.map == Map::Vex
-        && match encoding.bytes {
-            [0xc5, ..] => opmask(1),
-            [0xc4, second, ..] => opmask(second & 0x1f),
-            _ => false,
-        }
 }

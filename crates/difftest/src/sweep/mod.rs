@@ -156,6 +156,7 @@ fn state() -> State {
     for (register, n) in state.gpr.iter_mut().zip(0u64..) {
         *register = DATA + n * 0x40;
     }
+    state.wide.k = [u64::MAX; 8];
     state.gpr[4] = STACK;
     state.gpr[5] = STACK + 0x40;
     state

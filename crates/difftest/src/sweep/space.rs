@@ -192,7 +192,7 @@ pub fn each(bits: u32, maps: &[Map], mut visit: impl FnMut(&Encoding)) {
     for &map in maps {
         match map {
             Map::Vex => vex(bits, &mut visit),
-            Map::Evex => evex(&mut visit),
+            Map::Evex => evex(bits, &mut visit),
             _ => legacy(bits, map, &mut visit),
         }
     }
@@ -277,17 +277,30 @@ fn vex(bits: u32, visit: &mut impl FnMut(&Encoding)) {
     }
 }
 
-/// EVEX, of which the processor under test has nothing: maps, pp, W and L; without masks, broadcasts and a third operand.
-fn evex(visit: &mut impl FnMut(&Encoding)) {
-    for map in 0..8u8 {
-        for wide in [0, 0x80] {
-            for pp in 0..4 {
-                for length in 0..3u8 {
-                    let built = Builder::new(&[0x62, 0xf0 | map, wide | 0x7c | pp, length << 5 | 0x08]);
+/// EVEX: all maps, W, pp, z, L'L, b, V', an opmask or none; vvvv none and 7; in the maps that have instructions also the bits that extend
+/// registers, and those that are fixed.
+fn evex(bits: u32, visit: &mut impl FnMut(&Encoding)) {
+    for map in 0..16u8 {
+        let known = matches!(map, 1..=3 | 5 | 6);
+        for (pp, wide) in (0..4u8).flat_map(|pp| [(pp, 0), (pp, 0x80)]) {
+            for last in 0..64u8 {
+                // z, L'L, b, V'; the opmask is none or K1.
+                let last = last >> 1 << 3 | last & 1;
+                for (extensions, middle) in
+                    [(0xf0, 0x7c), (0xf0, 0x44), (0xf0, 0x78), (0, 0x7c), (0xc0, 0x7c), (0xd0, 0x7c)]
+                {
+                    let plain = (extensions, middle) == (0xf0, 0x7c);
+                    // In 32-bit code R and X tell EVEX from BOUND.
+                    if !plain && (!known || bits == 32 && extensions & 0xc0 != 0xc0) {
+                        continue;
+                    }
+                    let built = Builder::new(&[0x62, extensions | map, wide | middle | pp, last]);
                     for opcode in 0..=u8::MAX {
-                        for modrm in [0xc1, 0x00] {
-                            let built = built.with(&[opcode]).with(&[modrm]);
-                            visit(&built.finish(Map::Evex, opcode, Some(modrm)));
+                        for modrm in [0xc1, 0x00, 0x04, 0x45] {
+                            if known || modrm < 4 {
+                                let built = built.with(&[opcode]).operand(modrm, bits, true);
+                                visit(&built.finish(Map::Evex, opcode, Some(modrm)));
+                            }
                         }
                     }
                 }

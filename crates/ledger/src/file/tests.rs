@@ -43,8 +43,8 @@ fn damage_is_recognized() {
     flipped[PREAMBLE + 20] ^= 4;
     assert_eq!(Ledger::read(&flipped), Err(LedgerError::Checksum));
     let mut newer = bytes;
-    newer[8] = 4;
-    assert_eq!(Ledger::read(&newer), Err(LedgerError::Version { found: 4 }));
+    newer[8] = VERSION as u8 + 1;
+    assert_eq!(Ledger::read(&newer), Err(LedgerError::Version { found: VERSION + 1 }));
 }
 
 #[test]
@@ -55,6 +55,12 @@ fn files_from_before_there_were_hypervisors_are_read() {
     ledger.events.last_mut().unwrap().kind = Kind::new(Family::VmExit, 10);
     assert_eq!(Ledger::read(&ledger.to_bytes().unwrap()), Ok(ledger.clone()));
     assert!(matches!(as_version_1(&ledger), Err(LedgerError::Malformed { section: "events", .. })));
+}
+
+#[test]
+fn files_from_before_guests_were_told_apart_are_read() {
+    let ledger = charged(true);
+    assert_eq!(Ledger::read(&framed(&ledger.payload(BEFORE_GUESTS), BEFORE_GUESTS)), Ok(ledger));
 }
 
 /// A file around a payload, with the right lengths and checksum.
@@ -151,7 +157,7 @@ proptest! {
         payload.truncate(payload.len() - cut % 16);
         if let Ok(ledger) = Ledger::read(&around(&payload)) {
             let _ = ledger.verify();
-            let _ = ledger.symbol(0, u64::MAX);
+            let _ = ledger.symbol(AddressSpace::default(), u64::MAX);
         }
     }
 }

@@ -31,8 +31,12 @@ fn run(addresses: u64) -> (Header, Recorder, Symbols) {
     }
     let mut symbols = Symbols::default();
     let function = |base: u64, i: u64| Symbol::new(base + 64 * i, 64, &format!("f{i}"));
-    symbols.add("", 0, (0..addresses / 64).map(|i| function(KERNEL, i)).collect());
-    symbols.add("module", 0, (0..addresses / 64).map(|i| function(KERNEL + 0x100_0000, i)).collect());
+    symbols.add("", AddressSpace::default(), (0..addresses / 64).map(|i| function(KERNEL, i)).collect());
+    symbols.add(
+        "module",
+        AddressSpace::default(),
+        (0..addresses / 64).map(|i| function(KERNEL + 0x100_0000, i)).collect(),
+    );
     (Header::new(&profile, vec![clock]), recorder, symbols)
 }
 
@@ -157,7 +161,7 @@ fn code_without_symbols_does_not_fold_into_an_image() {
         recorder.add_block(kernel, KERNEL + 0x1000 * i + 0x800, alu, 2);
     }
     let mut all = Symbols::default();
-    all.add("", 0, symbols);
+    all.add("", AddressSpace::default(), symbols);
     let header = Header::new(&profile, vec![900 * price(&profile)]);
     let exact = Ledger::new(header.clone(), &recorder, &all);
     let folded = Ledger::fitting(header, &recorder, &all, 40);

@@ -40,12 +40,20 @@ const LEAF_1_ECX: u32 = bits(&[0, 1, 3, 9, 12, 13, 17, 19, 20, 21, 22, 23, 24, 2
 const LEAF_7_EBX: u32 = bits(&[0, 1, 3, 5, 7, 8, 9, 10, 18, 19, 20, 23, 24, 29]);
 /// Leaf 7 ECX: UMIP, PKU, LA57, RDPID, PKS.
 const LEAF_7_ECX: u32 = bits(&[2, 3, 16, 22, 31]);
-/// Leaf 7 EDX: FSRM, MD_CLEAR, IBRS and IBPB, STIBP, ARCH_CAPABILITIES, SSBD.
-const LEAF_7_EDX: u32 = bits(&[4, 10, 26, 27, 29, 31]);
+/// Leaf 7 EDX: FSRM, MD_CLEAR, AMX-BF16, AMX-TILE, AMX-INT8, IBRS and IBPB, STIBP, ARCH_CAPABILITIES, SSBD.
+const LEAF_7_EDX: u32 = bits(&[4, 10, 22, 24, 25, 26, 27, 29, 31]);
+/// Leaf 7 sub-leaf 1 EAX: AMX-FP16.
+const LEAF_7_1_EAX: u32 = bits(&[21]);
 /// XCR0: x87, SSE, AVX, PKRU.
 const XCR0: u32 = bits(&[0, 1, 2, 9]);
-/// Leaf 0xD sub-leaf 1 EAX: XSAVEOPT, XSAVEC, XGETBV with ECX = 1, XSAVES.
-const LEAF_D_1_EAX: u32 = bits(&[0, 1, 2, 3]);
+/// XCR0: opmask registers, upper halves of ZMM0-15, ZMM16-31; with AVX512F.
+const XCR0_AVX512: u32 = bits(&[5, 6, 7]);
+/// XCR0: configuration and data of tiles; with AMX-TILE.
+const XCR0_TILES: u32 = bits(&[17, 18]);
+/// Leaf 0xD sub-leaf 1 EAX: XSAVEOPT, XSAVEC, XGETBV with ECX = 1, XSAVES, IA32_XFD.
+const LEAF_D_1_EAX: u32 = bits(&[0, 1, 2, 3, 4]);
+/// Leaf 0xD sub-leaf 1 EAX: IA32_XFD.
+const LEAF_D_1_EAX_XFD: u32 = 1 << 4;
 /// Leaf 0x80000001 ECX: LAHF in 64-bit mode, LZCNT, PREFETCHW.
 const EXTENDED_ECX: u32 = bits(&[0, 5, 8]);
 /// Leaf 0x80000001 EDX: SYSCALL, NX, 1 GiB pages, RDTSCP, long mode.
@@ -67,6 +75,10 @@ const LEAF_1_ECX_XSAVE: u32 = 1 << 26;
 const SYSCALL: u32 = 1 << 11;
 const LONG_MODE: u32 = 1 << 29;
 const LA57: u32 = 1 << 16;
+/// Leaf 7 EBX: AVX512F.
+const LEAF_7_EBX_AVX512F: u32 = 1 << 16;
+/// Leaf 7 EDX: AMX-TILE.
+const LEAF_7_EDX_AMX_TILE: u32 = 1 << 24;
 /// Leaf 1 ECX: VMX.
 const LEAF_1_ECX_VMX: u32 = bits(&[5]);
 /// Leaf 1 ECX: PCID.
@@ -80,7 +92,8 @@ pub(super) fn visible(raw: &[[u32; 6]], vendor: Vendor, physical_bits: u8, vmx: 
     let find = |leaf, subleaf| raw.iter().find(|entry| entry[0] == leaf && entry[1] == subleaf);
     let xsave = find(1, 0).is_some_and(|entry| entry[4] & LEAF_1_ECX_XSAVE != 0);
     let la57 = find(7, 0).is_some_and(|entry| entry[4] & LA57 != 0);
-    let xcr0 = find(0xd, 0).map_or(0, |entry| entry[2] & XCR0);
+    let states = components(find(7, 0));
+    let xcr0 = find(0xd, 0).map_or(0, |entry| entry[2] & states);
     let mut leaves = Vec::new();
     for &[leaf, subleaf, eax, ebx, ecx, edx] in raw {
         let shown: Option<[u32; 4]> = match (leaf, subleaf) {
@@ -91,11 +104,13 @@ pub(super) fn visible(raw: &[[u32; 6]], vendor: Vendor, physical_bits: u8, vmx: 
             // Without the counts of processors.
             (4, _) => Some([eax & 0x3ff, ebx, ecx, edx]),
             (6, _) => Some([eax & LEAF_6_EAX, 0, 0, 0]),
-            (7, 0) => Some([0, ebx & LEAF_7_EBX, ecx & LEAF_7_ECX, edx & LEAF_7_EDX]),
+            (7, 0) => Some([eax.min(1), ebx & LEAF_7_EBX, ecx & LEAF_7_ECX, edx & LEAF_7_EDX]),
+            (7, 1) => Some([eax & LEAF_7_1_EAX, 0, 0, 0]),
             (0xd, 0) if xsave => Some([xcr0, 0, area_size(raw, xcr0), 0]),
-            (0xd, 1) if xsave => Some([eax & LEAF_D_1_EAX, 0, 0, 0]),
+            (0xd, 1) if xsave => Some([eax & leaf_d_1_eax(xcr0), 0, 0, 0]),
             (0xd, 2..=31) if xsave && xcr0 & 1 << subleaf != 0 => Some([eax, ebx, ecx, edx]),
             // Without the count of processors that share the TLB.
+            (0x1d | 0x1e, _) if xcr0 & XCR0_TILES == XCR0_TILES => Some([eax, ebx, ecx, edx]),
             (0x18, _) => Some([eax, ebx, ecx, edx & 0x3fff]),
             (0x8000_0000, _) => Some([eax.min(LAST_EXTENDED), ebx, ecx, edx]),
             (0x8000_0001, _) => Some(extended(raw, vendor, [eax, ebx, ecx, edx])),
@@ -110,11 +125,23 @@ pub(super) fn visible(raw: &[[u32; 6]], vendor: Vendor, physical_bits: u8, vmx: 
             _ => None,
         };
         if let Some([eax, ebx, ecx, edx]) = shown {
-            let subleaf = matches!(leaf, 4 | 7 | 0xd | 0x18).then_some(subleaf);
+            let subleaf = matches!(leaf, 4 | 7 | 0xd | 0x18 | 0x1d | 0x1e).then_some(subleaf);
             leaves.push(CpuidLeaf { leaf, subleaf, eax, ebx, ecx, edx });
         }
     }
     leaves
+}
+
+/// Leaf 0xD sub-leaf 1 EAX with these components: IA32_XFD is for tiles alone.
+fn leaf_d_1_eax(xcr0: u32) -> u32 {
+    LEAF_D_1_EAX & !if xcr0 & XCR0_TILES == 0 { LEAF_D_1_EAX_XFD } else { 0 }
+}
+
+/// State components that exist if the raw contents of leaf 7 have the features that they belong to.
+fn components(leaf_7: Option<&[u32; 6]>) -> u32 {
+    let shown = leaf_7.map_or([0; 2], |entry| [entry[3] & LEAF_7_EBX, entry[5] & LEAF_7_EDX]);
+    let when = |feature: u32, states: u32| if feature != 0 { states } else { 0 };
+    XCR0 | when(shown[0] & LEAF_7_EBX_AVX512F, XCR0_AVX512) | when(shown[1] & LEAF_7_EDX_AMX_TILE, XCR0_TILES)
 }
 
 /// The size of the XSAVE area, in the standard format, with all of `xcr0` enabled.

@@ -176,6 +176,21 @@ fn guests_see_what_is_executed_and_nothing_else() {
 }
 
 #[test]
+fn tiles_are_shown_with_their_states_and_leaves() {
+    let [emr, icx, max] = ["emr", "icx", "max"].map(|n| Profile::named(n).unwrap());
+    const TILES: u32 = 3 << 17;
+    assert_eq!([&emr, &icx, &max].map(|p| leaf(p, 0xd, Some(0)).eax & TILES), [TILES, 0, TILES]);
+    // AMX-BF16, AMX-TILE, AMX-INT8; FP16 came with Granite Rapids.
+    assert_eq!([&emr, &icx, &max].map(|p| leaf(p, 7, Some(0)).edx >> 22 & 0b1101), [0b1101, 0, 0b1101]);
+    assert_eq!([&emr, &max].map(|p| leaf(p, 7, Some(1)).eax >> 21 & 1), [0, 1]);
+    // IA32_XFD, alignment, and that the data can be disabled.
+    assert_eq!((leaf(&emr, 0xd, Some(1)).eax, leaf(&emr, 0xd, Some(0)).ecx), (0x1f, 0x2b00));
+    assert_eq!((leaf(&emr, 0xd, Some(17)).ecx, leaf(&emr, 0xd, Some(18)).ecx), (2, 6));
+    assert_eq!((leaf(&emr, 0x1d, Some(1)).ebx, leaf(&emr, 0x1e, Some(0)).ebx), (0x8_0040, 0x4010));
+    assert!(icx.cpuid().iter().all(|l| !matches!(l.leaf, 0x1d | 0x1e)));
+}
+
+#[test]
 fn real_differences_between_processors_remain() {
     let [core2, skx, icx, zen3, max] = ["core2", "skx", "icx", "zen3", "max"].map(|n| Profile::named(n).unwrap());
     assert!(core2.cpuid().iter().all(|l| l.leaf != 0xd), "no XSAVE on Core 2");

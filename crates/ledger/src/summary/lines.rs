@@ -42,7 +42,14 @@ enum Function {
     Symbol(u32),
     /// What was folded of the image that has this symbol.
     Image(u32),
-    /// Code of ring 3 without symbols.
+    /// Code without symbols; with `true`, of a guest of a hypervisor that runs on the machine.
+    Unknown(Code, bool),
+}
+
+/// Which code it is, where no symbol says it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Code {
+    /// Of ring 3.
     User,
     /// Other code in the lower half of the address space.
     Low,
@@ -50,14 +57,16 @@ enum Function {
     Kernel,
 }
 
+impl Code {
+    const ALL: [Code; 3] = [Code::User, Code::Low, Code::Kernel];
+}
+
 impl Function {
     fn pack(self) -> u64 {
         match self {
             Function::Symbol(number) => u64::from(number),
             Function::Image(number) => 1 << 32 | u64::from(number),
-            Function::User => 2 << 32,
-            Function::Low => 3 << 32,
-            Function::Kernel => 4 << 32,
+            Function::Unknown(code, guest) => 2 << 32 | (code as u64) << 1 | u64::from(guest),
         }
     }
 
@@ -65,9 +74,7 @@ impl Function {
         match packed >> 32 {
             0 => Function::Symbol(packed as u32),
             1 => Function::Image(packed as u32),
-            2 => Function::User,
-            3 => Function::Low,
-            _ => Function::Kernel,
+            _ => Function::Unknown(Code::ALL[(packed as u32 >> 1) as usize], packed & 1 != 0),
         }
     }
 }
@@ -89,11 +96,12 @@ impl<'a> Lines<'a> {
     pub fn new(ledger: &'a Ledger, by: By) -> Self {
         let mut alike = Vec::new();
         if matches!(by, By::Symbol | By::Address) {
-            let mut known: FxHashMap<(&str, &str, u64), u32> = FxHashMap::default();
+            let mut known: FxHashMap<(&str, &str, bool, u64), u32> = FxHashMap::default();
             alike.extend(ledger.symbols.iter().zip(0u32..).map(|(symbol, number)| {
+                let guest = symbol.space.guest != 0;
                 let key = match by {
-                    By::Address => (symbol.name.as_str(), "", symbol.start),
-                    _ => (symbol.name.as_str(), symbol.module.as_str(), 0),
+                    By::Address => (symbol.name.as_str(), "", guest, symbol.start),
+                    _ => (symbol.name.as_str(), symbol.module.as_str(), guest, 0),
                 };
                 *known.entry(key).or_insert(number)
             }));
@@ -122,7 +130,7 @@ impl<'a> Lines<'a> {
                     }
                 }
             }
-            By::Space => Line(who.space, 0),
+            By::Space => Line(who.space, who.guest),
             By::Ring => Line(u64::from(who.level), u64::from(who.ring)),
             By::Level => Line(u64::from(who.level), 0),
             By::Region => Line(u64::from(region), 0),
@@ -136,15 +144,20 @@ impl<'a> Lines<'a> {
 
     fn function(&self, origin: u32, rip: u64, folded: Option<Range>) -> Function {
         let who = &self.ledger.origins[origin as usize];
-        match self.ledger.symbol_at(who.space, rip) {
+        match self.ledger.symbol_at(who.address_space(), rip) {
             Some(at) => {
                 let (symbol, number) = (&self.ledger.symbols[at], self.alike[at]);
                 let inside = |range: Range| range.start >= symbol.start && range.len <= symbol.size;
                 if folded.is_none_or(inside) { Function::Symbol(number) } else { Function::Image(number) }
             }
-            None if who.ring == 3 => Function::User,
-            None if rip & HALF == 0 => Function::Low,
-            None => Function::Kernel,
+            None => {
+                let code = match who.ring {
+                    3 => Code::User,
+                    _ if rip & HALF == 0 => Code::Low,
+                    _ => Code::Kernel,
+                };
+                Function::Unknown(code, who.guest != 0)
+            }
         }
     }
 
@@ -153,18 +166,27 @@ impl<'a> Lines<'a> {
             Function::Symbol(number) => {
                 let symbol = &self.ledger.symbols[number as usize];
                 let name = given(&symbol.name);
-                match symbol.module.is_empty() {
-                    true => name.into_owned(),
-                    false => format!("{name} [{}]", symbol.module),
+                match (symbol.module.as_str(), symbol.space.guest) {
+                    ("", 0) => name.into_owned(),
+                    ("", _) => format!("{name} [guest]"),
+                    (module, 0) => format!("{name} [{module}]"),
+                    (module, _) => format!("{name} [guest {module}]"),
                 }
             }
-            Function::Image(number) => match self.ledger.symbols[number as usize].module.as_str() {
-                "" => "[kernel, folded]".to_owned(),
-                module => format!("[{module}, folded]"),
-            },
-            Function::User => "[user code]".to_owned(),
-            Function::Low => "[kernel, low addresses]".to_owned(),
-            Function::Kernel => "[kernel, no symbol]".to_owned(),
+            Function::Image(number) => {
+                let symbol = &self.ledger.symbols[number as usize];
+                let guest = if symbol.space.guest != 0 { "guest " } else { "" };
+                let image = if symbol.module.is_empty() { "kernel" } else { &symbol.module };
+                format!("[{guest}{image}, folded]")
+            }
+            Function::Unknown(code, guest) => {
+                let guest = if guest { "guest " } else { "" };
+                match code {
+                    Code::User => format!("[{guest}user code]"),
+                    Code::Low => format!("[{guest}kernel, low addresses]"),
+                    Code::Kernel => format!("[{guest}kernel, no symbol]"),
+                }
+            }
         }
     }
 
@@ -187,8 +209,10 @@ impl<'a> Lines<'a> {
                     _ => format!("all of {name}"),
                 }
             }
-            By::Space if first == 0 => "no paging".to_owned(),
-            By::Space => format!("{first:#x}"),
+            By::Space => {
+                let root = if first == 0 { "no paging".to_owned() } else { format!("{first:#x}") };
+                if second == 0 { root } else { format!("{root} of the guest at {second:#x}") }
+            }
             By::Ring if !self.guest => format!("ring {second}"),
             By::Ring if first == 0 => format!("hypervisor, for ring {second}"),
             By::Ring => format!("{}, ring {second}", level_name(first)),

@@ -18,6 +18,7 @@ pub use modules::modules;
 pub use text::{ElfError, elf, system_map};
 
 use crate::entry::SavedSymbol;
+use crate::recorder::AddressSpace;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -51,44 +52,43 @@ pub struct Symbols {
 #[derive(Clone, Debug)]
 struct Table {
     module: String,
-    space: u64,
+    space: AddressSpace,
     /// Sorted, one for each address.
     symbols: Arc<[Symbol]>,
 }
 
 impl Symbols {
-    /// Adds the symbols of a module or program; the kernel itself has an empty name. They are seen from the address space
-    /// `space` ([`crate::Origin::space`]), or from all if it is 0.
-    pub fn add(&mut self, module: &str, space: u64, mut symbols: Vec<Symbol>) {
+    /// Adds the symbols of a module or program; the kernel itself has an empty name. They are seen from `space`.
+    pub fn add(&mut self, module: &str, space: AddressSpace, mut symbols: Vec<Symbol>) {
         symbols.retain(|symbol| symbol.size != 0);
         symbols.sort_unstable();
         symbols.dedup_by_key(|symbol| symbol.start);
         self.tables.push(Table { module: module.to_owned(), space, symbols: symbols.into() });
     }
 
-    /// Adds the functions of a kernel, which are shared with its tables and not copied.
-    pub fn add_kernel(&mut self, kernel: &Kallsyms) {
-        self.tables.push(Table { module: String::new(), space: 0, symbols: Arc::clone(&kernel.functions) });
+    /// Adds the functions of a guest's kernel, or with 0 of the machine's own; they are shared with its tables and not copied.
+    pub fn add_kernel(&mut self, guest: u64, kernel: &Kallsyms) {
+        let space = AddressSpace::all_of(guest);
+        self.tables.push(Table { module: String::new(), space, symbols: Arc::clone(&kernel.functions) });
     }
 
-    /// The symbol that `rip` is in, seen from `space`: of that space if there is one, else of all.
-    pub fn find(&self, space: u64, rip: u64) -> Option<SavedSymbol> {
+    /// The symbol that `rip` is in, seen from `space`: of that space if there is one, else of all of its guest.
+    pub fn find(&self, space: AddressSpace, rip: u64) -> Option<SavedSymbol> {
         self.place(space, rip).map(|place| self.saved(place))
     }
 
     /// Each of the symbols that addresses, seen from spaces, are in.
-    pub fn find_all(&self, seen: impl Iterator<Item = (u64, u64)>) -> BTreeSet<SavedSymbol> {
+    pub fn find_all(&self, seen: impl Iterator<Item = (AddressSpace, u64)>) -> BTreeSet<SavedSymbol> {
         // Many addresses have few symbols: these are told apart before they are copied.
         let places: FxHashSet<_> = seen.filter_map(|(space, rip)| self.place(space, rip)).collect();
         places.into_iter().map(|place| self.saved(place)).collect()
     }
 
     /// Where the symbol that `rip` is in stands: its table, and its number there.
-    fn place(&self, space: u64, rip: u64) -> Option<(usize, usize)> {
-        let tables = || self.tables.iter().enumerate();
-        let own = tables().filter(|(_, table)| table.space == space && space != 0);
-        let common = tables().filter(|(_, table)| table.space == 0);
-        own.chain(common).find_map(|(number, table)| {
+    fn place(&self, space: AddressSpace, rip: u64) -> Option<(usize, usize)> {
+        let [own, common] = space.candidates();
+        let of = |space: AddressSpace| self.tables.iter().enumerate().filter(move |(_, table)| table.space == space);
+        of(own).chain(of(common)).find_map(|(number, table)| {
             let at = table.symbols.partition_point(|s| s.start <= rip).checked_sub(1)?;
             let symbol = &table.symbols[at];
             (rip - symbol.start < symbol.size).then_some((number, at))
@@ -96,7 +96,7 @@ impl Symbols {
     }
 
     /// Start and length of the symbol that `rip` is in, and the number of the table that it is in.
-    pub(crate) fn range(&self, space: u64, rip: u64) -> Option<((u64, u64), u32)> {
+    pub(crate) fn range(&self, space: AddressSpace, rip: u64) -> Option<((u64, u64), u32)> {
         let (number, at) = self.place(space, rip)?;
         let symbol = &self.tables[number].symbols[at];
         Some(((symbol.start, symbol.size), number as u32))
@@ -188,17 +188,21 @@ mod tests {
         let functions = [Symbol::new(0x1000, 0x100, "first"), Symbol::new(0x1100, 0x100, "second")].into();
         let kernel = Kallsyms { functions, landmarks: Landmarks::default() };
         let mut symbols = Symbols::default();
-        symbols.add_kernel(&kernel.clone());
+        symbols.add_kernel(0, &kernel.clone());
         assert_eq!(Arc::strong_count(&kernel.functions), 2);
-        assert_eq!(symbols.find(7, 0x1101).map(|symbol| symbol.name).as_deref(), Some("second"));
+        assert_eq!(symbols.find(AddressSpace::of(7), 0x1101).map(|symbol| symbol.name).as_deref(), Some("second"));
     }
 
     #[test]
     fn a_space_of_its_own_comes_before_the_common_one() {
         let mut symbols = Symbols::default();
-        symbols.add("", 0, vec![Symbol::new(0x1000, 0x100, "common")]);
-        symbols.add("a.out", 7, vec![Symbol::new(0x1000, 0x10, "own"), Symbol::new(0x2000, 0, "empty")]);
-        let name = |space, rip| symbols.find(space, rip).map(|s| s.name);
+        symbols.add("", AddressSpace::default(), vec![Symbol::new(0x1000, 0x100, "common")]);
+        symbols.add(
+            "a.out",
+            AddressSpace::of(7),
+            vec![Symbol::new(0x1000, 0x10, "own"), Symbol::new(0x2000, 0, "empty")],
+        );
+        let name = |space, rip| symbols.find(AddressSpace::of(space), rip).map(|s| s.name);
         assert_eq!(name(7, 0x100f).as_deref(), Some("own"));
         assert_eq!(name(7, 0x1010).as_deref(), Some("common"));
         assert_eq!(name(8, 0x1000).as_deref(), Some("common"));

@@ -4,6 +4,7 @@
 //! functions tell what it does (`kernel.rs`). Other guests may name the task that a processor runs through the marker ports. All that is
 //! read here is the guest's, and may be anything: it decides on names in a report, and on nothing else.
 
+mod guests;
 mod kernel;
 mod regions;
 mod state;
@@ -14,6 +15,7 @@ use crate::memory::GuestRam;
 use cpu::charged::{Charged, Nesting};
 use cpu::probe::Hit;
 use cpu::{BlockCache, Cpu};
+use guests::Guests;
 pub use kernel::is_probed;
 use kernel::{Kernel, Says, TaskIdentity};
 use ledger::symbols::Kallsyms;
@@ -81,6 +83,7 @@ pub struct Tasks {
     /// Places that soft interrupts are called from, which have probes.
     callers: Vec<u64>,
     regions: Regions,
+    guests: Guests,
 }
 
 /// The number that a text begins with and the rest of it, if it begins with one.
@@ -102,6 +105,7 @@ impl Tasks {
             parents: vec![0],
             callers: Vec::new(),
             regions: Regions::default(),
+            guests: Guests::default(),
         }
     }
 
@@ -109,6 +113,11 @@ impl Tasks {
     /// [probed](is_probed) will do.
     pub fn use_functions(&mut self, functions: Vec<Symbol>) {
         self.symbols = functions;
+    }
+
+    /// The kernels in guests of a hypervisor that runs on the machine.
+    pub(crate) fn guests(&self) -> &Guests {
+        &self.guests
     }
 
     /// The tables of the kernel whose tasks are followed.
@@ -121,6 +130,9 @@ impl Tasks {
     pub fn look(&mut self, cpu: &mut Cpu, cache: &mut BlockCache) {
         // A hypervisor that runs on the machine has its guest's entry there, even before it enters the guest.
         let known = self.kernel.is_some() && cpu.arch.vmx.operation.is_on();
+        if let Some(guest) = cpu.guest_of_software() {
+            self.guests.look(guest, cpu);
+        }
         if cpu.wiring.model.recorded && !known && cpu.arch.msr.lstar != self.processors[cpu.wiring.index].system_calls {
             self.find(cpu, cache);
         }

@@ -1,5 +1,6 @@
 //! The saved state of the guest's tasks.
 
+use super::guests::Guests;
 use super::kernel::Kernel;
 use super::regions::Regions;
 use super::{MOST_CALLERS, MOST_DESCENTS, MOST_THREADS, Processor, Tasks, Thread};
@@ -19,6 +20,7 @@ pub struct TasksState {
     parents: Vec<u32>,
     callers: Vec<u64>,
     regions: Regions,
+    guests: Guests,
 }
 
 impl TasksState {
@@ -38,6 +40,7 @@ impl TasksState {
         let seen = |thread: &Thread| thread.identity.as_ref().is_none_or(|identity| identity.is_known(recorder));
         require(self.threads.values().all(seen), "a thread's task")?;
         require(self.regions.are_known(recorder), "a region")?;
+        self.guests.check()?;
         self.kernel.as_ref().map_or(Ok(()), Kernel::check)
     }
 }
@@ -53,6 +56,7 @@ impl Tasks {
             parents: self.parents.clone(),
             callers: self.callers.clone(),
             regions: self.regions.clone(),
+            guests: self.guests.clone(),
         }
     }
 
@@ -65,13 +69,13 @@ impl Tasks {
         ram: &Ram,
     ) -> Result<(), StateError> {
         state.check(self.processors.len(), recorder)?;
-        let TasksState { kernel, entry, processors, threads, parents, callers, regions } = state;
+        let TasksState { kernel, entry, processors, threads, parents, callers, regions, guests } = state;
         for address in kernel.iter().flat_map(Kernel::addresses).chain(callers.iter().copied()) {
             cache.add_probe(address, ram);
         }
         (self.kernel, self.entry, self.processors) = (kernel, entry, processors);
         self.threads = threads.into_iter().collect();
-        (self.parents, self.callers, self.regions) = (parents, callers, regions);
+        (self.parents, self.callers, self.regions, self.guests) = (parents, callers, regions, guests);
         Ok(())
     }
 }

@@ -164,6 +164,8 @@ impl Operands for Builder<'_> {
             Class::Mmx => Register::MM0 + self.random.below(8) as u32,
             Class::Xmm => Register::XMM0 + self.random.below(vectors) as u32,
             Class::Ymm => Register::YMM0 + self.random.below(vectors) as u32,
+            Class::Zmm => Register::ZMM0 + self.random.below(vectors) as u32,
+            Class::Opmask => Register::K0 + self.random.below(8) as u32,
             Class::X87 => Register::ST0 + self.random.below(8) as u32,
             Class::Segment | Class::Control | Class::Debug | Class::Test => unreachable!("not accepted"),
         }

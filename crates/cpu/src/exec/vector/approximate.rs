@@ -98,6 +98,9 @@ fn run<const VEX: bool, const ROOT: bool>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> 
         result[3] = 0;
     }
     cpu.arch.vector.ymm[usize::from(op.r0 & 15)] = result;
+    if VEX {
+        cpu.arch.vector.clear_upper(op.r0);
+    }
     Ok(Flow::Next)
 }
 

@@ -1,10 +1,10 @@
 //! Which handler runs a vector instruction, by its form.
 
-use crate::exec::vector::execute;
 use crate::exec::vector::form::form;
-use crate::native::{Extra, OperandKind};
+use crate::exec::vector::{evex, execute};
+use crate::native::{Extra, OperandKind, host_has};
 use crate::op::{Handler, Op};
-use iced_x86::{CpuidFeature, Instruction};
+use iced_x86::{EncodingKind, Instruction};
 
 /// Binds an instruction that does not look at MXCSR.
 pub fn integer(i: &Instruction, op: &mut Op) -> Option<Handler> {
@@ -16,21 +16,15 @@ pub fn float(i: &Instruction, op: &mut Op) -> Option<Handler> {
     bind(i, op, true)
 }
 
-/// Whether the host has what is not required of every host: 256-bit AES and PCLMULQDQ.
-fn host_has(i: &Instruction) -> bool {
-    i.code().cpuid_features().iter().all(|feature| match feature {
-        CpuidFeature::VAES => std::arch::is_x86_feature_detected!("vaes"),
-        CpuidFeature::VPCLMULQDQ => std::arch::is_x86_feature_detected!("vpclmulqdq"),
-        _ => true,
-    })
-}
-
 fn bind(i: &Instruction, op: &mut Op, mxcsr: bool) -> Option<Handler> {
     let encoding = i.code().encoding();
-    if encoding != iced_x86::EncodingKind::Legacy && encoding != iced_x86::EncodingKind::VEX {
+    if encoding == EncodingKind::EVEX {
+        return if mxcsr { evex::float(i, op) } else { evex::integer(i, op) };
+    }
+    if encoding != EncodingKind::Legacy && encoding != EncodingKind::VEX {
         return None;
     }
-    if !host_has(i) {
+    if !i.code().cpuid_features().iter().all(|feature| host_has(*feature)) {
         return None;
     }
     let (form, vex) = form(i, mxcsr)?;

@@ -212,7 +212,7 @@ unsafe fn attempt(guest: u32, form: &Form, ops: [*mut u8; 4], to: *mut u8) -> (u
 }
 
 /// Sets flags; #XM if one of them is unmasked.
-fn signal(cpu: &mut Cpu, raised: u32) -> Exec {
+pub(super) fn signal(cpu: &mut Cpu, raised: u32) -> Exec {
     let enabled = !(cpu.arch.vector.mxcsr >> 7) & FLAGS;
     // Exceptions found before computing hide those found after.
     let shown = if raised & enabled & BEFORE != 0 { raised & BEFORE } else { raised };
@@ -275,6 +275,9 @@ pub fn registers<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exe
     let ops = [at(cpu, op.r0), at(cpu, op.r1), at(cpu, op.r2), at(cpu, op.r3)];
     // SAFETY: all operands of this form are vector registers, and the pointers are to some.
     unsafe { call::<FP>(cpu, form, ops, ops[0], width(VEX))? };
+    if VEX {
+        cpu.arch.vector.clear_upper(op.r0);
+    }
     Ok(Flow::Next)
 }
 
@@ -290,6 +293,9 @@ pub fn loading<const VEX: bool, const FP: bool, const N: usize>(cpu: &mut Cpu, o
     ops[N] = memory;
     // SAFETY: operand N is `memory_len` readable bytes, the other pointers are to vector registers.
     unsafe { call::<FP>(cpu, form, ops, ops[0], width(VEX))? };
+    if VEX {
+        cpu.arch.vector.clear_upper(op.r0);
+    }
     Ok(Flow::Next)
 }
 
@@ -350,6 +356,11 @@ pub fn general<const VEX: bool, const FP: bool>(cpu: &mut Cpu, op: &Op) -> Exec<
     }
     if form.mmx && stores {
         enter_mmx(cpu);
+    }
+    if VEX && form.writes && matches!(form.kinds[0], OperandKind::Xmm | OperandKind::Ymm) {
+        cpu.arch.vector.clear_upper(op.r0);
+    } else if VEX && matches!(form.extra, Extra::Mask { .. }) {
+        cpu.arch.vector.clear_upper(0);
     }
     if form.flags {
         cpu.arch.lazy.load(returned & flags::ARITH);

@@ -1,5 +1,6 @@
 //! Gathers: elements loaded one by one; those loaded before a fault are kept, and their mask elements cleared.
 
+use crate::exec::vector::evex;
 use crate::exec::vector::execute::ready;
 use crate::exec::vector::mask::{bytes, set_bytes};
 use crate::fault::{Exec, Flow};
@@ -9,8 +10,10 @@ use iced_x86::{EncodingKind, Instruction, Mnemonic::*};
 
 /// Binds a gather.
 pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    if i.code().encoding() != EncodingKind::VEX {
-        return None;
+    match i.code().encoding() {
+        EncodingKind::VEX => {}
+        EncodingKind::EVEX => return evex::gather::bind(i, op),
+        _ => return None,
     }
     let (destination, index, mask) = (i.op0_register(), i.memory_index(), i.op2_register());
     op.r1 = index.number() as u8;

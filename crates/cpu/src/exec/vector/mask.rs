@@ -40,11 +40,12 @@ pub(crate) fn bytes(cpu: &Cpu, register: u8) -> [u8; 32] {
     out
 }
 
-/// Sets a whole vector register.
+/// Sets a whole YMM register, as a VEX-encoded instruction does.
 pub(crate) fn set_bytes(cpu: &mut Cpu, register: u8, from: &[u8; 32]) {
     for (word, chunk) in cpu.arch.vector.ymm[usize::from(register & 15)].iter_mut().zip(from.as_chunks::<8>().0) {
         *word = u64::from_le_bytes(*chunk);
     }
+    cpu.arch.vector.clear_upper(register);
 }
 
 /// Which address a page fault shows, given the operand's address and the offset in it of the run that faulted: something

@@ -52,6 +52,7 @@ fn vzeroupper(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
         register[2] = 0;
         register[3] = 0;
     }
+    cpu.arch.vector.upper[..count].fill([0; 4]);
     Ok(Flow::Next)
 }
 
@@ -59,6 +60,7 @@ fn vzeroall(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     ready::<true>(cpu)?;
     let count = registers(cpu);
     cpu.arch.vector.ymm[..count].fill([0; 4]);
+    cpu.arch.vector.upper[..count].fill([0; 4]);
     Ok(Flow::Next)
 }
 

@@ -1,10 +1,12 @@
-//! MMX, SSE to SSE4.2, AES, PCLMULQDQ, SHA, AVX, AVX2, FMA and F16C.
+//! MMX, SSE to SSE4.2, AES, PCLMULQDQ, SHA, AVX, AVX2, FMA, F16C and AVX-512.
 //!
 //! Vector arithmetic runs on the host's own units: [`form`] turns a decoded instruction into a stub of host code (see
 //! [`crate::native`]) and [`execute`] calls it. Moves, and what must not differ between hosts, are in Rust.
 
 pub mod approximate;
 pub mod bind;
+#[allow(unsafe_code, reason = "stubs are machine code")]
+pub mod evex;
 pub mod exact;
 #[allow(unsafe_code, reason = "stubs are machine code")]
 pub mod execute;

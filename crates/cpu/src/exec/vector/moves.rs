@@ -1,7 +1,7 @@
 //! Moves between registers and memory, without a stub.
 
-use crate::exec::vector::bind;
 use crate::exec::vector::execute::{aligned, ready};
+use crate::exec::vector::{bind, evex};
 use crate::fault::{Exec, Flow};
 use crate::flags::Int;
 use crate::op::{Handler, Op};
@@ -17,8 +17,11 @@ macro_rules! by_encoding {
 
 /// Binds a move.
 pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    use iced_x86::EncodingKind::{Legacy, VEX};
+    use iced_x86::EncodingKind::{EVEX, Legacy, VEX};
     let encoding = i.code().encoding();
+    if encoding == EVEX {
+        return evex::integer(i, op);
+    }
     if encoding != Legacy && encoding != VEX {
         return None;
     }
@@ -81,6 +84,7 @@ fn put<const VEX: bool, const WORDS: usize>(cpu: &mut Cpu, register: u8, value: 
     to[..WORDS].copy_from_slice(&value);
     if VEX {
         to[WORDS..].fill(0);
+        cpu.arch.vector.clear_upper(register);
     }
 }
 
@@ -103,6 +107,7 @@ fn load<const VEX: bool, const LEN: usize, const ALIGN: u8>(cpu: &mut Cpu, op: &
     }
     if VEX {
         to[LEN / 8..].fill(0);
+        cpu.arch.vector.clear_upper(op.r0);
     }
     Ok(Flow::Next)
 }

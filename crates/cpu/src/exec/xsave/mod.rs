@@ -3,6 +3,7 @@
 //! The modified optimization of XSAVEOPT and XSAVES is a licence to skip components that are known not to have changed; here
 //! nothing is known, so every component in use is written.
 
+mod component;
 pub mod layout;
 mod legacy;
 #[cfg(test)]
@@ -14,14 +15,15 @@ use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op, SEG_FLAT};
 use crate::state::Cpu;
 use crate::table::Row;
+use component::{Known, PIECE};
 use iced_x86::{Instruction, Mnemonic::*};
-use layout::{COMPONENTS, HEADER_END, LONGEST, compacted_offset, compacted_size, standard_size};
+use layout::HEADER_END;
 use ledger::{Class, Family, Kind};
 use x86::control::*;
 use x86::vmx::{reason, secondary};
 use x86::{reg, vector};
 
-pub use layout::{supported, xstate_cpuid};
+pub use layout::{Layout, xstate_cpuid};
 
 /// Rows of state saving.
 pub static ROWS: &[Row] = &[
@@ -77,10 +79,27 @@ fn area(cpu: &mut Cpu, op: &Op, len: usize, align: u64, write: bool) -> Exec<u64
     Ok(linear)
 }
 
+/// Bytes that are looked at together: memory is accessed by up to a page.
+const SPAN: usize = x86::page::PAGE as usize;
+
 /// Makes sure that the whole area can be written.
-fn prepare(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Exec {
+fn prepare_write(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Exec {
     let privilege = cpu.privilege();
-    cpu.prepare_write(linear, len as u64, privilege, op.seg)
+    for at in (0..len).step_by(SPAN) {
+        let from = cpu.wrap(linear.wrapping_add(at as u64));
+        cpu.prepare_write(from, (len - at).min(SPAN) as u64, privilege, op.seg)?;
+    }
+    Ok(())
+}
+
+/// Makes sure that the whole area can be read.
+fn prepare_read(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Exec {
+    let privilege = cpu.privilege();
+    for at in (0..len).step_by(SPAN) {
+        let from = cpu.wrap(linear.wrapping_add(at as u64));
+        cpu.prepare_read(from, (len - at).min(SPAN) as u64, privilege, op.seg)?;
+    }
+    Ok(())
 }
 
 fn fx_ready(cpu: &mut Cpu) -> Exec {
@@ -139,14 +158,15 @@ fn x_ready(cpu: &mut Cpu) -> Exec {
 /// Components that are not in their initial configuration (XINUSE), MXCSR not looked at.
 pub fn in_use(cpu: &Cpu) -> u64 {
     let mut used = 0;
-    for (component, init) in [
-        (XCR0_X87, legacy::x87_is_init(cpu)),
-        (XCR0_SSE, legacy::halves_are_init(cpu, 0)),
-        (XCR0_AVX, legacy::halves_are_init(cpu, 2)),
-        (XCR0_PKRU, cpu.arch.pkru == 0),
-    ] {
-        if !init {
-            used |= component;
+    if !legacy::x87_is_init(cpu) {
+        used |= XCR0_X87;
+    }
+    if !legacy::halves_are_init(cpu, 0) {
+        used |= XCR0_SSE;
+    }
+    for component in &cpu.wiring.xstate.components {
+        if !(component.known.is_init)(cpu) {
+            used |= component.bit();
         }
     }
     used
@@ -200,15 +220,36 @@ fn save(cpu: &mut Cpu, op: &Op, kind: Save) -> Exec<Flow> {
     if kind == Save::Supervisor {
         cpu.supervisor_state_exit(reason::XSAVES, op, requested)?;
     }
-    let len = if compacts { compacted_size(requested) } else { standard_size(requested) };
+    let layout = &cpu.wiring.xstate;
+    let len = if compacts { layout.compacted_size(requested) } else { layout.standard_size(requested) };
     let linear = area(cpu, op, len, 64, true)?;
-    prepare(cpu, op, linear, len)?;
-    let mut used = in_use(cpu);
+    prepare_write(cpu, op, linear, len)?;
+    // What XFD disables is saved as in its initial configuration.
+    let mut used = in_use(cpu) & !cpu.disabled_state();
     if compacts && cpu.arch.vector.mxcsr != MXCSR_INIT {
         used |= XCR0_SSE;
     }
     let written = if kind == Save::Plain { requested } else { requested & used };
-    let mut image = [0; LONGEST];
+    save_legacy(cpu, op, linear, requested, written, compacts)?;
+    save_extended(cpu, op, linear, written, compacts.then_some(requested))?;
+    let at = cpu.wrap(linear.wrapping_add(512));
+    if compacts {
+        let mut header = [0; 16];
+        header[..8].copy_from_slice(&(requested & used).to_le_bytes());
+        header[8..].copy_from_slice(&(requested | COMPACTED).to_le_bytes());
+        cpu.write_bytes(at, op.seg, &header)?;
+    } else {
+        let mut old = [0; 8];
+        cpu.read_bytes(at, op.seg, &mut old)?;
+        let xstate = u64::from_le_bytes(old) & !requested | (requested & used);
+        cpu.write_bytes(at, op.seg, &xstate.to_le_bytes())?;
+    }
+    Ok(Flow::Next)
+}
+
+/// Writes what belongs in the legacy region.
+fn save_legacy(cpu: &mut Cpu, op: &Op, linear: u64, requested: u64, written: u64, compacts: bool) -> Exec {
+    let mut image = [0; 512];
     let at = |offset: usize| linear.wrapping_add(offset as u64);
     if written & XCR0_X87 != 0 {
         legacy::save_x87(cpu, &mut image, op.imm != 0);
@@ -226,34 +267,29 @@ fn save(cpu: &mut Cpu, op: &Op, kind: Save) -> Exec<Flow> {
         legacy::save_halves(cpu, &mut image[xmm.clone()], 0);
         cpu.write_bytes(at(xmm.start), op.seg, &image[xmm])?;
     }
-    for component in COMPONENTS.iter().filter(|c| written >> c.number & 1 != 0) {
-        let offset = if compacts { compacted_offset(requested, component.number) } else { component.offset };
-        let bytes = &mut image[offset..offset + component.size];
-        let len = save_component(cpu, component.number, bytes);
-        cpu.write_bytes(at(offset), op.seg, &bytes[..len])?;
-    }
-    if compacts {
-        let mut header = [0; 16];
-        header[..8].copy_from_slice(&(requested & used).to_le_bytes());
-        header[8..].copy_from_slice(&(requested | COMPACTED).to_le_bytes());
-        cpu.write_bytes(at(512), op.seg, &header)?;
-    } else {
-        let mut old = [0; 8];
-        cpu.read_bytes(at(512), op.seg, &mut old)?;
-        let xstate = u64::from_le_bytes(old) & !requested | (requested & used);
-        cpu.write_bytes(at(512), op.seg, &xstate.to_le_bytes())?;
-    }
-    Ok(Flow::Next)
+    Ok(())
 }
 
-/// Writes a component of the extended region; returns how many of its bytes the current mode writes.
-fn save_component(cpu: &Cpu, number: u32, bytes: &mut [u8]) -> usize {
-    if 1 << number == XCR0_AVX {
-        legacy::save_halves(cpu, bytes, 2);
-        return 16 * legacy::registers(cpu);
+/// Writes the components of the extended region; in the compacted format of those of a bitmap, if one is given.
+fn save_extended(cpu: &mut Cpu, op: &Op, linear: u64, written: u64, compacted: Option<u64>) -> Exec {
+    for index in 0..cpu.wiring.xstate.components.len() {
+        let component = cpu.wiring.xstate.components[index];
+        if written & component.bit() == 0 {
+            continue;
+        }
+        let offset = cpu.wiring.xstate.offset(index, compacted);
+        let len = (component.known.len)(cpu);
+        let mut bytes = [0; PIECE];
+        for from in (0..len).step_by(PIECE) {
+            let piece = &mut bytes[..(len - from).min(PIECE)];
+            if cpu.disabled_state() & component.bit() == 0 {
+                (component.known.save)(cpu, from, piece);
+            }
+            let at = cpu.wrap(linear.wrapping_add((offset + from) as u64));
+            cpu.write_bytes(at, op.seg, piece)?;
+        }
     }
-    bytes[..4].copy_from_slice(&cpu.arch.pkru.to_le_bytes());
-    bytes.len()
+    Ok(())
 }
 
 /// What a header asks for: which components are in the area, and whether it is compacted. `None` is #GP.
@@ -287,18 +323,20 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
         cpu.supervisor_state_exit(reason::XRSTORS, op, requested)?;
     }
     let linear = area(cpu, op, HEADER_END, 64, false)?;
-    let mut image = [0; LONGEST];
-    cpu.read_bytes(linear, op.seg, &mut image[..HEADER_END])?;
+    let mut image = [0; HEADER_END];
+    cpu.read_bytes(linear, op.seg, &mut image)?;
     let compaction = SUPERVISOR || cpu.wiring.features.contains(crate::Features::needed(iced_x86::Code::Xsavec_mem));
     let Some((present, compacted)) = header(&image, enabled, SUPERVISOR, compaction) else { return Err(cpu.gp(0)) };
     let loaded = requested & present;
+    cpu.needs_state(loaded)?;
     let len = match compacted {
-        Some(components) => compacted_size(components),
-        None => standard_size(loaded),
+        Some(components) => cpu.wiring.xstate.compacted_size(components),
+        None => cpu.wiring.xstate.standard_size(loaded),
     };
+    let mut linear = linear;
     if len > HEADER_END {
-        let linear = area(cpu, op, len, 64, false)?;
-        cpu.read_bytes(linear, op.seg, &mut image[..len])?;
+        linear = area(cpu, op, len, 64, false)?;
+        prepare_read(cpu, op, linear, len)?;
     }
     let with_mxcsr = match compacted {
         Some(_) => loaded & XCR0_SSE != 0,
@@ -324,27 +362,45 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
     } else if requested & XCR0_SSE != 0 {
         legacy::init_halves(cpu, 0);
     }
-    for component in COMPONENTS.iter().filter(|c| requested >> c.number & 1 != 0) {
-        let offset = match compacted {
-            Some(components) => compacted_offset(components, component.number),
-            None => component.offset,
-        };
-        let bytes = (loaded >> component.number & 1 != 0).then(|| &image[offset..offset + component.size]);
-        restore_component(cpu, component.number, bytes);
-    }
+    restore_extended(cpu, op, linear, requested, loaded, compacted)?;
     Ok(Flow::End)
 }
 
-/// Reads a component of the extended region, or puts it in its initial configuration.
-fn restore_component(cpu: &mut Cpu, number: u32, bytes: Option<&[u8]>) {
-    match (1 << number == XCR0_AVX, bytes) {
-        (true, Some(bytes)) => legacy::restore_halves(cpu, bytes, 2),
-        (true, None) => legacy::init_halves(cpu, 2),
-        (false, Some(bytes)) => set_pkru(cpu, u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
-        (false, None) => set_pkru(cpu, 0),
+/// Reads the components of the extended region that are `loaded`, and puts others that are requested in their initial
+/// configuration. All of the area can be read.
+fn restore_extended(cpu: &mut Cpu, op: &Op, linear: u64, requested: u64, loaded: u64, compacted: Option<u64>) -> Exec {
+    // PKRU comes last: under the new one the rest of the area might not be readable.
+    for last in [false, true] {
+        for index in 0..cpu.wiring.xstate.components.len() {
+            let component = cpu.wiring.xstate.components[index];
+            if requested & component.bit() == 0 || (component.bit() == XCR0_PKRU) != last {
+                continue;
+            }
+            let offset = cpu.wiring.xstate.offset(index, compacted);
+            let at = (loaded & component.bit() != 0).then_some(linear.wrapping_add(offset as u64));
+            restore_component(cpu, op, component.known, at)?;
+        }
     }
+    Ok(())
 }
 
+/// Reads a component from an address, or puts it in its initial configuration.
+fn restore_component(cpu: &mut Cpu, op: &Op, known: &Known, at: Option<u64>) -> Exec {
+    let Some(at) = at else {
+        (known.init)(cpu);
+        return Ok(());
+    };
+    let mut bytes = [0; PIECE];
+    for from in (0..known.size).step_by(PIECE) {
+        let piece = &mut bytes[..(known.size - from).min(PIECE)];
+        let linear = cpu.wrap(at.wrapping_add(from as u64));
+        cpu.read_bytes(linear, op.seg, piece)?;
+        (known.load)(cpu, from, piece);
+    }
+    Ok(())
+}
+
+/// Sets PKRU.
 fn set_pkru(cpu: &mut Cpu, value: u32) {
     if cpu.arch.pkru != value {
         cpu.arch.pkru = value;
@@ -376,8 +432,7 @@ fn xsetbv(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
         cpu.exit_always(reason::XSETBV)?;
     }
     let value = pair(cpu);
-    let valid =
-        value & XCR0_X87 != 0 && value & !supported(cpu) == 0 && (value & XCR0_AVX == 0 || value & XCR0_SSE != 0);
+    let valid = cpu.wiring.xstate.allows_xcr0(value);
     if cpu.arch.cpl != 0 || cpu.get::<u32>(reg::RCX) != 0 || !valid {
         return Err(cpu.gp(0));
     }

@@ -2,6 +2,7 @@
 
 use super::super::capability::CR0_FIXED;
 use super::super::checks::{Check, require};
+use super::super::emulate::GuestView;
 use super::super::vmcs::Vmcs;
 use crate::arch::{Segment, TableRegister};
 use crate::exec::msr::good_pat;
@@ -20,10 +21,17 @@ const SELECTORS: [(u8, u32); 6] = [
     (seg::FS, vmcs::HOST_FS_SELECTOR),
     (seg::GS, vmcs::HOST_GS_SELECTOR),
 ];
-/// Bits of CR0 that a VM exit leaves as they are (27.5.1), besides those that do not exist.
-const CR0_KEPT: u64 = CR0_ET | CR0_CD | CR0_NW;
+/// Bits of CR0 that VM entries (26.3.2.1) and exits (27.5.1) leave as they are, besides those that do not exist.
+pub(super) const CR0_KEPT: u64 = CR0_ET | CR0_CD | CR0_NW;
 
 impl Cpu {
+    /// In non-root mode of a hypervisor that runs on the machine: the registers by which its own linear addresses are translated.
+    pub fn host_registers(&self) -> Option<GuestView> {
+        let (_, vmcs) = self.arch.vmx.operation.current().filter(|_| self.guest_of_software().is_some())?;
+        let [cr0, cr4, efer, ..] = self.arch.vmx.operation.host_under;
+        Some(GuestView { cr0, cr3: vmcs.get(vmcs::HOST_CR3), cr4, efer, pdpte: self.arch.pdpte, xcr0: self.arch.xcr0 })
+    }
+
     /// Checks on the host-state area.
     pub(super) fn check_host(&self, v: &Vmcs) -> Check {
         let (cr0, cr3, cr4) = (v.get(vmcs::HOST_CR0), v.get(vmcs::HOST_CR3), v.get(vmcs::HOST_CR4));

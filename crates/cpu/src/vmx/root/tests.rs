@@ -440,3 +440,23 @@ fn a_saved_state_with_structures_across_pages_is_refused() {
         assert!(m.cpu.restore(arch, micro).is_err());
     }
 }
+
+#[test]
+fn the_guest_that_runs_is_known_from_outside() {
+    let mut m = host();
+    let root = m.cpu.arch.cr3;
+    assert_eq!((m.cpu.guest_of_software(), m.cpu.host_registers()), (None, None));
+    place(&mut m, GUEST, |a| {
+        let mut again = a.create_label();
+        a.set_label(&mut again)?;
+        a.jmp(again)
+    });
+    m.code(|a| a.vmlaunch());
+    m.run(1 << 16);
+    assert!(m.cpu.non_root());
+    assert_eq!(m.cpu.guest_of_software(), Some(FIRST), "without EPT, its VMCS");
+    assert_eq!(m.cpu.host_registers().map(|host| host.cr3), Some(root));
+    m.cpu.arch.cr3 = 0;
+    assert_eq!(m.cpu.look_up_on_board(0, HOST), None);
+    assert_eq!(m.cpu.look_up_in_host(root, HOST), Some(HOST));
+}

@@ -1,0 +1,80 @@
+//! Rows of mnemonics that have no other encoding than EVEX, and of instructions on opmasks.
+
+use super::{form, gather, opmask};
+use crate::exec::vector::bind;
+use crate::table::Row;
+use iced_x86::Mnemonic::*;
+use ledger::Class;
+
+/// Rows of one class and binder.
+macro_rules! rows {
+    ($class:ident, $bind:path; $($mnemonic:ident)*) => {
+        &[$(Row::new($mnemonic, Class::$class, $bind)),*]
+    };
+}
+
+/// Moves, broadcasts, conversions between widths, compress and expand.
+pub static MOVES: &[Row] = rows! {
+    Vector, form::integer;
+    Vblendmpd Vblendmps Vbroadcastf32x2 Vbroadcastf32x4 Vbroadcastf32x8 Vbroadcastf64x2 Vbroadcastf64x4
+    Vbroadcasti32x2 Vbroadcasti32x4 Vbroadcasti32x8 Vbroadcasti64x2 Vbroadcasti64x4 Vcompresspd Vcompressps
+    Vexpandpd Vexpandps Vextractf32x4 Vextractf32x8 Vextractf64x2 Vextractf64x4 Vextracti32x4 Vextracti32x8
+    Vextracti64x2 Vextracti64x4 Vinsertf32x4 Vinsertf32x8 Vinsertf64x2 Vinsertf64x4 Vinserti32x4 Vinserti32x8
+    Vinserti64x2 Vinserti64x4 Vmovdqa32 Vmovdqa64 Vmovdqu16 Vmovdqu32 Vmovdqu64 Vmovdqu8 Vpblendmb Vpblendmd
+    Vpblendmq Vpblendmw Vpbroadcastmb2q Vpbroadcastmw2d Vpcompressb Vpcompressd Vpcompressq Vpcompressw Vpexpandb
+    Vpexpandd Vpexpandq Vpexpandw Vpmovb2m Vpmovd2m Vpmovdb Vpmovdw Vpmovm2b Vpmovm2d Vpmovm2q Vpmovm2w Vpmovq2m
+    Vpmovqb Vpmovqd Vpmovqw Vpmovsdb Vpmovsdw Vpmovsqb Vpmovsqd Vpmovsqw Vpmovswb Vpmovusdb Vpmovusdw Vpmovusqb
+    Vpmovusqd Vpmovusqw Vpmovuswb Vpmovw2m Vpmovwb
+};
+
+/// Integer arithmetic, logic, comparisons into opmasks, permutations.
+pub static INTEGER: &[Row] = rows! {
+    Vector, form::integer;
+    Valignd Valignq Vcvtne2ps2bf16 Vcvtneps2bf16 Vdbpsadbw Vdpbf16ps
+    Vpabsq Vpandd Vpandnd Vpandnq Vpandq Vpcmpb Vpcmpd Vpcmpq Vpcmpub Vpcmpud Vpcmpuq Vpcmpuw Vpcmpw Vpconflictd
+    Vpconflictq Vpermb Vpermi2b Vpermi2d Vpermi2pd Vpermi2ps Vpermi2q Vpermi2w Vpermt2b Vpermt2d Vpermt2pd Vpermt2ps
+    Vpermt2q Vpermt2w Vpermw Vplzcntd Vplzcntq Vpmadd52huq Vpmadd52luq Vpmaxsq Vpmaxuq Vpminsq Vpminuq Vpmullq
+    Vpmultishiftqb Vpopcntb Vpopcntd Vpopcntq Vpopcntw Vpord Vporq Vprold Vprolq Vprolvd Vprolvq Vprord Vprorq
+    Vprorvd Vprorvq Vpshldd Vpshldq Vpshldvd Vpshldvq Vpshldvw Vpshldw Vpshrdd Vpshrdq Vpshrdvd Vpshrdvq Vpshrdvw
+    Vpshrdw Vpshufbitqmb Vpsllvw Vpsraq Vpsravq Vpsravw Vpsrlvw Vpternlogd Vpternlogq Vptestmb Vptestmd Vptestmq
+    Vptestmw Vptestnmb Vptestnmd Vptestnmq Vptestnmw Vpxord Vpxorq Vshuff32x4 Vshuff64x2 Vshufi32x4 Vshufi64x2
+};
+
+/// Floating-point arithmetic and conversions.
+pub static FLOAT: &[Row] = rows! {
+    VectorFp, form::float;
+    Vfpclasspd Vfpclassps Vfpclasssd Vfpclassss
+    Vcvtpd2qq Vcvtpd2udq Vcvtpd2uqq Vcvtps2qq Vcvtps2udq Vcvtps2uqq Vcvtqq2pd Vcvtqq2ps Vcvtsd2usi Vcvtss2usi
+    Vcvttpd2qq Vcvttpd2udq Vcvttpd2uqq Vcvttps2qq Vcvttps2udq Vcvttps2uqq Vcvttsd2usi Vcvttss2usi Vcvtudq2pd
+    Vcvtudq2ps Vcvtuqq2pd Vcvtuqq2ps Vcvtusi2sd Vcvtusi2ss Vfixupimmpd Vfixupimmps Vfixupimmsd Vfixupimmss Vgetexppd
+    Vgetexpps Vgetexpsd Vgetexpss Vgetmantpd Vgetmantps Vgetmantsd Vgetmantss Vrangepd Vrangeps Vrangesd Vrangess
+    Vreducepd Vreduceps Vreducesd Vreducess Vrndscalepd Vrndscaleps Vrndscalesd Vrndscaless Vscalefpd Vscalefps
+    Vscalefsd Vscalefss
+};
+
+/// Dot products of integers, which have VEX encodings, too.
+pub static VNNI: &[Row] = rows! {
+    Vector, bind::integer;
+    Vpdpbusd Vpdpbusds Vpdpwssd Vpdpwssds
+};
+
+/// Arithmetic in GF(2^8), in every encoding.
+pub static GALOIS: &[Row] = rows! {
+    Vector, bind::integer;
+    Gf2p8affineinvqb Gf2p8affineqb Gf2p8mulb Vgf2p8affineinvqb Vgf2p8affineqb Vgf2p8mulb
+};
+
+/// Scatters.
+pub static SCATTERS: &[Row] = rows! {
+    Vector, gather::bind;
+    Vpscatterdd Vpscatterdq Vpscatterqd Vpscatterqq Vscatterdpd Vscatterdps Vscatterqpd Vscatterqps
+};
+
+/// Opmasks.
+pub static OPMASKS: &[Row] = rows! {
+    Vector, opmask::bind;
+    Kaddb Kaddd Kaddq Kaddw Kandb Kandd Kandnb Kandnd Kandnq Kandnw Kandq Kandw Kmovb Kmovd Kmovq Kmovw Knotb Knotd
+    Knotq Knotw Korb Kord Korq Kortestb Kortestd Kortestq Kortestw Korw Kshiftlb Kshiftld Kshiftlq Kshiftlw Kshiftrb
+    Kshiftrd Kshiftrq Kshiftrw Ktestb Ktestd Ktestq Ktestw Kunpckbw Kunpckdq Kunpckwd Kxnorb Kxnord Kxnorq Kxnorw
+    Kxorb Kxord Kxorq Kxorw
+};

@@ -1,0 +1,161 @@
+//! The state components of the extended region: what each is made of. One row per component; whether a model has it, and where it
+//! lies, its CPUID says.
+
+use super::legacy;
+use crate::arch::{TILE, TILES, TileConfig};
+use crate::model::CpuidRegs;
+use crate::state::Cpu;
+
+/// Bytes that are moved between a save area and a component at a time.
+pub const PIECE: usize = 1024;
+
+/// A component that is executed.
+pub struct Known {
+    /// Number of the component.
+    pub number: u32,
+    /// Bytes.
+    pub size: usize,
+    /// CPUID.0xD, sub-leaf of the component, on the processors that have it.
+    pub usual: CpuidRegs,
+    /// How many of its bytes the current mode has.
+    pub len: fn(&Cpu) -> usize,
+    /// Writes the part of it that begins at an offset, a multiple of [`PIECE`].
+    pub save: fn(&Cpu, usize, &mut [u8]),
+    /// Reads the part of it that begins at an offset, a multiple of [`PIECE`].
+    pub load: fn(&mut Cpu, usize, &[u8]),
+    /// Puts it in its initial configuration.
+    pub init: fn(&mut Cpu),
+    /// Whether it is in its initial configuration.
+    pub is_init: fn(&Cpu) -> bool,
+}
+
+impl Known {
+    /// Whether it is supervisor state.
+    pub fn supervisor(&self) -> bool {
+        self.usual.ecx & 1 != 0
+    }
+}
+
+const fn user(size: u32, offset: u32) -> CpuidRegs {
+    CpuidRegs { eax: size, ebx: offset, ecx: 0, edx: 0 }
+}
+
+/// The components, by their numbers.
+pub static KNOWN: &[Known] = &[
+    // AVX: the upper halves of the YMM registers.
+    Known {
+        number: 2,
+        size: 256,
+        usual: user(256, 576),
+        len: |cpu| 16 * legacy::registers(cpu),
+        save: |cpu, _, area| legacy::save_halves(cpu, area, 2),
+        load: |cpu, _, area| legacy::restore_halves(cpu, area, 2),
+        init: |cpu| legacy::init_halves(cpu, 2),
+        is_init: |cpu| legacy::halves_are_init(cpu, 2),
+    },
+    // Opmask registers.
+    Known {
+        number: 5,
+        size: 64,
+        usual: user(64, 1088),
+        len: |_| 64,
+        save: |cpu, _, area| store(area, &cpu.arch.vector.k),
+        load: |cpu, _, area| fetch(area, &mut cpu.arch.vector.k),
+        init: |cpu| cpu.arch.vector.k = [0; 8],
+        is_init: |cpu| cpu.arch.vector.k == [0; 8],
+    },
+    // ZMM_Hi256: the upper halves of ZMM0 to ZMM15.
+    Known {
+        number: 6,
+        size: 512,
+        usual: user(512, 1152),
+        len: |cpu| 32 * legacy::registers(cpu),
+        save: |cpu, _, area| store(area, cpu.arch.vector.upper[..legacy::registers(cpu)].as_flattened()),
+        load: |cpu, _, area| {
+            let count = legacy::registers(cpu);
+            fetch(area, cpu.arch.vector.upper[..count].as_flattened_mut());
+        },
+        init: |cpu| {
+            let count = legacy::registers(cpu);
+            cpu.arch.vector.upper[..count].fill([0; 4]);
+        },
+        is_init: |cpu| cpu.arch.vector.upper[..legacy::registers(cpu)].iter().all(|r| *r == [0; 4]),
+    },
+    // Hi16_ZMM: ZMM16 to ZMM31, which 64-bit mode alone has.
+    Known {
+        number: 7,
+        size: 1024,
+        usual: user(1024, 1664),
+        len: |cpu| if cpu.engine.long64 { 1024 } else { 0 },
+        save: |cpu, _, area| store(area, cpu.arch.vector.high.as_flattened()),
+        load: |cpu, _, area| {
+            if cpu.engine.long64 {
+                fetch(area, cpu.arch.vector.high.as_flattened_mut());
+            }
+        },
+        init: |cpu| {
+            if cpu.engine.long64 {
+                cpu.arch.vector.high = [[0; 8]; 16];
+            }
+        },
+        is_init: |cpu| !cpu.engine.long64 || cpu.arch.vector.high == [[0; 8]; 16],
+    },
+    // PKRU.
+    Known {
+        number: 9,
+        size: 8,
+        usual: user(8, 2688),
+        len: |_| 8,
+        save: |cpu, _, area| store(area, &[u64::from(cpu.arch.pkru)]),
+        load: |cpu, _, area| {
+            let mut word = [0];
+            fetch(area, &mut word);
+            super::set_pkru(cpu, word[0] as u32);
+        },
+        init: |cpu| super::set_pkru(cpu, 0),
+        is_init: |cpu| cpu.arch.pkru == 0,
+    },
+    // TILECFG.
+    Known {
+        number: 17,
+        size: 64,
+        usual: CpuidRegs { eax: 64, ebx: 2752, ecx: 2, edx: 0 },
+        len: |_| 64,
+        save: |cpu, _, area| area.copy_from_slice(&cpu.arch.tiles.config.image()),
+        load: |cpu, _, area| {
+            // What LDTILECFG would refuse leaves the tiles without configuration.
+            let config = area.first_chunk().and_then(TileConfig::from_image);
+            cpu.arch.tiles.config = config.unwrap_or_default();
+        },
+        init: |cpu| cpu.arch.tiles.config = TileConfig::default(),
+        is_init: |cpu| cpu.arch.tiles.config == TileConfig::default(),
+    },
+    // TILEDATA.
+    Known {
+        number: 18,
+        size: TILES * TILE,
+        usual: CpuidRegs { eax: (TILES * TILE) as u32, ebx: 2816, ecx: 6, edx: 0 },
+        len: |_| TILES * TILE,
+        save: |cpu, from, area| area.copy_from_slice(cpu.arch.tiles.tile(from / TILE)),
+        load: |cpu, from, area| cpu.arch.tiles.tile_mut(from / TILE).copy_from_slice(area),
+        init: |cpu| cpu.arch.tiles.clear(),
+        is_init: |cpu| !cpu.arch.tiles.are_in_use(),
+    },
+];
+
+// A tile is a piece.
+const _: () = assert!(TILE == PIECE);
+
+/// Writes words to an area.
+pub(super) fn store(area: &mut [u8], words: &[u64]) {
+    for (bytes, word) in area.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
+    }
+}
+
+/// Reads words from an area.
+pub(super) fn fetch(area: &[u8], words: &mut [u64]) {
+    for (word, bytes) in words.iter_mut().zip(area.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+}

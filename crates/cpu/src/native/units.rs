@@ -1,0 +1,57 @@
+//! Which of the host's vector units are used.
+
+use iced_x86::CpuidFeature;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The 512-bit units and opmasks are left alone.
+static NARROW: AtomicBool = AtomicBool::new(false);
+
+/// Has everything executed as on a host whose vector units are of 256 bits, or again as on this one. Results are the same bits. An
+/// operation that is already translated stays so; the call belongs before the first machine.
+pub fn limit_to_256_bits(limit: bool) {
+    NARROW.store(limit, Ordering::Relaxed);
+}
+
+/// Whether AVX-512 with the extensions that every processor of today's has may be used: F, CD, BW, DQ, VL.
+#[inline]
+pub fn wide() -> bool {
+    !NARROW.load(Ordering::Relaxed) && detected()
+}
+
+fn detected() -> bool {
+    static DETECTED: OnceLock<bool> = OnceLock::new();
+    *DETECTED.get_or_init(|| {
+        use CpuidFeature::*;
+        [AVX512F, AVX512CD, AVX512BW, AVX512DQ, AVX512VL].into_iter().all(host_has)
+    })
+}
+
+/// Whether the host has an extension that is not required of every host. `true` for those that are.
+pub fn host_has(feature: CpuidFeature) -> bool {
+    macro_rules! has {
+        ($name:tt) => {
+            std::arch::is_x86_feature_detected!($name)
+        };
+    }
+    match feature {
+        CpuidFeature::VAES => has!("vaes"),
+        CpuidFeature::VPCLMULQDQ => has!("vpclmulqdq"),
+        CpuidFeature::GFNI => has!("gfni"),
+        CpuidFeature::AVX_VNNI => has!("avxvnni"),
+        CpuidFeature::AVX512F => has!("avx512f"),
+        CpuidFeature::AVX512CD => has!("avx512cd"),
+        CpuidFeature::AVX512BW => has!("avx512bw"),
+        CpuidFeature::AVX512DQ => has!("avx512dq"),
+        CpuidFeature::AVX512VL => has!("avx512vl"),
+        CpuidFeature::AVX512_VBMI => has!("avx512vbmi"),
+        CpuidFeature::AVX512_VBMI2 => has!("avx512vbmi2"),
+        CpuidFeature::AVX512_IFMA => has!("avx512ifma"),
+        CpuidFeature::AVX512_VNNI => has!("avx512vnni"),
+        CpuidFeature::AVX512_BITALG => has!("avx512bitalg"),
+        CpuidFeature::AVX512_VPOPCNTDQ => has!("avx512vpopcntdq"),
+        CpuidFeature::AVX512_BF16 => has!("avx512bf16"),
+        CpuidFeature::AVX512_FP16 => has!("avx512fp16"),
+        _ => true,
+    }
+}

@@ -1,0 +1,134 @@
+//! The kernels in guests of a hypervisor that runs on the machine, as KVM does: their functions have names in the ledger, like those of
+//! the machine's own kernel. A guest may be gone long before the run ends, so its kernel is looked for while it runs: once it has
+//! said where system calls enter it, and again whenever its hypervisor makes another EPT. Its modules are looked for at growing
+//! intervals of virtual time, and so is a kernel that was not found.
+
+use crate::guest_memory::GuestMemory;
+use crate::kernel_symbols::{self, IMAGE};
+use crate::state::{StateError, require};
+use cpu::Cpu;
+use ledger::symbols::Kallsyms;
+use ledger::{AddressSpace, Symbol, Symbols, Ticks};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Guests and kernels that are told apart, and looks for a kernel in vain; those beyond have no names.
+const MOST_GUESTS: usize = 256;
+const MOST_KERNELS: usize = 16;
+const MOST_FAILURES: usize = 64;
+/// Bytes at the entry for system calls by which a kernel is recognized.
+const ENTRY: usize = 64;
+/// From the first look to the second, in ticks: 10 million cycles. Each interval is twice the one before.
+const FIRST_INTERVAL: Ticks = 10_000_000_000;
+/// No interval is longer.
+const LONGEST_INTERVAL: Ticks = 100 * FIRST_INTERVAL;
+
+/// A kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Kernel {
+    /// Where system calls enter it, and the code there.
+    entry: u64,
+    code: Vec<u8>,
+    tables: Kallsyms,
+}
+
+/// A guest, as [`ledger::Origin::guest`] tells them apart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Guest {
+    /// What was last seen in IA32_LSTAR.
+    entry: u64,
+    /// Its kernel's number.
+    kernel: Option<u32>,
+    modules: Vec<(String, Vec<Symbol>)>,
+    /// When is the next look, and how long after that another one.
+    next: Ticks,
+    interval: Ticks,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Guests {
+    kernels: Vec<Kernel>,
+    guests: BTreeMap<u64, Guest>,
+    failures: usize,
+}
+
+impl Guests {
+    /// A processor runs this guest.
+    pub fn look(&mut self, guest: u64, cpu: &Cpu) {
+        let entry = cpu.arch.msr.lstar;
+        // Only code of the image shows where the image is.
+        let in_image = |address: u64| IMAGE.contains(&address);
+        if !cpu.wiring.model.recorded || cpu.arch.cpl != 0 || !in_image(entry) || !in_image(cpu.arch.rip) {
+            return;
+        }
+        let known = self.guests.get(&guest).filter(|known| known.entry == entry);
+        if known.is_none_or(|known| cpu.micro.clock >= known.next) {
+            self.look_again(guest, cpu);
+        }
+    }
+
+    #[cold]
+    fn look_again(&mut self, guest: u64, cpu: &Cpu) {
+        if self.guests.len() >= MOST_GUESTS && !self.guests.contains_key(&guest) {
+            return;
+        }
+        let (entry, now) = (cpu.arch.msr.lstar, cpu.micro.clock);
+        let before = self.guests.remove(&guest).filter(|before| before.entry == entry);
+        let before =
+            before.unwrap_or(Guest { entry, kernel: None, modules: Vec::new(), next: 0, interval: FIRST_INTERVAL });
+        let kernel = before.kernel.or_else(|| self.kernel(cpu));
+        let tables = kernel.map(|kernel| &self.kernels[kernel as usize].tables);
+        let found = tables.map(|tables| kernel_symbols::modules_in_guest(tables, cpu, cpu.arch.rip));
+        // Between two looks modules can go, but not all of them.
+        let modules = found.filter(|found| !found.is_empty()).unwrap_or(before.modules);
+        let interval = (before.interval.saturating_mul(2)).min(LONGEST_INTERVAL);
+        let next = now.saturating_add(before.interval);
+        self.guests.insert(guest, Guest { entry, kernel, modules, next, interval });
+    }
+
+    /// The number of the kernel that a processor runs.
+    fn kernel(&mut self, cpu: &Cpu) -> Option<u32> {
+        let entry = cpu.arch.msr.lstar;
+        let memory = GuestMemory::around(cpu, cpu.arch.rip)?;
+        let code = memory.copy_image(entry, ENTRY);
+        let same = |kernel: &Kernel| (kernel.entry, &kernel.code) == (entry, &code);
+        if let Some(known) = self.kernels.iter().position(same) {
+            return Some(known as u32);
+        }
+        if self.kernels.len() >= MOST_KERNELS || self.failures >= MOST_FAILURES {
+            return None;
+        }
+        let tables = kernel_symbols::running_in_guest(cpu, cpu.arch.rip);
+        let enters =
+            |tables: &Kallsyms| tables.functions.binary_search_by_key(&entry, |function| function.start).is_ok();
+        let Some(tables) = tables.filter(enters) else {
+            self.failures += 1;
+            return None;
+        };
+        self.kernels.push(Kernel { entry, code, tables });
+        Some(self.kernels.len() as u32 - 1)
+    }
+
+    /// Adds the functions of kernels and modules.
+    pub fn add_to(&self, symbols: &mut Symbols) {
+        for (&guest, known) in &self.guests {
+            let Some(kernel) = known.kernel else { continue };
+            symbols.add_kernel(guest, &self.kernels[kernel as usize].tables);
+            for (name, functions) in &known.modules {
+                symbols.add(name, AddressSpace::all_of(guest), functions.clone());
+            }
+        }
+    }
+
+    /// Whether a state that was saved can be.
+    pub fn check(&self) -> Result<(), StateError> {
+        let known = |guest: &Guest| guest.kernel.is_none_or(|kernel| (kernel as usize) < self.kernels.len());
+        require(self.guests.values().all(known), "a guest's kernel")?;
+        require(self.guests.len() <= MOST_GUESTS && self.kernels.len() <= MOST_KERNELS, "too many guests")?;
+        let functions = self.kernels.iter().flat_map(|kernel| kernel.tables.functions.iter());
+        let modules = self.guests.values().flat_map(|guest| guest.modules.iter().flat_map(|module| &module.1));
+        let ends = functions.chain(modules).map(|function| function.start.checked_add(function.size));
+        require(ends.into_iter().all(|end| end.is_some()), "a guest's functions")
+    }
+}
