@@ -56,6 +56,7 @@ const PLACES: &[Place] = &[
     (CpuidFeature::PKU, 7, 0, Reg::Ecx, 3),
     (CpuidFeature::VAES, 7, 0, Reg::Ecx, 9),
     (CpuidFeature::VPCLMULQDQ, 7, 0, Reg::Ecx, 10),
+    (CpuidFeature::CET_SS, 7, 0, Reg::Ecx, 7),
     (CpuidFeature::AVX512F, 7, 0, Reg::Ebx, 16),
     (CpuidFeature::AVX512DQ, 7, 0, Reg::Ebx, 17),
     (CpuidFeature::AVX512_IFMA, 7, 0, Reg::Ebx, 21),
@@ -76,6 +77,7 @@ const PLACES: &[Place] = &[
     (CpuidFeature::AMX_TILE, 7, 0, Reg::Edx, 24),
     (CpuidFeature::AMX_INT8, 7, 0, Reg::Edx, 25),
     (CpuidFeature::AMX_FP16, 7, 1, Reg::Eax, 21),
+    (CpuidFeature::AVX512_FP16, 7, 0, Reg::Edx, 23),
     (CpuidFeature::XSAVEOPT, 13, 1, Reg::Eax, 0),
     (CpuidFeature::XSAVEC, 13, 1, Reg::Eax, 1),
     (CpuidFeature::XSAVES, 13, 1, Reg::Eax, 3),
@@ -97,7 +99,6 @@ const BEYOND: &[Place] = &[
     (CpuidFeature::AVX512PF, 7, 0, Reg::Ebx, 26),
     (CpuidFeature::AVX512ER, 7, 0, Reg::Ebx, 27),
     (CpuidFeature::WAITPKG, 7, 0, Reg::Ecx, 5),
-    (CpuidFeature::CET_SS, 7, 0, Reg::Ecx, 7),
     (CpuidFeature::KL, 7, 0, Reg::Ecx, 23),
     (CpuidFeature::MOVDIRI, 7, 0, Reg::Ecx, 27),
     (CpuidFeature::MOVDIR64B, 7, 0, Reg::Ecx, 28),
@@ -106,7 +107,6 @@ const BEYOND: &[Place] = &[
     (CpuidFeature::AVX512_VP2INTERSECT, 7, 0, Reg::Edx, 8),
     (CpuidFeature::TSXLDTRK, 7, 0, Reg::Edx, 16),
     (CpuidFeature::PCONFIG, 7, 0, Reg::Edx, 18),
-    (CpuidFeature::AVX512_FP16, 7, 0, Reg::Edx, 23),
     (CpuidFeature::SHA512, 7, 1, Reg::Eax, 0),
     (CpuidFeature::SM3, 7, 1, Reg::Eax, 1),
     (CpuidFeature::SM4, 7, 1, Reg::Eax, 2),
@@ -197,8 +197,9 @@ impl Features {
                 set |= 1 << i;
             }
         }
-        // A hint: processors without it ignore it.
-        if code.mnemonic() == iced_x86::Mnemonic::Prefetchw {
+        // Processors without these ignore them.
+        use iced_x86::Mnemonic::{Prefetchw, Rdsspd, Rdsspq};
+        if matches!(code.mnemonic(), Prefetchw | Rdsspd | Rdsspq) {
             set = 0;
         }
         Self(set)

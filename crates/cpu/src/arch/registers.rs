@@ -199,6 +199,14 @@ pub struct Msrs {
     pub tsc_offset: u64,
     /// IA32_XSS.
     pub xss: u64,
+    /// IA32_U_CET.
+    pub u_cet: u64,
+    /// IA32_S_CET.
+    pub s_cet: u64,
+    /// IA32_PL0_SSP to IA32_PL3_SSP.
+    pub pl_ssp: [u64; 4],
+    /// IA32_INTERRUPT_SSP_TABLE_ADDR.
+    pub interrupt_ssp_table: u64,
     /// IA32_XFD.
     pub xfd: u64,
     /// IA32_XFD_ERR.

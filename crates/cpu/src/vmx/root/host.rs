@@ -37,6 +37,7 @@ impl Cpu {
         let (cr0, cr3, cr4) = (v.get(vmcs::HOST_CR0), v.get(vmcs::HOST_CR3), v.get(vmcs::HOST_CR4));
         require(cr0 >> 32 == 0 && cr0 & CR0_FIXED == CR0_FIXED, "host's CR0")?;
         require(cr4 & CR4_VMXE != 0 && cr4 & !self.cr4_bits() == 0, "host's CR4")?;
+        require(cr4 & CR4_CET == 0 || cr0 & CR0_WP != 0, "host's CR4.CET without CR0.WP")?;
         require(cr3 & self.beyond_physical() == 0, "host's CR3")?;
         let canonical = [
             vmcs::HOST_SYSENTER_ESP,

@@ -39,8 +39,10 @@ pub type Bytes = [u8; 64];
 /// The operands of one instruction as values.
 ///
 /// A vector register or a memory operand is zero-extended; a memory operand holds the bytes that are in memory, before a
-/// broadcast. General registers and opmasks that are sources are the low eight bytes of their operand.
+/// broadcast. General registers and opmasks that are sources are the low eight bytes of their operand. The host's instructions
+/// find some of them here, aligned.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
 pub struct Operands {
     /// The old value of the first operand, which is also a source of some instructions (and nothing else of those that
     /// compare into RFLAGS). A destination in memory that is to be merged is what is there.
@@ -59,6 +61,7 @@ pub struct Operands {
 
 /// What an instruction computed. Only the fields that its destination and kind call for are meaningful.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
 pub struct Outcome {
     /// The vector destination, merged or zeroed under the mask, with zeros above the vector length. A destination in
     /// memory receives its first bytes.
@@ -74,6 +77,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Of an instruction without results.
+    pub const NONE: Self = Self { dest: [0; 64], k: 0, general: 0, mxcsr_flags: 0, rflags: 0 };
+
     fn of(dest: Bytes) -> Self {
         Outcome { dest, k: 0, general: 0, mxcsr_flags: 0, rflags: 0 }
     }
