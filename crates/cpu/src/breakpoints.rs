@@ -8,12 +8,12 @@ use x86::page::PAGE;
 #[derive(Clone, Debug, Default)]
 pub struct Breakpoints {
     addresses: FxHashSet<u64>,
-    /// Where in their pages they are.
+    /// Their offsets in their pages.
     offsets: FxHashSet<u64>,
 }
 
 impl Breakpoints {
-    /// Whether an instruction at this linear address has one.
+    /// There is a breakpoint at this linear address.
     #[inline]
     pub(crate) fn contains(&self, linear: u64) -> bool {
         !self.addresses.is_empty() && self.addresses.contains(&linear)

@@ -54,6 +54,8 @@ capabilities! {
     Umip = 7, 0, Ecx, 2;
     Pku = 7, 0, Ecx, 3;
     La57 = 7, 0, Ecx, 16;
+    CetSs = 7, 0, Ecx, 7;
+    CetIbt = 7, 0, Edx, 20;
     Rdpid = 7, 0, Ecx, 22;
     Pks = 7, 0, Ecx, 31;
     SpecCtrl = 7, 0, Edx, 26;

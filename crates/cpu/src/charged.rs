@@ -50,7 +50,7 @@ pub struct Charged {
 }
 
 impl Charged {
-    /// What is charged: the task itself, or what interrupts it.
+    /// The context that is charged: the task itself, or an interrupt on top of it.
     pub(crate) fn context(&self) -> Context {
         match (self.nesting.in_interrupt(), self.soft_interrupt) {
             (true, _) => Context::Interrupt,

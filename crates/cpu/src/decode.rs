@@ -7,6 +7,7 @@ use crate::state::Cpu;
 use crate::table;
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, OpAccess, OpKind, Register};
 use ledger::Class;
+use x86::control::CR4_CET;
 use x86::{rights, seg};
 
 /// Longest instruction.
@@ -24,6 +25,12 @@ pub mod mode {
     pub const PROTECTED: u8 = 4;
     /// Added on AMD's processors, which decode some bytes as other instructions than Intel's do.
     pub const AMD: u8 = 8;
+    /// Added where calls and returns use a shadow stack, or a bitmap has a say in what is tracked: such code is not translated.
+    pub const SHADOWED: u8 = 16;
+    /// Added where indirect branches are tracked.
+    pub const TRACKED: u8 = 32;
+    /// Control flow is enforced in one way or the other.
+    pub const ENFORCED: u8 = SHADOWED | TRACKED;
 }
 
 impl Cpu {
@@ -31,12 +38,13 @@ impl Cpu {
     #[inline]
     pub fn decode_mode(&self) -> u8 {
         let vendor = if self.wiring.capabilities.amd { mode::AMD } else { 0 };
+        let added = vendor | if self.arch.cr4 & CR4_CET != 0 { self.cet_mode() } else { 0 };
         if self.engine.long64 {
-            return mode::BITS64 | mode::PROTECTED | vendor;
+            return mode::BITS64 | mode::PROTECTED | added;
         }
         let protected = if self.protected() && !self.v8086() { mode::PROTECTED } else { 0 };
         let width = if self.arch.seg[seg::CS as usize].rights & rights::DB != 0 { mode::BITS32 } else { mode::BITS16 };
-        width | protected | vendor
+        width | protected | added
     }
 }
 
@@ -182,6 +190,9 @@ pub fn operation(instruction: &Instruction, mode: u8) -> (Op, bool) {
             op.class = Class::System;
             return (op, true);
         }
+    }
+    if mode & mode::ENFORCED != 0 {
+        exec::cet::near::rebind(instruction, &mut op);
     }
     if op.class == Class::Alu && op.has(Op::MEM) {
         op.class = memory_class(instruction);

@@ -21,6 +21,8 @@ pub struct Engine {
     pub long64: bool,
     /// How code is decoded, see [`crate::decode::mode`].
     pub mode: u8,
+    /// Whether translated code is that of indirect branches that are tracked, below CPL 3 and at it.
+    pub tracked: [bool; 2],
     /// Translations ready for the fast path.
     pub front: Front,
     /// Translations ready for instruction fetch.
@@ -60,6 +62,7 @@ impl Engine {
             ilen: 0,
             long64: false,
             mode: 0,
+            tracked: [false; 2],
             front: Front::new(),
             fetch: Fetch::new(),
             fault: Cause::None,

@@ -56,6 +56,7 @@ const PLACES: &[Place] = &[
     (CpuidFeature::PKU, 7, 0, Reg::Ecx, 3),
     (CpuidFeature::VAES, 7, 0, Reg::Ecx, 9),
     (CpuidFeature::VPCLMULQDQ, 7, 0, Reg::Ecx, 10),
+    (CpuidFeature::CET_SS, 7, 0, Reg::Ecx, 7),
     (CpuidFeature::AVX512F, 7, 0, Reg::Ebx, 16),
     (CpuidFeature::AVX512DQ, 7, 0, Reg::Ebx, 17),
     (CpuidFeature::AVX512_IFMA, 7, 0, Reg::Ebx, 21),
@@ -98,7 +99,6 @@ const BEYOND: &[Place] = &[
     (CpuidFeature::AVX512PF, 7, 0, Reg::Ebx, 26),
     (CpuidFeature::AVX512ER, 7, 0, Reg::Ebx, 27),
     (CpuidFeature::WAITPKG, 7, 0, Reg::Ecx, 5),
-    (CpuidFeature::CET_SS, 7, 0, Reg::Ecx, 7),
     (CpuidFeature::KL, 7, 0, Reg::Ecx, 23),
     (CpuidFeature::MOVDIRI, 7, 0, Reg::Ecx, 27),
     (CpuidFeature::MOVDIR64B, 7, 0, Reg::Ecx, 28),
@@ -197,8 +197,9 @@ impl Features {
                 set |= 1 << i;
             }
         }
-        // A hint: processors without it ignore it.
-        if code.mnemonic() == iced_x86::Mnemonic::Prefetchw {
+        // Processors without these ignore them.
+        use iced_x86::Mnemonic::{Prefetchw, Rdsspd, Rdsspq};
+        if matches!(code.mnemonic(), Prefetchw | Rdsspd | Rdsspq) {
             set = 0;
         }
         Self(set)

@@ -105,6 +105,11 @@ impl Jumps {
         }
     }
 
+    /// Forgets all targets.
+    pub(crate) fn forget(&mut self) {
+        self.of = [NO_CODE; 2];
+    }
+
     /// Adds a target.
     pub(crate) fn fill(&mut self, key: usize, target: u64, code: u64) {
         self.slots[key * JUMP_SLOTS + jump_slot(target)] = Jump { negated: target.wrapping_neg(), code };

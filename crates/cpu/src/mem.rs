@@ -243,7 +243,7 @@ impl Cpu {
     /// Whether a cached translation will do for an access: it is permitted, and there is no dirty flag to set.
     #[inline]
     fn allows(&self, entry: &Entry, access: Access, privilege: Privilege) -> bool {
-        let clean_write = access == Access::Write && entry.perms & perm::DIRTY == 0;
+        let clean_write = access.writes() && entry.perms & perm::DIRTY == 0;
         !clean_write
             && (self.plainly_permitted(entry, access, privilege) || self.permitted(entry, access, privilege).is_ok())
     }
@@ -270,7 +270,7 @@ impl Cpu {
         if self.engine.long64 && !self.canonical(linear) {
             return Err(self.segment_fault(segment));
         }
-        let write = access == Access::Write;
+        let write = access.writes();
         let (address, entry) = self.translate(linear, access, privilege)?;
         let explicit = privilege != Privilege::Implicit;
         if explicit && self.engine.front.mode() == Mode::Slow {
@@ -305,7 +305,7 @@ impl Cpu {
             }
         }
         let mode = self.front_mode(privilege);
-        if mode != Mode::Slow && !self.is_watched(linear) {
+        if mode != Mode::Slow && !access.is_shadow() && !self.is_watched(linear) {
             // The dirty flag or protection key of what may be read may forbid writes.
             let writable = write || (!read_only && self.allows(&entry, Access::Write, privilege));
             let large = entry.shift > 12;
@@ -399,6 +399,56 @@ impl Cpu {
             Target::Device(address) => self.device_write(address, size as u8, value),
         }
         Ok(())
+    }
+
+    /// Reads 4 or 8 bytes of a shadow stack, or writes `value` there.
+    pub(crate) fn shadow_access(
+        &mut self,
+        linear: u64,
+        size: u8,
+        access: Access,
+        value: Option<u64>,
+        privilege: Privilege,
+    ) -> Exec<u64> {
+        let size = u64::from(size);
+        let first = (PAGE - (linear & OFFSET)).min(size);
+        let second = self.wrap(linear.wrapping_add(first));
+        if first < size {
+            // Both halves are translated before either is accessed.
+            self.resolve(linear, first, access, privilege, SEG_FLAT)?;
+            self.resolve(second, size - first, access, privilege, SEG_FLAT)?;
+        }
+        let low = self.shadow_part(linear, first, access, value, privilege)?;
+        if first == size {
+            return Ok(low);
+        }
+        let value = value.map(|value| value >> (8 * first));
+        Ok(low | self.shadow_part(second, size - first, access, value, privilege)? << (8 * first))
+    }
+
+    fn shadow_part(
+        &mut self,
+        linear: u64,
+        size: u64,
+        access: Access,
+        value: Option<u64>,
+        privilege: Privilege,
+    ) -> Exec<u64> {
+        match (self.resolve(linear, size, access, privilege, SEG_FLAT)?, value) {
+            // SAFETY: `size` <= 8 bytes from `host` lie inside one page of RAM.
+            (Target::Ram(host) | Target::Rom(host), None) => Ok(unsafe { peek(host, size) }),
+            (Target::Ram(host), Some(value)) => {
+                // SAFETY: likewise; the page is writable.
+                unsafe { poke(host, size, value) };
+                Ok(0)
+            }
+            (Target::Rom(_), Some(_)) => Ok(0),
+            (Target::Device(address), None) => Ok(self.device_read(address, size as u8)),
+            (Target::Device(address), Some(value)) => {
+                self.device_write(address, size as u8, value);
+                Ok(0)
+            }
+        }
     }
 
     fn check_alignment(&mut self, linear: u64, size: u64, privilege: Privilege) -> Exec {

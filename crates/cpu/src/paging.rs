@@ -316,6 +316,13 @@ impl Path {
         self.common
     }
 
+    /// Likewise, without the last entry, and without turning anything round.
+    #[inline(always)]
+    pub fn above(&self) -> u64 {
+        let depth = self.depth.min(self.entries.len()).saturating_sub(1);
+        self.entries[..depth].iter().fold(!0, |common, entry| common & entry.value)
+    }
+
     /// The entries, from the topmost table down.
     #[inline(always)]
     pub fn entries(&self) -> &[Entry] {

@@ -1,6 +1,6 @@
 //! What may be done with a page that is mapped (SDM vol. 3, 4.6), and the error code of a page fault (4.7).
 //!
-//! An access is a set of bits of the error code, as [`code`] has them: W, U and I.
+//! An access is a set of bits of the error code, as [`code`] has them: W, U, I and SS.
 
 use x86::control::*;
 use x86::page::code;
@@ -14,6 +14,8 @@ pub struct PageRights {
     pub user: bool,
     /// No entry forbids instruction fetches.
     pub executable: bool,
+    /// It is a shadow stack: the last entry alone forbids writes, and is dirty.
+    pub shadow: bool,
     /// The protection key.
     pub key: u8,
 }
@@ -43,6 +45,11 @@ impl Rules {
         let write = access & code::WRITE != 0;
         let fetch = access & code::FETCH != 0;
         let key_denied = !fetch && self.key_denies(page, write, user);
+        if access & code::SHADOW_STACK != 0 {
+            // Shadow stacks are of users or of supervisors.
+            let denied = !page.shadow || page.user != user;
+            return (denied || key_denied).then_some(code::PRESENT | if key_denied { code::KEY } else { 0 });
+        }
         let denied = match (user, fetch) {
             (true, _) if !page.user => true,
             (_, true) if !page.executable => true,
@@ -85,7 +92,7 @@ const KEY_WRITE: u32 = 2;
 mod tests {
     use super::*;
 
-    const PAGE: PageRights = PageRights { writable: true, user: true, executable: true, key: 0 };
+    const PAGE: PageRights = PageRights { writable: true, user: true, executable: true, shadow: false, key: 0 };
 
     fn rules(cr0: u64, cr4: u64) -> Rules {
         Rules { cr0, cr4, efer: EFER_LMA | EFER_NXE, pkru: 0b10_01 << 2, pkrs: 0b10_01 << 4, lifted: false }
@@ -129,6 +136,24 @@ mod tests {
             (0, CR4_PKE | CR4_SMAP, key(1), 0, by_key),
         ] {
             assert_eq!(rules(cr0, cr4).denial(page, access), expected, "{cr0:#x} {cr4:#x} {page:?} {access:#x}");
+        }
+        let stack = PageRights { writable: false, shadow: true, ..PAGE };
+        let system_stack = PageRights { user: false, ..stack };
+        let shadow = code::SHADOW_STACK;
+        for (page, access, expected) in [
+            (stack, user | shadow, None),
+            (stack, user | shadow | write, None),
+            (stack, shadow, denied),
+            (system_stack, shadow | write, None),
+            (system_stack, user | shadow, denied),
+            (PAGE, user | shadow, denied),
+            (read_only, user | shadow | write, denied),
+            (stack, user | write, denied),
+            (stack, user, None),
+            (PageRights { key: 1, ..stack }, user | shadow, by_key),
+            (PageRights { key: 2, ..stack }, user | shadow | write, by_key),
+        ] {
+            assert_eq!(rules(CR0_WP, CR4_PKE).denial(page, access), expected, "{page:?} {access:#x}");
         }
         let lifted = Rules { lifted: true, ..rules(0, CR4_SMAP) };
         assert_eq!(lifted.denial(PAGE, 0), None);

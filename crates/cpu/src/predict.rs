@@ -194,6 +194,11 @@ impl Predictor {
         }
     }
 
+    /// Forgets where the translations of what is returned to are.
+    pub(crate) fn forget_code(&mut self) {
+        self.code_cache = u64::MAX;
+    }
+
     /// Where translated code finds the newest entry of the return stack, and the target cache.
     pub(crate) fn expose(&mut self) -> (*mut Return, *mut Target) {
         (self.top, self.targets.as_mut_ptr())

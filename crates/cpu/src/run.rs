@@ -12,6 +12,7 @@ use crate::translate::Before;
 use crate::walk::Access;
 use iced_x86::Instruction;
 use ledger::{Class, Family, Kind, OriginId, Ticks};
+use x86::control::CR4_CET;
 use x86::debug::{DR6_BS, DR7_ENABLED};
 use x86::msr::DEBUGCTL_BTF;
 use x86::page::PAGE;
@@ -98,6 +99,9 @@ impl Cpu {
     /// Prepares to run until `deadline`.
     pub(crate) fn arrive(&mut self, deadline: Ticks) {
         self.engine.deadline = deadline;
+        if self.arch.cr4 & CR4_CET != 0 {
+            self.follow_tracker();
+        }
         self.engine.stop_at = if self.arch.attention == 0 && !self.arch.vmx.active { deadline } else { 0 };
         // Another processor may have decoded code or armed a monitor meanwhile.
         self.follow_marks();
@@ -276,7 +280,11 @@ impl Cpu {
                 self.engine.stepped = op.class;
                 let ticks = u64::from(self.wiring.model.costs.class[op.class as usize]);
                 let kind = Kind::new(Family::Instruction, op.class as u32);
-                match execute(self, &op) {
+                let expected = match self.arch.attention & attention::ENDBRANCH {
+                    0 => Ok(()),
+                    _ => self.expect_endbranch(&op),
+                };
+                match expected.and_then(|()| execute(self, &op)) {
                     Ok(_) => {
                         self.micro.clock += ticks;
                         if self.wiring.model.recorded {
@@ -532,7 +540,7 @@ impl Cpu {
             if !self.arch.vmx.active {
                 return Some(Exit::Halt);
             }
-            self.arch.vmx.halted = activity::HLT;
+            self.arch.vmx.activity = activity::HLT;
         }
         if self.arch.attention & attention::MWAIT != 0 {
             let masked = self.arch.attention & attention::MWAIT_MASKED != 0;
@@ -543,7 +551,7 @@ impl Cpu {
             if self.guest_events(shadow) {
                 return None;
             }
-            match self.arch.vmx.halted {
+            match self.arch.vmx.activity {
                 activity::ACTIVE => {}
                 activity::WAIT_FOR_SIPI => return Some(Exit::WaitForStartup),
                 _ => return Some(Exit::Halt),
@@ -570,7 +578,8 @@ impl Cpu {
         if self.micro.clock >= self.engine.deadline {
             return Some(Exit::Deadline);
         }
-        if self.arch.attention & attention::STEP != 0 || shadow != 0 || self.traps_monitored() {
+        if self.arch.attention & (attention::STEP | attention::ENDBRANCH) != 0 || shadow != 0 || self.traps_monitored()
+        {
             if cache.probes.contains(self.arch.rip) && self.stops_at_probe() {
                 return Some(Exit::Probe);
             }

@@ -114,6 +114,7 @@ impl Cpu {
             self.arch.x87.status = 0;
             self.arch.x87.tags = 0xff;
             self.arch.tiles = Tiles::default();
+            self.arch.ssp = 0;
             self.arch.xcr0 = 1;
             self.arch.pkru = 0;
         }
@@ -203,6 +204,9 @@ impl Cpu {
         self.engine.fetch.leave();
         self.engine.long64 = self.long_mode() && self.arch.seg[seg::CS as usize].rights & rights::L != 0;
         self.engine.mode = self.decode_mode();
+        if self.arch.cr4 & CR4_CET != 0 || self.engine.tracked != [false; 2] {
+            self.follow_enforcement();
+        }
         self.access_changed();
         self.origin_changed();
         self.engine.stop_at = 0;

@@ -74,6 +74,7 @@ pub static FAMILIES: &[(&str, &[Row])] = &[
     ("opmask", exec::vector::evex::rows::OPMASKS),
     ("state", exec::xsave::ROWS),
     ("tiles", exec::amx::ROWS),
+    ("shadow stacks", exec::cet::ROWS),
     ("segments", exec::segment::ROWS),
     ("far transfers", exec::far::ROWS),
     ("interrupt returns", exec::iret::ROWS),

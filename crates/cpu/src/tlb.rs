@@ -37,6 +37,8 @@ pub struct Entry {
     pub perms: u8,
     /// Protection key.
     pub key: u8,
+    /// It is a shadow stack.
+    pub shadow: bool,
     /// PCID it was filled under.
     pub pcid: u16,
     /// VPID and EPT pointer it was filled under.
@@ -48,7 +50,7 @@ pub struct Entry {
 impl Entry {
     /// A translation about to be inserted.
     pub fn new(linear: u64, physical: u64, shift: u8, perms: u8, key: u8, pcid: u16) -> Self {
-        Self { linear, physical, shift, perms, key, pcid, context: Tag::default(), stamp: 0 }
+        Self { linear, physical, shift, perms, key, shadow: false, pcid, context: Tag::default(), stamp: 0 }
     }
 
     /// Whether it says the same of the same page, to the same address spaces.

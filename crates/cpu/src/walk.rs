@@ -20,6 +20,10 @@ pub enum Access {
     Write,
     /// Instruction fetch.
     Fetch,
+    /// Read from a shadow stack.
+    ShadowRead,
+    /// Write to a shadow stack.
+    ShadowWrite,
 }
 
 /// On whose behalf an access is made.
@@ -34,6 +38,18 @@ pub enum Privilege {
 }
 
 impl Access {
+    /// Whether it writes.
+    #[inline(always)]
+    pub fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::ShadowWrite)
+    }
+
+    /// Whether it is an access to a shadow stack.
+    #[inline(always)]
+    pub fn is_shadow(self) -> bool {
+        matches!(self, Self::ShadowRead | Self::ShadowWrite)
+    }
+
     /// The access as the error code of a page fault has it.
     #[inline(always)]
     fn code(self, privilege: Privilege) -> u32 {
@@ -42,6 +58,8 @@ impl Access {
             Self::Read => 0,
             Self::Write => code::WRITE,
             Self::Fetch => code::FETCH,
+            Self::ShadowRead => code::SHADOW_STACK,
+            Self::ShadowWrite => code::SHADOW_STACK | code::WRITE,
         }
     }
 }
@@ -84,6 +102,7 @@ impl Cpu {
             Access::Read => (EPT_NO_READ, 0),
             Access::Write => (EPT_NO_WRITE | WRITE, WRITE),
             Access::Fetch => (EPT_NO_FETCH | NO_EXECUTE, 0),
+            Access::ShadowRead | Access::ShadowWrite => return false,
         };
         // A supervisor's access to a user page depends on more.
         let user = if privilege == Privilege::User { USER } else { 0 };
@@ -103,8 +122,8 @@ impl Cpu {
     /// finds out that it is an EPT violation.)
     pub fn permitted(&self, entry: &Entry, access: Access, privilege: Privilege) -> Result<(), u32> {
         let ept = match access {
-            Access::Read => perm::EPT_NO_READ,
-            Access::Write => perm::EPT_NO_WRITE,
+            Access::Read | Access::ShadowRead => perm::EPT_NO_READ,
+            Access::Write | Access::ShadowWrite => perm::EPT_NO_WRITE,
             Access::Fetch => perm::EPT_NO_FETCH,
         };
         if entry.perms & ept != 0 {
@@ -114,6 +133,7 @@ impl Cpu {
             writable: entry.perms & perm::WRITE != 0,
             user: entry.perms & perm::USER != 0,
             executable: entry.perms & perm::NO_EXECUTE == 0,
+            shadow: entry.shadow,
             key: entry.key,
         };
         self.rules(privilege).denial(page, access.code(privilege)).map_or(Ok(()), Err)
@@ -258,7 +278,7 @@ impl Cpu {
         if leaf.entry & G != 0 && self.arch.cr4 & CR4_PGE != 0 {
             perms |= perm::GLOBAL;
         }
-        let write = access == Access::Write;
+        let write = access.writes();
         if write || leaf.entry & D != 0 {
             perms |= perm::DIRTY;
         }
@@ -266,7 +286,8 @@ impl Cpu {
         let key = (leaf.entry >> KEY_SHIFT & KEY_MASK) as u8;
         let page = linear & !((1 << leaf.shift) - 1);
         let physical = layout.page(leaf.entry, leaf.shift);
-        let entry = Entry::new(page, physical, leaf.shift as u8, perms, key, self.pcid());
+        let mut entry = Entry::new(page, physical, leaf.shift as u8, perms, key, self.pcid());
+        entry.shadow = leaf.entry & (RW | D) == D && path.above() & RW != 0;
         if let Err(bits) = self.permitted(&entry, access, privilege) {
             return Err(self.walk_fault(linear, access, privilege, bits));
         }

@@ -25,6 +25,8 @@ const HIDDEN: &[(u32, u32, bool)] = &[
     (7, 4, true),
     // Supervisor keys.
     (7, 31, false),
+    // Shadow stacks.
+    (7, 7, false),
     // SVM.
     (0x8000_0001, 2, false),
 ];
@@ -67,11 +69,19 @@ pub(crate) fn cpuid(vm: &Hypervisor, visible: &Visible, cpu: &mut Cpu, leaf: u32
         7 if subleaf == 0 => {
             let keys = regs.ecx & 1 << 3 != 0;
             set(&mut regs.ecx, 4, keys && visible.cr4 & CR4_PKE != 0);
+            // Indirect-branch tracking.
+            set(&mut regs.edx, 20, false);
         }
+        // The states of both.
+        0xd if subleaf == 1 => regs.ecx &= !CET_STATES,
+        0xd if subleaf < 32 && CET_STATES >> subleaf & 1 != 0 => regs = CpuidRegs::default(),
         _ => {}
     }
     regs
 }
+
+/// State components of control-flow enforcement.
+const CET_STATES: u32 = 3 << 11;
 
 fn hypervisor_leaf(config: &VmConfig, caches_cr3: bool, leaf: u32) -> CpuidRegs {
     match leaf {
@@ -86,5 +96,5 @@ fn hypervisor_leaf(config: &VmConfig, caches_cr3: bool, leaf: u32) -> CpuidRegs 
 /// CR4 bits that CPUID does not offer although the processor has them.
 pub fn hidden_cr4(config: &VmConfig) -> u64 {
     let shadow = if config.mmu.is_tdp() { 0 } else { CR4_PKE };
-    CR4_VMXE | CR4_PKS | shadow
+    CR4_VMXE | CR4_PKS | CR4_CET | shadow
 }

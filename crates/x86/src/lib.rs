@@ -28,6 +28,7 @@ macro_rules! named {
     };
 }
 
+pub mod cet;
 pub mod control;
 pub mod debug;
 pub mod descriptor;

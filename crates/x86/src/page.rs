@@ -74,4 +74,6 @@ pub mod code {
     pub const FETCH: u32 = 1 << 4;
     /// A protection key did not allow the access.
     pub const KEY: u32 = 1 << 5;
+    /// Access to a shadow stack.
+    pub const SHADOW_STACK: u32 = 1 << 6;
 }

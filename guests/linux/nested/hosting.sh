@@ -52,8 +52,16 @@ load_kvm() {
     echo "tollgate: KVM is loaded ($variant):$said"
 }
 
-# Each line of the machine inside, with a prefix: what it prints for programs on the host must not be taken for this machine's.
-prefixed() { awk -v prefix="$1" '{ sub(/\r$/, ""); print prefix $0; fflush() }'; }
+# Each line of the machine inside, with a prefix: what it prints for programs on the host must not be taken for this machine's. Its regions
+# of interest are all that this machine does meanwhile.
+prefixed() {
+    awk -v prefix="$1" '{
+        sub(/\r$/, "")
+        if ($1 == "tollgate:" && $2 ~ /^(begin|end)$/ && $3 ~ /^[A-Za-z0-9_.-]+$/) system("marker " $2 " " $3)
+        print prefix $0
+        fflush()
+    }'
+}
 
 # qemu ARGUMENTS...: QEMU with what all machines here have in common: no devices but those named, the console on standard output.
 qemu() {
@@ -88,7 +96,7 @@ END
 run_host() {
     (cd / && find bin init l2 lib lib64 sbin usr workloads | cpio --quiet -o -H newc >/tmp/self.cpio) || fail "this image cannot be packed"
     inherited=
-    for word in level=2 "accel=$accel" "kvm=$(parameter kvm distribution)"; do inherited="$inherited tollgate.$word"; done
+    for word in level=2 "accel=$accel" "kvm=$(parameter inner-kvm "$(parameter kvm distribution)")"; do inherited="$inherited tollgate.$word"; done
     for word in $words; do case $word in kvm.* | kvm_intel.*) inherited="$inherited $word" ;; esac done
     run_linux "$(parameter cpus 1)" "$(parameter memory 1G)" /tmp/self.cpio \
         "console=ttyS0,115200 panic=-1 $(parameter append quiet)$inherited $1"

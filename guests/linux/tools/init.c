@@ -108,8 +108,8 @@ static void open_serial_port_again(void) {
     open_console(serial_port, 0);
 }
 
-/* The value of a word of the kernel command line; quotes around the value keep its spaces. The result is overwritten by
-   the next call. */
+/* The value of the last such word of the kernel command line; quotes around the value keep its spaces. The result is
+   overwritten by the next call. */
 static const char *kernel_argument(const char *key) {
     static char line[4096];
     int file = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
@@ -120,6 +120,7 @@ static const char *kernel_argument(const char *key) {
         length = 0;
     line[length] = 0;
     size_t key_length = strlen(key);
+    const char *found = NULL;
     for (char *word = line; *word;) {
         char *end = word;
         for (int quoted = 0; *end && *end != '\n' && (quoted || *end != ' '); end++)
@@ -137,11 +138,11 @@ static const char *kernel_argument(const char *key) {
             size_t left = strlen(value);
             if (left && value[left - 1] == '"')
                 value[left - 1] = 0;
-            return value;
+            found = value;
         }
         word = next;
     }
-    return NULL;
+    return found;
 }
 
 /* Modules in the order in which the image's maker put them: each after what it depends on. */

@@ -39,6 +39,8 @@ pub mod attention {
     pub const MWAIT_MASKED: u32 = 1 << 11;
     /// A VM exit has been made: the hypervisor goes on.
     pub const VM_EXIT: u32 = 1 << 12;
+    /// The next instruction must be ENDBRANCH.
+    pub const ENDBRANCH: u32 = 1 << 14;
     /// An INIT signal that VMX operation blocks: in non-root mode it exits, and after VMXOFF it resets.
     pub const INIT: u32 = 1 << 13;
 }
@@ -78,6 +80,8 @@ pub struct Arch {
     pub x87: X87,
     /// Tiles.
     pub tiles: Tiles,
+    /// Shadow-stack pointer.
+    pub ssp: u64,
     /// Extended control register 0.
     pub xcr0: u64,
     /// Protection keys of user pages.
@@ -135,6 +139,7 @@ impl Arch {
                 ds: 0,
             },
             tiles: Tiles::default(),
+            ssp: 0,
             xcr0: 1,
             pkru: 0,
             dr: [0, 0, 0, 0, 0, 0, DR6_FIXED, DR7_FIXED],

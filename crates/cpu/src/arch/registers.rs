@@ -23,7 +23,7 @@ impl Segment {
         (self.rights >> rights::DPL_SHIFT) as u8 & 3
     }
 
-    /// Whether accesses through the segment can be done: not after a null selector or, in terms of VMX, a failed load.
+    /// Accesses through the segment can be done: not after a null selector or, in terms of VMX, a failed load.
     pub fn usable(&self) -> bool {
         self.rights & rights::UNUSABLE == 0
     }
@@ -219,6 +219,14 @@ pub struct Msrs {
     pub tsc_offset: u64,
     /// IA32_XSS.
     pub xss: u64,
+    /// IA32_U_CET.
+    pub u_cet: u64,
+    /// IA32_S_CET.
+    pub s_cet: u64,
+    /// IA32_PL0_SSP to IA32_PL3_SSP.
+    pub pl_ssp: [u64; 4],
+    /// IA32_INTERRUPT_SSP_TABLE_ADDR.
+    pub interrupt_ssp_table: u64,
     /// IA32_XFD.
     pub xfd: u64,
     /// IA32_XFD_ERR.

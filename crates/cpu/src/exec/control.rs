@@ -132,7 +132,7 @@ fn jmp(i: &Instruction, op: &mut Op) -> Option<Handler> {
 }
 
 #[inline(always)]
-fn indirect(cpu: &mut Cpu, op: &Op, target: u64) {
+pub(crate) fn indirect(cpu: &mut Cpu, op: &Op, target: u64) {
     if !cpu.micro.predictor.indirect(op.rip(), target) {
         cpu.charge(Kind::new(Family::IndirectMiss, 0), 1);
     }

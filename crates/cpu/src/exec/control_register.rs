@@ -138,6 +138,8 @@ impl Cpu {
         let bad = value >> 32 != 0
             || (value & CR0_PG != 0 && value & CR0_PE == 0)
             || (value & CR0_NW != 0 && value & CR0_CD == 0);
+        // What is enforced relies on write protection.
+        let bad = bad || (value & CR0_WP == 0 && self.arch.cr4 & CR4_CET != 0);
         let fixed = self.arch.vmx.cr0_fixed();
         if bad || value & fixed != fixed {
             return Err(self.gp(0));
@@ -273,6 +275,8 @@ impl Cpu {
             (Smap, CR4_SMAP),
             (Pku, CR4_PKE),
             (Pks, CR4_PKS),
+            (CetSs, CR4_CET),
+            (CetIbt, CR4_CET),
         ];
         let always = CR4_TSD | CR4_PCE;
         BITS.iter().filter(|(f, _)| self.wiring.capabilities.has(*f)).fold(always, |all, (_, bits)| all | bits)
@@ -289,6 +293,7 @@ impl Cpu {
         let bad = value & !(self.cr4_bits() | fixed) != 0
             || (long && value & CR4_PAE == 0)
             || (long && turned & CR4_LA57 != 0)
+            || (value & CR4_CET != 0 && self.arch.cr0 & CR0_WP == 0)
             || (turned & value & CR4_PCIDE != 0 && (!long || self.arch.cr3 & CR3_PCID != 0));
         if bad { Err(self.gp(0)) } else { Ok(()) }
     }

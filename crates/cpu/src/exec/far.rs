@@ -1,6 +1,7 @@
 //! Far jumps, calls and returns: to code segments, through call gates, to tasks.
 
 use crate::arch::Segment;
+use crate::exec::cet::{NewStack, ShadowChange};
 use crate::exec::descriptor::{Descriptor, Stack, code_of, is_null, null_segment};
 use crate::exec::segment::v8086_segment;
 use crate::exec::task::Switch;
@@ -100,6 +101,25 @@ impl Cpu {
         Flow::End
     }
 
+    /// Likewise, where ENDBRANCH is expected if branches are tracked.
+    fn enter_tracked(&mut self, cs: Segment, rip: u64, cpl: u8) -> Flow {
+        let flow = self.enter_code(cs, rip, cpl);
+        self.track_far();
+        flow
+    }
+
+    /// Whether a code segment is of 64-bit mode.
+    fn is_64_bit(&self, cs: &Segment) -> bool {
+        self.long_mode() && Self::is_long(cs)
+    }
+
+    /// What a far return to a code segment does to the shadow stack.
+    fn shadow_far_return(&mut self, cs: &Segment, selector: u16, rip: u64, cpl: u8) -> Exec<ShadowChange> {
+        let long = self.is_64_bit(cs);
+        let to = self.target_address(long, cs.base, rip);
+        self.shadow_return(cpl, long, selector, to)
+    }
+
     /// Checks a target offset against its code segment.
     fn check_target(&mut self, cs: &Segment, offset: u64) -> Exec {
         let good =
@@ -193,8 +213,9 @@ impl Cpu {
         if d.is_code() {
             let cs = self.direct_code(d)?;
             self.check_target(&cs, offset)?;
+            self.shadow_fits(self.is_64_bit(&cs))?;
             self.charge_far();
-            return Ok(self.enter_code(cs, offset, self.arch.cpl));
+            return Ok(self.enter_tracked(cs, offset, self.arch.cpl));
         }
         use descriptor::*;
         let long = self.long_mode();
@@ -214,7 +235,7 @@ impl Cpu {
         let offset = if wide { d.gate_offset() } else { d.gate_offset() & 0xffff };
         self.check_target(&cs, offset)?;
         self.charge_far();
-        Ok(self.enter_code(cs, offset, self.arch.cpl))
+        Ok(self.enter_tracked(cs, offset, self.arch.cpl))
     }
 
     fn far_call(&mut self, selector: u16, offset: u64, size: u8) -> Exec<Flow> {
@@ -239,9 +260,13 @@ impl Cpu {
             stack.push(self, size, u64::from(old_cs))?;
             stack.push(self, size, rip)?;
             self.check_target(&cs, offset)?;
+            let long = self.is_64_bit(&cs);
+            self.shadow_fits(long)?;
+            let shadow = self.shadow_call(self.arch.cpl, long, NewStack::Current)?;
             self.charge_far();
             stack.commit(self);
-            return Ok(self.enter_code(cs, offset, self.arch.cpl));
+            self.commit_shadow(shadow);
+            return Ok(self.enter_tracked(cs, offset, self.arch.cpl));
         }
         use descriptor::*;
         let long = self.long_mode();
@@ -298,12 +323,15 @@ impl Cpu {
         stack.push(self, size, u64::from(old_cs))?;
         let rip = self.arch.rip;
         stack.push(self, size, rip)?;
+        let shadow = if inward { NewStack::OfLevel } else { NewStack::Current };
+        let shadow = self.shadow_call(cpl, long, shadow)?;
         self.charge_far();
         if let Some(ss) = ss {
             self.arch.seg[usize::from(seg::SS)] = ss;
         }
         stack.commit(self);
-        Ok(self.enter_code(cs, offset, cpl))
+        self.commit_shadow(shadow);
+        Ok(self.enter_tracked(cs, offset, cpl))
     }
 }
 
@@ -326,8 +354,10 @@ fn far_return(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     stack.skip(op.imm);
     if cpl == cpu.arch.cpl {
         cpu.check_target(&cs, rip)?;
+        let shadow = cpu.shadow_far_return(&cs, selector, rip, cpl)?;
         cpu.charge_far();
         stack.commit(cpu);
+        cpu.commit_shadow(shadow);
         return Ok(cpu.enter_code(cs, rip, cpl));
     }
     let sp = stack.pop(cpu, size)?;
@@ -335,7 +365,9 @@ fn far_return(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let target_long = cpu.long_mode() && Cpu::is_long(&cs);
     let ss = cpu.return_stack(ss, cpl, target_long)?;
     cpu.check_target(&cs, rip)?;
+    let shadow = cpu.shadow_far_return(&cs, selector, rip, cpl)?;
     cpu.charge_far();
+    cpu.commit_shadow(shadow);
     cpu.arch.seg[usize::from(seg::SS)] = ss;
     // The parameters are released from the outer stack too.
     cpu.set_outer_sp(sp.wrapping_add(op.imm), &ss, target_long);

@@ -2,6 +2,7 @@
 //! table in real mode; and what becomes of faults on the way (double fault, shutdown).
 
 use crate::arch::{Segment, attention};
+use crate::exec::cet::NewStack;
 use crate::exec::descriptor::{Descriptor, Stack, code_of, is_null, null_segment};
 use crate::exec::task::{Arrival, Switch};
 use crate::fault::{Cause, Exec, Fault};
@@ -63,7 +64,7 @@ impl Event {
 /// What a second fault makes of the first (SDM vol. 3, table 6-5).
 fn class(vector: u8) -> u8 {
     match vector {
-        vector::DE | vector::TS | vector::NP | vector::SS | vector::GP => 1,
+        vector::DE | vector::TS | vector::NP | vector::SS | vector::GP | vector::CP => 1,
         vector::PF => 2,
         vector::DF => 3,
         _ => 0,
@@ -352,6 +353,13 @@ impl Cpu {
         if let Some(code) = event.code {
             stack.push(self, size, u64::from(code))?;
         }
+        let ist = if long { (gate.raw >> 32 & 7) as u8 } else { 0 };
+        let shadow = match (ist, cpl != self.arch.cpl) {
+            (0, false) => NewStack::Current,
+            (0, true) => NewStack::OfLevel,
+            _ => NewStack::OfTable(ist),
+        };
+        let shadow = self.shadow_call(cpl, long, shadow)?;
         self.charge_delivery(event);
         if from_v8086 {
             for which in [seg::GS, seg::FS, seg::DS, seg::ES] {
@@ -362,12 +370,14 @@ impl Cpu {
             self.arch.seg[usize::from(seg::SS)] = ss;
         }
         stack.commit(self);
+        self.commit_shadow(shadow);
         let interrupt_gate = gate.kind() & 1 == 0;
         self.handler_flags(interrupt_gate);
         self.arch.seg[usize::from(seg::CS)] = segment;
         self.arch.cpl = cpl;
         self.arch.rip = offset;
         self.mode_changed();
+        self.track_far();
         Ok(())
     }
 

@@ -157,7 +157,10 @@ fn protected(cpu: &mut Cpu, size: u8) -> Exec {
     if !limit_ok {
         return Err(cpu.gp(0));
     }
+    let to = cpu.target_address(target_long, cs.base, rip);
+    let shadow = cpu.shadow_return(cpl, target_long, selector, to)?;
     cpu.charge(Kind::new(Family::Iret, 0), 1);
+    cpu.commit_shadow(shadow);
     let mask = mask(cpu, size);
     match outer {
         Some((sp, ss)) => {
@@ -184,6 +187,7 @@ fn to_virtual8086(cpu: &mut Cpu, mut stack: Stack, rip: u64, cs: u16, image: u64
     for selector in &mut selectors {
         *selector = stack.pop(cpu, 4)? as u16;
     }
+    cpu.shadow_return_to_virtual8086()?;
     cpu.charge(Kind::new(Family::Iret, 0), 1);
     let order = [seg::SS, seg::ES, seg::DS, seg::FS, seg::GS];
     for (which, selector) in order.into_iter().zip(selectors) {

@@ -2,6 +2,7 @@
 
 pub mod amx;
 pub mod bits;
+pub mod cet;
 pub mod control;
 pub mod control_register;
 pub mod cpuid;

@@ -154,6 +154,10 @@ impl Cpu {
             MTRR_DEF_TYPE => when(Capability::Mtrr, self.arch.msr.mtrr_def_type),
             PKRS => when(Capability::Pks, self.arch.msr.pkrs),
             XSS => when(Capability::Xsaves, self.arch.msr.xss),
+            U_CET if self.has_cet() => Some(self.arch.msr.u_cet),
+            S_CET if self.has_cet() => Some(self.arch.msr.s_cet),
+            PL0_SSP..=PL3_SSP => when(Capability::CetSs, self.arch.msr.pl_ssp[(index - PL0_SSP) as usize]),
+            INTERRUPT_SSP_TABLE_ADDR => when(Capability::CetSs, self.arch.msr.interrupt_ssp_table),
             XFD => when(Capability::Xfd, self.arch.msr.xfd),
             XFD_ERR => when(Capability::Xfd, self.arch.msr.xfd_err),
             EFER if capabilities.has(Capability::LongMode) || capabilities.has(Capability::Nx) => {
@@ -295,6 +299,28 @@ impl Cpu {
                 let good = value & !self.wiring.xstate.supervisor == 0;
                 if good {
                     self.arch.msr.xss = value;
+                }
+                good
+            }
+            U_CET | S_CET if self.has_cet() => {
+                let good = self.good_cet_control(value);
+                if good {
+                    *(if index == U_CET { &mut self.arch.msr.u_cet } else { &mut self.arch.msr.s_cet }) = value;
+                    self.mode_changed();
+                }
+                good
+            }
+            PL0_SSP..=PL3_SSP if capabilities.has(Capability::CetSs) => {
+                let good = value & 3 == 0 && self.canonical_base(value);
+                if good {
+                    self.arch.msr.pl_ssp[(index - PL0_SSP) as usize] = value;
+                }
+                good
+            }
+            INTERRUPT_SSP_TABLE_ADDR if capabilities.has(Capability::CetSs) => {
+                let good = self.canonical_base(value);
+                if good {
+                    self.arch.msr.interrupt_ssp_table = value;
                 }
                 good
             }

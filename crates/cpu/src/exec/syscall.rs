@@ -61,6 +61,7 @@ fn syscall(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
         return Err(cpu.ud());
     }
     cpu.charge(Kind::new(Family::Syscall, 0), 1);
+    cpu.shadow_system_call();
     // The RPL is taken out of the selector of CS only.
     let base = (cpu.arch.msr.star >> 32) as u16;
     let (selector, stack_selector) = (base & 0xfffc, base.wrapping_add(8));
@@ -76,7 +77,9 @@ fn syscall(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.set_rflags(image & !(cpu.arch.msr.fmask | flags::RF));
     // A trap after SYSCALL goes by the flag it leaves.
     cpu.arch.single_step &= cpu.arch.flags & flags::TF != 0;
-    Ok(cpu.go_flat(code(selector, 0, true), stack(stack_selector, 0), 0, target))
+    let flow = cpu.go_flat(code(selector, 0, true), stack(stack_selector, 0), 0, target);
+    cpu.track_far();
+    Ok(flow)
 }
 
 fn sysret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
@@ -116,7 +119,9 @@ fn sysret(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         // Only the selector is loaded, with the RPL that STAR has; base, limit and attributes stay what they were.
         ss = Segment { selector: base.wrapping_add(8), ..cpu.arch.seg[usize::from(seg::SS)] };
     }
-    Ok(cpu.go_flat(code(selector, 3, long), ss, 3, rip))
+    let flow = cpu.go_flat(code(selector, 3, long), ss, 3, rip);
+    cpu.shadow_system_return();
+    Ok(flow)
 }
 
 fn sysenter(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
@@ -128,6 +133,7 @@ fn sysenter(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
         return Err(cpu.gp(0));
     }
     cpu.charge(Kind::new(Family::Syscall, 1), 1);
+    cpu.shadow_system_call();
     let value = cpu.rflags() & !(flags::VM | flags::IF | flags::RF);
     cpu.set_rflags(value);
     let long = cpu.long_mode();
@@ -135,7 +141,9 @@ fn sysenter(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.arch.gpr[usize::from(reg::RSP)] = cpu.arch.msr.sysenter_esp & mask;
     let selector = selector & 0xfffc;
     let target = cpu.arch.msr.sysenter_eip & mask;
-    Ok(cpu.go_flat(code(selector, 0, long), stack(selector.wrapping_add(8), 0), 0, target))
+    let flow = cpu.go_flat(code(selector, 0, long), stack(selector.wrapping_add(8), 0), 0, target);
+    cpu.track_far();
+    Ok(flow)
 }
 
 fn sysexit(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
@@ -165,5 +173,7 @@ fn sysexit(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let offset = if long { 32 } else { 16 };
     let cs = selector.wrapping_add(offset) | 3;
     let ss = selector.wrapping_add(offset + 8) | 3;
-    Ok(cpu.go_flat(code(cs, 3, long), stack(ss, 3), 3, rdx & mask))
+    let flow = cpu.go_flat(code(cs, 3, long), stack(ss, 3), 3, rdx & mask);
+    cpu.shadow_system_return();
+    Ok(flow)
 }

@@ -13,16 +13,16 @@ const GDT: u64 = 0x4000;
 const IDT: u64 = 0x5000;
 const TSS: u64 = 0x6000;
 /// Handlers: HLT at 16 bytes per vector.
-const HANDLERS: u64 = 0x30_0000;
+pub(super) const HANDLERS: u64 = 0x30_0000;
 /// RSP0.
 const KERNEL_STACK: u64 = 0x70_0000;
 /// IST1.
 const IST_STACK: u64 = 0x68_0008;
 
-const CODE64: u16 = 0x08;
-const DATA0: u16 = 0x10;
-const USER_DATA: u16 = 0x23;
-const USER_CODE: u16 = 0x2b;
+pub(super) const CODE64: u16 = 0x08;
+pub(super) const DATA0: u16 = 0x10;
+pub(super) const USER_DATA: u16 = 0x23;
+pub(super) const USER_CODE: u16 = 0x2b;
 const TASK: u16 = 0x40;
 
 fn descriptor(kind: u32, dpl: u32) -> u64 {
@@ -30,20 +30,20 @@ fn descriptor(kind: u32, dpl: u32) -> u64 {
     0x000f_0000_0000_ffff | u64::from(rights) << 40
 }
 
-fn gate(offset: u64, selector: u16, kind: u8, dpl: u8, ist: u8) -> [u64; 2] {
+pub(super) fn gate(offset: u64, selector: u16, kind: u8, dpl: u8, ist: u8) -> [u64; 2] {
     let low = (offset & 0xffff) | u64::from(selector) << 16 | u64::from(ist) << 32;
     let low = low | u64::from(0x80 | dpl << 5 | kind) << 40 | (offset >> 16 & 0xffff) << 48;
     [low, offset >> 32]
 }
 
-fn set_gate(m: &mut Machine, vector: u8, gate: [u64; 2]) {
+pub(super) fn set_gate(m: &mut Machine, vector: u8, gate: [u64; 2]) {
     for (i, half) in gate.into_iter().enumerate() {
         m.cpu.wiring.ram.write::<u64>(IDT + 16 * u64::from(vector) + 8 * i as u64, half);
     }
 }
 
 /// A machine in 64-bit mode with descriptor tables, and handlers that halt.
-fn system(cpl: u8) -> Machine {
+pub(super) fn system(cpl: u8) -> Machine {
     let mut m = Machine::long64(cpl);
     let long = rights::CODE | rights::L;
     let gdt = [
@@ -78,7 +78,7 @@ fn system(cpl: u8) -> Machine {
 }
 
 /// Runs to the HLT of a handler and says of which vector.
-fn handled(m: &mut Machine) -> u8 {
+pub(super) fn handled(m: &mut Machine) -> u8 {
     let exit = m.run(1 << 32);
     assert_eq!(exit, Exit::Halt, "stopped at {:#x}", m.cpu.arch.rip);
     ((m.cpu.arch.rip - 1 - HANDLERS) / 16) as u8

@@ -75,8 +75,8 @@ impl Cpu {
     /// Under which access code runs now; `None` if it is not translated.
     #[inline]
     fn key(&self) -> Option<Key> {
-        // Nobody uses the rings between.
-        if matches!(self.arch.cpl, 1 | 2) {
+        // Nobody uses the rings between. Calls and returns that use a shadow stack are left to the interpreter.
+        if matches!(self.arch.cpl, 1 | 2) || self.engine.mode & mode::SHADOWED != 0 {
             return None;
         }
         let access = match self.engine.front.mode() {

@@ -194,7 +194,8 @@ impl Cpu {
             let Some(part) = self.part(cache, index, key) else { break };
             operations += part.ops.len();
             span += last.time();
-            if operations > MOST_OPERATIONS || span > SPAN || part.block.second != 0 {
+            let same_mode = part.block.mode == last.block.mode;
+            if operations > MOST_OPERATIONS || span > SPAN || part.block.second != 0 || !same_mode {
                 break;
             }
             let Some(part) = self.numbered(cache, part, key, Some(last.counter)) else { break };
@@ -255,7 +256,14 @@ impl Cpu {
         }
         let same = instructions.len() == ops.len()
             && instructions.iter().zip(ops).all(|(i, op)| i.len() == usize::from(op.len));
-        let plans = plans(&instructions, ops, key.narrow);
+        let mut plans = plans(&instructions, ops, key.narrow);
+        if block.mode & mode::TRACKED != 0 {
+            // The handlers see to it that ENDBRANCH comes next; when it is executed here, nothing waits for it.
+            plans
+                .iter_mut()
+                .filter(|plan| matches!(plan, Plan::Indirect { .. }))
+                .for_each(|plan| *plan = Plan::Handler);
+        }
         let ops = ops.to_vec();
         let mut part = Part {
             index,

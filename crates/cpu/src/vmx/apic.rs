@@ -209,7 +209,7 @@ impl Cpu {
         self.set_vector(register::IRR, vector, false);
         let next = self.highest_vector(register::IRR);
         self.set_requesting(next);
-        self.arch.vmx.halted = x86::vmx::activity::ACTIVE;
+        self.arch.vmx.activity = x86::vmx::activity::ACTIVE;
         self.deliver(Event::new(vector, None, Source::External), 0);
         true
     }

@@ -166,6 +166,7 @@ impl Cpu {
         require(!long || self.arch.cr4 & CR4_PAE != 0, "IA-32e mode guest without CR4.PAE")?;
         require(!long || self.arch.cr0 & CR0_PG != 0, "IA-32e mode guest without CR0.PG")?;
         require(long || self.arch.cr4 & CR4_PCIDE == 0, "CR4.PCIDE outside IA-32e mode")?;
+        require(self.arch.cr4 & CR4_CET == 0 || self.arch.cr0 & CR0_WP != 0, "CR4.CET without CR0.WP")?;
         require(self.arch.cr3 & self.beyond_physical() == 0, "CR3 beyond physical addresses")?;
         require(self.arch.dr[7] >> 32 == 0, "upper half of DR7")?;
         require(self.canonical_base(self.arch.msr.sysenter_esp), "IA32_SYSENTER_ESP not canonical")?;

@@ -1,5 +1,6 @@
 //! What a VMCS holds besides the registers: the controls of non-root mode, and the guest state that no register has.
 
+use super::root::NO_VMCS;
 use std::rc::Rc;
 use x86::page::OFFSET;
 use x86::vmx::{interruption, primary, secondary};
@@ -188,7 +189,7 @@ impl Controls {
         ];
         let bitmaps = self.io_bitmap_addresses.into_iter().flatten().chain(self.msr_bitmap_address);
         let aligned = pages.into_iter().chain(bitmaps).all(|page| page & OFFSET == 0);
-        let link = self.link_pointer == u64::MAX || self.link_pointer & OFFSET == 0;
+        let link = self.link_pointer == NO_VMCS || self.link_pointer & OFFSET == 0;
         let small = self.posted_descriptor & 63 == 0 && lists.iter().all(|list| list.address & 15 == 0);
         aligned && link && small && self.cr3_target_count as usize <= self.cr3_targets.len()
     }

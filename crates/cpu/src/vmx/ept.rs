@@ -115,8 +115,8 @@ impl Cpu {
     ) -> Exec<Placed> {
         let flags = self.ept_flags();
         let wanted = match purpose {
-            Purpose::Data(Access::Read) | Purpose::Pdpte => READ,
-            Purpose::Data(Access::Write) => WRITE,
+            Purpose::Data(Access::Read | Access::ShadowRead) | Purpose::Pdpte => READ,
+            Purpose::Data(Access::Write | Access::ShadowWrite) => WRITE,
             Purpose::Data(Access::Fetch) => EXECUTE,
             // With accessed and dirty flags, every access to the guest's tables counts as a write.
             Purpose::Table if !flags => READ,

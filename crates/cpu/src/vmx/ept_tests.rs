@@ -194,6 +194,7 @@ impl World {
                 Access::Read => true,
                 Access::Write => writable || (!user && !self.wp),
                 Access::Fetch => !no_execute && (user || !user_page || !self.smep),
+                Access::ShadowRead | Access::ShadowWrite => unreachable!("the model has no shadow stacks"),
             };
             if !allowed {
                 return fault(1);

@@ -94,7 +94,7 @@ impl Cpu {
 
     /// Whether an event about to be delivered is an exception that exits; then it has.
     pub(crate) fn exception_exits(&mut self, event: &Event) -> bool {
-        self.arch.vmx.halted = activity::ACTIVE;
+        self.arch.vmx.activity = activity::ACTIVE;
         let original = self.arch.vmx.delivering.take();
         let unblocked = std::mem::take(&mut self.arch.vmx.nmi_unblocked);
         let subject = event.source == Source::Exception && !event.injected;
@@ -225,7 +225,7 @@ impl Cpu {
     /// Events between instructions of a guest, highest priority first: whether something exited or was delivered. `shadow` is
     /// the blocking by STI or MOV SS.
     pub(crate) fn guest_events(&mut self, shadow: u32) -> bool {
-        let waits = self.arch.vmx.halted;
+        let waits = self.arch.vmx.activity;
         if waits == activity::WAIT_FOR_SIPI {
             return false;
         }
@@ -255,7 +255,7 @@ impl Cpu {
                     VmExit { reason: reason::EXCEPTION_NMI, interruption: nmi.info, ..VmExit::default() };
                 self.leave_guest();
             } else {
-                self.arch.vmx.halted = activity::ACTIVE;
+                self.arch.vmx.activity = activity::ACTIVE;
                 self.deliver_nmi();
             }
             return true;
@@ -277,7 +277,7 @@ impl Cpu {
 
     /// Whether an external interrupt ends HLT.
     pub fn interrupts_end_halt(&self) -> bool {
-        match self.arch.vmx.halted {
+        match self.arch.vmx.activity {
             activity::ACTIVE | activity::HLT => {
                 let exits = self.arch.vmx.active && self.arch.vmx.controls.pin & pin::EXTERNAL_INTERRUPT != 0;
                 exits || self.arch.flags & flags::IF != 0
@@ -286,15 +286,19 @@ impl Cpu {
         }
     }
 
+    /// Whether the guest's virtual NMIs, and not those of the processor, are blocked.
+    pub(super) fn has_virtual_nmis(&self) -> bool {
+        self.arch.vmx.controls.pin & pin::VIRTUAL_NMIS != 0
+    }
+
     /// Whether NMIs wait for IRET: virtual NMIs have the blocking for themselves.
     pub fn blocks_nmi(&self) -> bool {
-        let virtual_nmis = self.arch.vmx.active && self.arch.vmx.controls.pin & pin::VIRTUAL_NMIS != 0;
-        self.arch.nmi_blocked && !virtual_nmis
+        self.arch.nmi_blocked && !(self.arch.vmx.active && self.has_virtual_nmis())
     }
 
     /// A start-up signal, with its vector: whether the guest waited for it, which ends in an exit.
     pub fn guest_startup(&mut self, vector: u8) -> bool {
-        if !self.arch.vmx.active || self.arch.vmx.halted != activity::WAIT_FOR_SIPI {
+        if !self.arch.vmx.active || self.arch.vmx.activity != activity::WAIT_FOR_SIPI {
             return false;
         }
         self.arch.vm_exit = VmExit { reason: reason::SIPI_SIGNAL, qualification: vector.into(), ..VmExit::default() };
@@ -324,7 +328,7 @@ impl Cpu {
             self.arch.vm_exit = VmExit { reason: reason::EXTERNAL_INTERRUPT, interruption, ..VmExit::default() };
             self.leave_guest();
         } else {
-            self.arch.vmx.halted = activity::ACTIVE;
+            self.arch.vmx.activity = activity::ACTIVE;
             self.deliver(event, 0);
         }
         true

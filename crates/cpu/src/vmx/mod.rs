@@ -72,7 +72,7 @@ pub struct NonRoot {
     /// Guest software has entered VMX operation: its hypervisor is in charge of non-root mode.
     pub operation: Operation,
     /// The activity state, see [`x86::vmx::activity`]: if it is not active, nothing but events goes on.
-    pub halted: u32,
+    pub activity: u32,
     /// When the VMX-preemption timer runs out.
     pub timer_at: Ticks,
     /// The registers as the guest sees them, for [`Cpu::look_up`](crate::Cpu::look_up), where they are not the processor's own;
@@ -119,7 +119,7 @@ impl Default for NonRoot {
             operation: Operation::default(),
             trap_exit: None,
             virtual_interrupt: false,
-            halted: activity::ACTIVE,
+            activity: activity::ACTIVE,
             timer_at: Ticks::MAX,
             trap_pending: false,
             shadow: 0,

@@ -111,7 +111,7 @@ impl Cpu {
         let wait = Ticks::from(controls.preemption_timer) << self.vmx_capabilities().timer_shift();
         self.arch.vmx.timer_at =
             if timer { self.micro.clock.saturating_add(wait * TICKS_PER_CYCLE) } else { Ticks::MAX };
-        self.arch.vmx.halted = if vectoring { activity::ACTIVE } else { self.arch.vmx.controls.activity };
+        self.arch.vmx.activity = if vectoring { activity::ACTIVE } else { self.arch.vmx.controls.activity };
         self.arch.vmx.trap_pending = false;
         self.arch.vmx.delivering = None;
         self.arch.vmx.nmi_unblocked = false;
@@ -171,7 +171,7 @@ impl Cpu {
         let long = self.long_mode();
         let left = (self.arch.vmx.timer_at.saturating_sub(self.micro.clock) / TICKS_PER_CYCLE)
             >> self.vmx_capabilities().timer_shift();
-        let activity = std::mem::replace(&mut self.arch.vmx.halted, activity::ACTIVE);
+        let activity = std::mem::replace(&mut self.arch.vmx.activity, activity::ACTIVE);
         let debug = self.pending_debug_exceptions(blocking, activity == activity::HLT);
         self.arch.vmx.timer_at = Ticks::MAX;
         self.arch.vmx.trap_pending = false;

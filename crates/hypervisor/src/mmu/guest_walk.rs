@@ -134,6 +134,7 @@ impl Mmu {
         };
         let access = access_of::<L>(path.common());
         let page = PageRights {
+            shadow: false,
             writable: access & WRITE != 0,
             user: access & USER != 0,
             executable: access & EXEC != 0,

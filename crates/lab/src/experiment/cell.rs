@@ -1,6 +1,6 @@
 //! One cell of the matrix: what is run for it.
 
-use super::{Experiment, Guest, Image, PlatformName, Row, Settings};
+use super::{Experiment, Guest, Image, Platform, PlatformName, Row, Settings, kvm};
 
 /// Seconds of the host's time after which a cell has failed, where the experiment says nothing.
 const TIMEOUT: u32 = 900;
@@ -97,20 +97,28 @@ impl<'a> Cell<'a> {
                 }
             }
         }
-        option("append", self.settings.append.as_deref().unwrap_or_default());
+        let on_kvm = self.settings.platform == Some(Platform::Kvm);
+        // The parser has checked that KVM has counterparts to the switches.
+        let words = if on_kvm { kvm::words(&self.settings).unwrap_or_default() } else { Vec::new() };
+        let append = self.settings.append.iter().chain(&words).map(String::as_str).collect::<Vec<_>>();
+        option("append", &append.join(" "));
         option("cpu", self.profile());
         if let Some(memory) = &self.settings.memory {
             option("memory", memory);
         }
-        if let Some(cpus) = self.settings.cpus {
-            option("cpus", &cpus.to_string());
+        match self.settings.cpus {
+            _ if on_kvm => option("cpus", &kvm::host_processors(&self.settings).to_string()),
+            Some(cpus) => option("cpus", &cpus.to_string()),
+            None => {}
         }
         // Bare is what `tollgate run` does anyway.
-        if let Some(platform) = self.settings.platform.filter(|platform| *platform != PlatformName::Bare) {
+        if let Some(Platform::Own(platform)) = self.settings.platform
+            && platform != PlatformName::Bare
+        {
             option("platform", platform.into());
         }
-        for (name, value) in self.settings.hypervisor_options() {
-            option(name, &value);
+        if !on_kvm {
+            self.settings.hypervisor_options().iter().for_each(|(name, value)| option(name, value));
         }
         for file in &guest.symbols {
             option("symbols", file);

@@ -2,6 +2,7 @@
 
 mod builtin;
 mod cell;
+mod kvm;
 mod parse;
 mod settings;
 
@@ -9,7 +10,7 @@ pub use builtin::names;
 pub use cell::Cell;
 pub use hypervisor::config::PlatformName;
 pub use parse::ExperimentError;
-pub use settings::{Guest, GuestName, Image, Settings};
+pub use settings::{Guest, GuestName, Image, Platform, Settings};
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,8 +1,7 @@
 //! Reads an experiment's TOML. Whatever is wrong is reported with the file, the key and the reason. There is no key for a cost.
 
 use super::{
-    Experiment, Factor, Guest, Image, Layout, Line, Measure, Metric, PlatformName, Row, Settings, Skip, Source,
-    TimeUnit,
+    Experiment, Factor, Guest, Image, Layout, Line, Measure, Metric, Platform, Row, Settings, Skip, Source, TimeUnit,
 };
 use ledger::Profile;
 use serde::Deserialize;
@@ -377,10 +376,14 @@ impl Reader<'_> {
             return error("no platform is set".to_owned());
         };
         match settings.hypervisor_options().keys().next() {
-            Some(option) if platform != PlatformName::Hvm => {
-                error(format!("{option} is for the platform hvm, this is {platform}"))
+            Some(option) if !platform.has_switches() => {
+                return error(format!("{option} is for the platforms hvm and kvm, this is {platform}"));
             }
-            _ => Ok(()),
+            _ => {}
+        }
+        match platform {
+            Platform::Kvm => super::kvm::words(&settings).map(drop).or_else(error),
+            Platform::Own(_) => Ok(()),
         }
     }
 }

@@ -11,6 +11,38 @@ use std::sync::LazyLock;
 /// The name of a guest of the experiment.
 pub type GuestName = String;
 
+/// What a guest runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Platform {
+    /// A platform of `tollgate run`.
+    Own(PlatformName),
+    /// The distribution's KVM, which runs on the bare machine.
+    Kvm,
+}
+
+impl Platform {
+    const KVM: &str = "kvm";
+
+    /// The one of that name.
+    fn named(name: &str) -> Option<Self> {
+        if name == Self::KVM { Some(Platform::Kvm) } else { name.parse().ok().map(Platform::Own) }
+    }
+
+    /// Whether the hypervisor's switches mean something there.
+    pub fn has_switches(self) -> bool {
+        matches!(self, Platform::Kvm | Platform::Own(PlatformName::Hvm))
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Platform::Own(platform) => platform.fmt(f),
+            Platform::Kvm => f.write_str(Self::KVM),
+        }
+    }
+}
+
 /// What a row, a column or an experiment sets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
@@ -23,8 +55,8 @@ pub struct Settings {
     /// Name of a built-in profile.
     pub profile: Option<String>,
     /// What the guest runs on.
-    pub platform: Option<PlatformName>,
-    /// `hvm`: the hypervisor's switches.
+    pub platform: Option<Platform>,
+    /// `hvm` and `kvm`: the hypervisor's switches.
     pub switches: Switches,
     /// Guest memory, such as 64M.
     pub memory: Option<String>,
@@ -109,6 +141,9 @@ impl Key {
     }
 }
 
+static PLATFORMS: LazyLock<Vec<&'static str>> =
+    LazyLock::new(|| PlatformName::NAMES.iter().copied().chain([Platform::KVM]).collect());
+
 static KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| Key::all().map(Key::name).collect());
 
 impl<'de> Deserialize<'de> for Key {
@@ -147,7 +182,7 @@ impl<'de> Visitor<'de> for Reader {
                 Key::Append => settings.append = Some(map.next_value()?),
                 Key::Workload => settings.workload = Some(map.next_value()?),
                 Key::Profile => settings.profile = Some(map.next_value()?),
-                Key::Platform => settings.platform = map.next_value_seed(OneOf(PlatformName::NAMES))?.parse().ok(),
+                Key::Platform => settings.platform = Platform::named(&map.next_value_seed(OneOf(&PLATFORMS))?),
                 Key::Switch(switch) => {
                     let value = match switch.takes {
                         Takes::Word(_, words) => map.next_value_seed(OneOf(words))?,

@@ -69,12 +69,30 @@ fn a_cell_has_what_experiment_column_and_row_set() {
 }
 
 #[test]
+fn on_kvm_switches_are_parameters_and_variants_of_its_modules() {
+    let text = GOOD.replacen("platform = \"hvm\"", "platform = \"kvm\"\ncr0-wp = \"in-place\"\ncpus = 2", 1);
+    let experiment = parsed(&text).unwrap();
+    let lines: Vec<String> = experiment.cells().iter().map(|cell| cell.arguments().join(" ")).collect();
+    let line = |words: &str| format!("run --kernel g.elf --append always=1 {words} tollgate.cpus=2 --cpu skx --cpus 3");
+    let expected = [
+        "row=1 kvm_intel.ept=0 tollgate.kvm=cr0-wp-in-place",
+        "column=1 row=1 kvm.tdp_mmu=1 tollgate.kvm=cr0-wp-in-place",
+    ];
+    assert_eq!(lines, expected.map(line));
+}
+
+#[test]
 fn what_makes_no_sense_is_named() {
     let cases = [
         ("append = \"always=1\"", "vmexit = 0", "x.toml:9:1: unknown field `vmexit`"),
         ("profile = \"skx\"", "profile = \"mine.toml\"", "defaults.profile: 'mine.toml' is none of"),
         ("profile = \"skx\"\n", "", "row.r with column.a: no profile is set"),
-        ("platform = \"hvm\"", "platform = \"bare\"", "row.r with column.a: mmu is for the platform hvm, this is bare"),
+        (
+            "platform = \"hvm\"",
+            "platform = \"bare\"",
+            "row.r with column.a: mmu is for the platforms hvm and kvm, this is bare",
+        ),
+        ("platform = \"hvm\"", "platform = \"kvm\"\nunsync = \"off\"", "row.r with column.a: KVM has no unsync off"),
         ("platform = \"hvm\"", "platform = \"xen\"", "unknown variant `xen`"),
         ("append = \"always=1\"", "vpid = \"yes\"", "x.toml:9:8: unknown variant `yes`, expected `on` or `off`"),
         ("append = \"always=1\"", "vpid = true", "x.toml:9:8: invalid type: boolean `true`, expected a string"),

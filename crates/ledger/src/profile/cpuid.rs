@@ -46,6 +46,12 @@ const LEAF_7_ECX: u32 = bits(&[1, 2, 3, 6, 8, 9, 10, 11, 12, 14, 16, 22, 31]);
 const LEAF_7_EDX: u32 = bits(&[4, 10, 22, 23, 24, 25, 26, 27, 29, 31]);
 /// Leaf 7 sub-leaf 1 EAX: AVX-VNNI, AVX512_BF16, AMX-FP16.
 const LEAF_7_1_EAX: u32 = bits(&[4, 5, 21]);
+/// Leaf 7 ECX of Intel: CET's shadow stacks. AMD's differ from them.
+const LEAF_7_ECX_CET: u32 = bits(&[7]);
+/// Leaf 7 EDX of Intel: CET's indirect-branch tracking.
+const LEAF_7_EDX_CET: u32 = bits(&[20]);
+/// IA32_XSS: CET's state of user code and of supervisors; with shadow stacks.
+const XSS_CET: u32 = bits(&[11, 12]);
 /// XCR0: x87, SSE, AVX, PKRU.
 const XCR0: u32 = bits(&[0, 1, 2, 9]);
 /// XCR0: opmask registers, upper halves of ZMM0-15, ZMM16-31; with AVX512F.
@@ -95,6 +101,9 @@ pub(super) fn visible(raw: &[[u32; 6]], vendor: Vendor, physical_bits: u8, vmx: 
     let xsave = find(1, 0).is_some_and(|entry| entry[4] & LEAF_1_ECX_XSAVE != 0);
     let la57 = find(7, 0).is_some_and(|entry| entry[4] & LA57 != 0);
     let states = components(find(7, 0));
+    let cet = vendor == Vendor::Intel && find(7, 0).is_some_and(|entry| entry[4] & LEAF_7_ECX_CET != 0);
+    let (stacks, tracking) = if cet { (LEAF_7_ECX_CET, LEAF_7_EDX_CET) } else { (0, 0) };
+    let xss = if cet { find(0xd, 1).map_or(0, |entry| entry[4] & XSS_CET) } else { 0 };
     let xcr0 = find(0xd, 0).map_or(0, |entry| entry[2] & states);
     let mut leaves = Vec::new();
     for &[leaf, subleaf, eax, ebx, ecx, edx] in raw {
@@ -106,11 +115,11 @@ pub(super) fn visible(raw: &[[u32; 6]], vendor: Vendor, physical_bits: u8, vmx: 
             // Without the counts of processors.
             (4, _) => Some([eax & 0x3ff, ebx, ecx, edx]),
             (6, _) => Some([eax & LEAF_6_EAX, 0, 0, 0]),
-            (7, 0) => Some([eax.min(1), ebx & LEAF_7_EBX, ecx & LEAF_7_ECX, edx & LEAF_7_EDX]),
+            (7, 0) => Some([eax.min(1), ebx & LEAF_7_EBX, ecx & (LEAF_7_ECX | stacks), edx & (LEAF_7_EDX | tracking)]),
             (7, 1) => Some([eax & LEAF_7_1_EAX, 0, 0, 0]),
             (0xd, 0) if xsave => Some([xcr0, 0, area_size(raw, xcr0), 0]),
-            (0xd, 1) if xsave => Some([eax & leaf_d_1_eax(xcr0), 0, 0, 0]),
-            (0xd, 2..=31) if xsave && xcr0 & 1 << subleaf != 0 => Some([eax, ebx, ecx, edx]),
+            (0xd, 1) if xsave => Some([eax & leaf_d_1_eax(xcr0), 0, xss, 0]),
+            (0xd, 2..=31) if xsave && (xcr0 | xss) & 1 << subleaf != 0 => Some([eax, ebx, ecx, edx]),
             // Without the count of processors that share the TLB.
             (0x1d | 0x1e, _) if xcr0 & XCR0_TILES == XCR0_TILES => Some([eax, ebx, ecx, edx]),
             (0x18, _) => Some([eax, ebx, ecx, edx & 0x3fff]),

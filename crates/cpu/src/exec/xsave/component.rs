@@ -27,6 +27,8 @@ pub struct Known {
     pub init: fn(&mut Cpu),
     /// Whether it is in its initial configuration.
     pub is_init: fn(&Cpu) -> bool,
+    /// Whether what an area has can be loaded; otherwise #GP.
+    pub check: Option<fn(&Cpu, &[u8]) -> bool>,
 }
 
 impl Known {
@@ -52,6 +54,7 @@ pub static KNOWN: &[Known] = &[
         load: |cpu, _, area| legacy::restore_halves(cpu, area, 2),
         init: |cpu| legacy::init_halves(cpu, 2),
         is_init: |cpu| legacy::halves_are_init(cpu, 2),
+        check: None,
     },
     // Opmask registers.
     Known {
@@ -63,6 +66,7 @@ pub static KNOWN: &[Known] = &[
         load: |cpu, _, area| fetch(area, &mut cpu.arch.vector.k),
         init: |cpu| cpu.arch.vector.k = [0; 8],
         is_init: |cpu| cpu.arch.vector.k == [0; 8],
+        check: None,
     },
     // ZMM_Hi256: the upper halves of ZMM0 to ZMM15.
     Known {
@@ -80,6 +84,7 @@ pub static KNOWN: &[Known] = &[
             cpu.arch.vector.upper[..count].fill([0; 4]);
         },
         is_init: |cpu| cpu.arch.vector.upper[..legacy::registers(cpu)].iter().all(|r| *r == [0; 4]),
+        check: None,
     },
     // Hi16_ZMM: ZMM16 to ZMM31, which 64-bit mode alone has.
     Known {
@@ -99,6 +104,7 @@ pub static KNOWN: &[Known] = &[
             }
         },
         is_init: |cpu| !cpu.engine.long64 || cpu.arch.vector.high == [[0; 8]; 16],
+        check: None,
     },
     // PKRU.
     Known {
@@ -114,6 +120,43 @@ pub static KNOWN: &[Known] = &[
         },
         init: |cpu| super::set_pkru(cpu, 0),
         is_init: |cpu| cpu.arch.pkru == 0,
+        check: None,
+    },
+    // CET_U: IA32_U_CET and IA32_PL3_SSP.
+    Known {
+        number: 11,
+        size: 16,
+        usual: CpuidRegs { eax: 16, ebx: 0, ecx: 1, edx: 0 },
+        len: |_| 16,
+        save: |cpu, _, area| store(area, &[cpu.arch.msr.u_cet, cpu.arch.msr.pl_ssp[3]]),
+        load: |cpu, _, area| {
+            let mut words = [0; 2];
+            fetch(area, &mut words);
+            [cpu.arch.msr.u_cet, cpu.arch.msr.pl_ssp[3]] = words;
+        },
+        init: |cpu| [cpu.arch.msr.u_cet, cpu.arch.msr.pl_ssp[3]] = [0; 2],
+        is_init: |cpu| [cpu.arch.msr.u_cet, cpu.arch.msr.pl_ssp[3]] == [0; 2],
+        check: Some(|cpu, area| {
+            let mut words = [0; 2];
+            fetch(area, &mut words);
+            cpu.good_cet_control(words[0]) && good_ssp(cpu, words[1])
+        }),
+    },
+    // CET_S: IA32_PL0_SSP to IA32_PL2_SSP.
+    Known {
+        number: 12,
+        size: 24,
+        usual: CpuidRegs { eax: 24, ebx: 0, ecx: 1, edx: 0 },
+        len: |_| 24,
+        save: |cpu, _, area| store(area, &cpu.arch.msr.pl_ssp[..3]),
+        load: |cpu, _, area| fetch(area, &mut cpu.arch.msr.pl_ssp[..3]),
+        init: |cpu| cpu.arch.msr.pl_ssp[..3].fill(0),
+        is_init: |cpu| cpu.arch.msr.pl_ssp[..3] == [0; 3],
+        check: Some(|cpu, area| {
+            let mut words = [0; 3];
+            fetch(area, &mut words);
+            words.into_iter().all(|ssp| good_ssp(cpu, ssp))
+        }),
     },
     // TILECFG.
     Known {
@@ -129,6 +172,7 @@ pub static KNOWN: &[Known] = &[
         },
         init: |cpu| cpu.arch.tiles.config = TileConfig::default(),
         is_init: |cpu| cpu.arch.tiles.config == TileConfig::default(),
+        check: None,
     },
     // TILEDATA.
     Known {
@@ -140,11 +184,17 @@ pub static KNOWN: &[Known] = &[
         load: |cpu, from, area| cpu.arch.tiles.tile_mut(from / TILE).copy_from_slice(area),
         init: |cpu| cpu.arch.tiles.clear(),
         is_init: |cpu| !cpu.arch.tiles.are_in_use(),
+        check: None,
     },
 ];
 
 // A tile is a piece.
 const _: () = assert!(TILE == PIECE);
+
+/// Whether a value can be in a register for a shadow-stack pointer.
+fn good_ssp(cpu: &Cpu, value: u64) -> bool {
+    value & 3 == 0 && cpu.canonical_base(value)
+}
 
 /// Writes words to an area.
 pub(super) fn store(area: &mut [u8], words: &[u64]) {

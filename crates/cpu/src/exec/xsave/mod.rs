@@ -338,6 +338,7 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
         linear = area(cpu, op, len, 64, false)?;
         prepare_read(cpu, op, linear, len)?;
     }
+    check_extended(cpu, op, linear, loaded, compacted)?;
     let with_mxcsr = match compacted {
         Some(_) => loaded & XCR0_SSE != 0,
         None => requested & (XCR0_SSE | XCR0_AVX) != 0,
@@ -364,6 +365,23 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
     }
     restore_extended(cpu, op, linear, requested, loaded, compacted)?;
     Ok(Flow::End)
+}
+
+/// #GP if a component that is `loaded` has what cannot be loaded.
+fn check_extended(cpu: &mut Cpu, op: &Op, linear: u64, loaded: u64, compacted: Option<u64>) -> Exec {
+    for index in 0..cpu.wiring.xstate.components.len() {
+        let component = cpu.wiring.xstate.components[index];
+        let Some(check) = component.known.check.filter(|_| loaded & component.bit() != 0) else { continue };
+        let offset = cpu.wiring.xstate.offset(index, compacted);
+        let mut bytes = [0; PIECE];
+        let bytes = &mut bytes[..component.known.size.min(PIECE)];
+        let at = cpu.wrap(linear.wrapping_add(offset as u64));
+        cpu.read_bytes(at, op.seg, bytes)?;
+        if !check(cpu, bytes) {
+            return Err(cpu.gp(0));
+        }
+    }
+    Ok(())
 }
 
 /// Reads the components of the extended region that are `loaded`, and puts others that are requested in their initial

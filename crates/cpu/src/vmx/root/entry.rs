@@ -5,6 +5,7 @@ use super::super::controls::{Controls, MsrList, MsrLists};
 use super::super::information::VmExit;
 use super::super::vmcs::Vmcs;
 use super::NO_VMCS;
+use super::host::CR0_KEPT;
 use crate::arch::{Segment, TableRegister, attention};
 use crate::charged::Nesting;
 use crate::exec::msr::good_pat;
@@ -13,7 +14,7 @@ use ledger::{Family, Kind};
 use x86::control::*;
 use x86::msr::DEBUGCTL_BITS;
 use x86::vmx::qualification::entry_failure;
-use x86::vmx::{entry, error, pin, primary, reason, region, secondary, vmcs};
+use x86::vmx::{entry, error, primary, reason, region, secondary, vmcs};
 use x86::{debug, flags, reg, seg};
 
 /// A segment register, and the first of each kind of its fields.
@@ -40,8 +41,6 @@ pub(super) const TR: u32 = 7;
 const _: () = assert!(fields(TR).rights == vmcs::GUEST_TR_RIGHTS && fields(LDTR).base == vmcs::GUEST_LDTR_BASE);
 const _: () = assert!(seg::ES == 0 && seg::GS == 5);
 
-/// Bits of CR0 that a VM entry leaves as they are (26.3.2.1).
-const CR0_KEPT: u64 = CR0_ET | CR0_CD | CR0_NW;
 /// Bits of RFLAGS that exist; bit 1 is always set.
 const RFLAGS: u64 = flags::ALL | 2;
 
@@ -238,19 +237,16 @@ impl Cpu {
         let field = |encoding: u32| v.get(encoding);
         let controls = v.get32(vmcs::ENTRY_CONTROLS);
         let loads = |control: u32| controls & control != 0;
-        let mut cpu = Loaded {
-            cr0: field(vmcs::GUEST_CR0) & !CR0_KEPT | self.arch.cr0 & CR0_KEPT,
-            cr3: field(vmcs::GUEST_CR3),
-            cr4: field(vmcs::GUEST_CR4),
-            efer: self.arch.msr.efer,
-        };
+        self.arch.cr0 = field(vmcs::GUEST_CR0) & !CR0_KEPT | self.arch.cr0 & CR0_KEPT;
+        self.arch.cr3 = field(vmcs::GUEST_CR3);
+        self.arch.cr4 = field(vmcs::GUEST_CR4);
         let long = if loads(entry::IA32E_GUEST) { EFER_LMA | EFER_LME } else { 0 };
         if loads(entry::LOAD_EFER) {
-            cpu.efer = field(vmcs::GUEST_EFER);
-        } else if cpu.cr0 & CR0_PG != 0 {
-            cpu.efer = cpu.efer & !(EFER_LMA | EFER_LME) | long;
+            self.arch.msr.efer = field(vmcs::GUEST_EFER);
+        } else if self.arch.cr0 & CR0_PG != 0 {
+            self.arch.msr.efer = self.arch.msr.efer & !(EFER_LMA | EFER_LME) | long;
         } else {
-            cpu.efer = cpu.efer & !EFER_LMA | long & EFER_LMA;
+            self.arch.msr.efer = self.arch.msr.efer & !EFER_LMA | long & EFER_LMA;
         }
         if loads(entry::LOAD_DEBUG) {
             self.arch.dr[7] = field(vmcs::GUEST_DR7) & debug::DR7_WRITABLE | debug::DR7_FIXED;
@@ -273,21 +269,7 @@ impl Cpu {
         self.arch.gpr[usize::from(reg::RSP)] = field(vmcs::GUEST_RSP);
         self.arch.rip = field(vmcs::GUEST_RIP);
         self.arch.pdpte = [vmcs::GUEST_PDPTE0, vmcs::GUEST_PDPTE1, vmcs::GUEST_PDPTE2, vmcs::GUEST_PDPTE3].map(field);
-        (self.arch.cr0, self.arch.cr3, self.arch.cr4, self.arch.msr.efer) = (cpu.cr0, cpu.cr3, cpu.cr4, cpu.efer);
         self.arch.cpl = self.arch.seg[usize::from(seg::SS)].dpl();
         self.set_rflags(self.arch.vmx.operation.vmcs.get(vmcs::GUEST_RFLAGS));
     }
-
-    /// Whether the guest's virtual NMIs, and not those of the processor, are blocked.
-    pub(super) fn has_virtual_nmis(&self) -> bool {
-        self.arch.vmx.controls.pin & pin::VIRTUAL_NMIS != 0
-    }
-}
-
-/// Registers that depend on each other.
-struct Loaded {
-    cr0: u64,
-    cr3: u64,
-    cr4: u64,
-    efer: u64,
 }

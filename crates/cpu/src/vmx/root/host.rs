@@ -21,8 +21,8 @@ const SELECTORS: [(u8, u32); 6] = [
     (seg::FS, vmcs::HOST_FS_SELECTOR),
     (seg::GS, vmcs::HOST_GS_SELECTOR),
 ];
-/// Bits of CR0 that a VM exit leaves as they are (27.5.1), besides those that do not exist.
-const CR0_KEPT: u64 = CR0_ET | CR0_CD | CR0_NW;
+/// Bits of CR0 that VM entries (26.3.2.1) and exits (27.5.1) leave as they are, besides those that do not exist.
+pub(super) const CR0_KEPT: u64 = CR0_ET | CR0_CD | CR0_NW;
 
 impl Cpu {
     /// In non-root mode of a hypervisor that runs on the machine: the registers by which its own linear addresses are translated.
@@ -37,6 +37,7 @@ impl Cpu {
         let (cr0, cr3, cr4) = (v.get(vmcs::HOST_CR0), v.get(vmcs::HOST_CR3), v.get(vmcs::HOST_CR4));
         require(cr0 >> 32 == 0 && cr0 & CR0_FIXED == CR0_FIXED, "host's CR0")?;
         require(cr4 & CR4_VMXE != 0 && cr4 & !self.cr4_bits() == 0, "host's CR4")?;
+        require(cr4 & CR4_CET == 0 || cr0 & CR0_WP != 0, "host's CR4.CET without CR0.WP")?;
         require(cr3 & self.beyond_physical() == 0, "host's CR3")?;
         let canonical = [
             vmcs::HOST_SYSENTER_ESP,

@@ -76,12 +76,17 @@ impl Cpu {
         self.arch.lazy.load(image);
     }
 
+    /// Instructions of VMX exist in 64-bit and protected mode: not in real, virtual-8086 and compatibility mode.
+    fn in_a_mode_of_vmx(&self) -> bool {
+        let compatibility = self.long_mode() && !self.engine.long64;
+        self.protected() && !self.v8086() && !compatibility
+    }
+
     /// #UD where instructions of VMX do not exist, an exit in non-root mode, #GP but at CPL 0. What the operand adds to the exit is
     /// `information`.
     fn root_only(&mut self, op: &Op, reason: u32, information: Option<u32>) -> Exec {
-        let compatibility = self.long_mode() && !self.engine.long64;
         let on = self.arch.vmx.active || self.arch.vmx.operation.is_on();
-        if self.wiring.capabilities.amd || !on || compatibility || self.only_protected().is_err() {
+        if self.wiring.capabilities.amd || !on || !self.in_a_mode_of_vmx() {
             return exec::undefined(self, op).map(|_| ());
         }
         if self.arch.vmx.active {
@@ -119,10 +124,9 @@ fn vmxon(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         cpu.root_only(op, reason::VMXON, Some(registers(op)))?;
         return cpu.conclude(reason::VMXON, Failed(error::VMXON_IN_ROOT));
     }
-    let compatibility = cpu.long_mode() && !cpu.engine.long64;
     let enabled = cpu.arch.cr4 & CR4_VMXE != 0;
     let Some(capabilities) = cpu.wiring.model.vmx else { return exec::undefined(cpu, op) };
-    if !enabled || compatibility || cpu.only_protected().is_err() {
+    if !enabled || !cpu.in_a_mode_of_vmx() {
         return exec::undefined(cpu, op);
     }
     cpu.privileged()?;
@@ -154,7 +158,7 @@ fn vmclear(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             if address == cpu.arch.vmx.operation.current {
                 cpu.release_vmcs();
             }
-            cpu.region_written(address, region::SIZE);
+            cpu.code_written(address, region::SIZE);
             store_launch_state(&cpu.wiring.ram, address, false);
             Succeeded
         }
@@ -207,8 +211,7 @@ impl Cpu {
     /// What VMREAD and VMWRITE do first: `Some` if they go to the shadow VMCS with this address instead of the current VMCS.
     fn field_access(&mut self, op: &Op, reason: u32, encoding: u64, which: usize) -> Exec<Option<u64>> {
         if self.arch.vmx.active && !self.shadow_exits(encoding, which) {
-            let compatibility = self.long_mode() && !self.engine.long64;
-            if self.wiring.capabilities.amd || compatibility || self.only_protected().is_err() {
+            if self.wiring.capabilities.amd || !self.in_a_mode_of_vmx() {
                 return exec::undefined(self, op).map(|_| None);
             }
             self.privileged()?;
@@ -289,7 +292,7 @@ fn vmwrite(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     };
     match shadow {
         Some(region) => {
-            cpu.region_written(region, region::SIZE);
+            cpu.code_written(region, region::SIZE);
             cpu.wiring.ram.write(field_address(region, place), value);
         }
         None => cpu.arch.vmx.operation.vmcs.set(whole, value),

@@ -70,16 +70,11 @@ impl Operation {
 }
 
 impl Cpu {
-    /// Notes that the processor itself is about to write to guest memory.
-    fn region_written(&mut self, address: u64, len: u64) {
-        self.code_written(address, len);
-    }
-
     /// Puts the fields of the current VMCS into its region: the processor holds none from now on.
     fn release_vmcs(&mut self) {
         let region = std::mem::replace(&mut self.arch.vmx.operation.current, NO_VMCS);
         if region != NO_VMCS {
-            self.region_written(region, region::SIZE);
+            self.code_written(region, region::SIZE);
             let vmcs = std::mem::take(&mut self.arch.vmx.operation.vmcs);
             vmcs.store(&self.wiring.ram, region);
         }

@@ -38,6 +38,8 @@ fn asked(access: Access, privilege: Privilege) -> u32 {
         Access::Read => 0,
         Access::Write => code::WRITE,
         Access::Fetch => code::FETCH,
+        Access::ShadowRead => code::SHADOW_STACK,
+        Access::ShadowWrite => code::SHADOW_STACK | code::WRITE,
     }
 }
 
