@@ -12,7 +12,7 @@
 
 use super::Body;
 use super::float::{bits, packed, scalar};
-use super::number::{Double, Environment, Format, Kind, Single, infinity, unpack, zero};
+use super::number::{Double, Environment, Format, Kind, Number, Single, infinity, unpack, zero};
 use iced_x86::{Instruction, Mnemonic::*};
 
 /// Heights of the lines of 2 / x at x = 1 + n / 64, above 1, in units of 2^-17.
@@ -65,10 +65,29 @@ fn reciprocal_fraction(high: u32) -> u32 {
     point(RECIPROCAL_HEIGHTS[line], 8, RECIPROCAL_SLOPES[line], high & 0x3ff) as u32
 }
 
+/// The approximation for the magnitude of a finite number: an exponent and sixteen bits of fraction.
+pub fn reciprocal_of(x: &Number) -> (i32, u32) {
+    if x.significand == 1 << 63 {
+        (-x.exponent, 0)
+    } else {
+        (-x.exponent - 1, reciprocal_fraction((x.significand >> 47) as u32 & 0xffff))
+    }
+}
+
 /// The fraction of 2 / sqrt(x) by the fifteen highest bits of that of `x`, which is in [1, 2) or, if `odd`, in [2, 4).
 fn root_fraction(odd: bool, high: u32) -> u32 {
     let line = (high >> 10) as usize + if odd { 32 } else { 0 };
     point(ROOT_HEIGHTS[line], 7, ROOT_SLOPES[line], high & 0x3ff) as u32
+}
+
+/// The approximation for the root of a finite number.
+pub fn reciprocal_root_of(x: &Number) -> (i32, u32) {
+    let (odd, half) = (x.exponent & 1 != 0, x.exponent >> 1);
+    if !odd && x.significand == 1 << 63 {
+        (-half, 0)
+    } else {
+        (-half - 1, root_fraction(odd, (x.significand >> 48) as u32 & 0x7fff))
+    }
 }
 
 /// Binds the four packed and four scalar forms.
@@ -94,11 +113,7 @@ fn reciprocal<F: Format>(env: &Environment, a: u64) -> u64 {
         Kind::Zero => return infinity::<F>(x.negative),
         Kind::Finite => {}
     }
-    let (exponent, fraction) = if x.significand == 1 << 63 {
-        (-x.exponent, 0)
-    } else {
-        (-x.exponent - 1, reciprocal_fraction((x.significand >> 47) as u32 & 0xffff))
-    };
+    let (exponent, fraction) = reciprocal_of(&x);
     if exponent > F::BIAS {
         return infinity::<F>(x.negative);
     }
@@ -123,12 +138,7 @@ fn root<F: Format>(env: &Environment, a: u64) -> u64 {
         Kind::Infinite => return 0,
         Kind::Finite => {}
     }
-    let (odd, half) = (x.exponent & 1 != 0, x.exponent >> 1);
-    let (exponent, fraction) = if !odd && x.significand == 1 << 63 {
-        (-half, 0)
-    } else {
-        (-half - 1, root_fraction(odd, (x.significand >> 48) as u32 & 0x7fff))
-    };
+    let (exponent, fraction) = reciprocal_root_of(&x);
     ((exponent + F::BIAS) as u64) << F::FRACTION | u64::from(fraction) << (F::FRACTION - 16)
 }
 

@@ -7,16 +7,16 @@ use iced_x86::{Instruction, Mnemonic::*};
 /// Binds these.
 pub fn bind(i: &Instruction) -> Option<Body> {
     Some(match i.mnemonic() {
-        Vaesenc => two!(u128, |state, key| mix(substitute(state, &SBOX, 5), [2, 3, 1, 1]) ^ key),
+        Vaesenc => two!(u128, |state, key| substitute_and_mix(state, &MIXED, 5) ^ key),
         Vaesenclast => two!(u128, |state, key| substitute(state, &SBOX, 5) ^ key),
-        Vaesdec => two!(u128, |state, key| mix(substitute(state, &INVERSE_SBOX, 13), [14, 11, 13, 9]) ^ key),
+        Vaesdec => two!(u128, |state, key| substitute_and_mix(state, &INVERSE_MIXED, 13) ^ key),
         Vaesdeclast => two!(u128, |state, key| substitute(state, &INVERSE_SBOX, 13) ^ key),
         Vpclmulqdq => each!(u128, |form, o, n| {
             let x = at::<u64>(&o.a, 2 * n + usize::from(form.imm & 1));
             let y = at::<u64>(&o.b, 2 * n + usize::from(form.imm >> 4 & 1));
             carryless(x, y)
         }),
-        Vgf2p8mulb => two!(u8, |x, y| product(x, y)),
+        Vgf2p8mulb => two!(u8, |x, y| straight_product(x, y)),
         Vgf2p8affineqb => each!(u8, |form, o, n| affine(at(&o.b, n / 8), o.a[n]) ^ form.imm),
         Vgf2p8affineinvqb => {
             each!(u8, |form, o, n| affine(at(&o.b, n / 8), INVERSE[usize::from(o.a[n])]) ^ form.imm)
@@ -36,6 +36,17 @@ const fn product(x: u8, y: u8) -> u8 {
         y >>= 1;
     }
     sum
+}
+
+/// [`product`] without branches, which the compiler turns into vector code.
+#[inline(always)]
+fn straight_product(x: u8, y: u8) -> u8 {
+    let mut x = x;
+    (0..8).fold(0, |sum, bit| {
+        let term = x & 0u8.wrapping_sub(y >> bit & 1);
+        x = (x << 1) ^ (0u8.wrapping_sub(x >> 7) & 0x1b);
+        sum ^ term
+    })
 }
 
 /// Multiplicative inverses in GF(2^8); that of 0 is 0.
@@ -92,16 +103,42 @@ fn substitute(state: u128, table: &[u8; 256], step: usize) -> u128 {
     u128::from_le_bytes(std::array::from_fn(|n| table[usize::from(bytes[n * step % 16])]))
 }
 
-/// Multiplies each column by a circulant matrix, whose first row is given.
-fn mix(state: u128, row: [u8; 4]) -> u128 {
-    let bytes = state.to_le_bytes();
-    u128::from_le_bytes(std::array::from_fn(|n| {
-        (0..4).fold(0, |sum, k| sum ^ product(bytes[n / 4 * 4 + (n + k) % 4], row[k]))
-    }))
+/// What a byte that is the first of its column becomes in the mixed column, by the byte before substitution.
+static MIXED: [u32; 256] = mixed(sbox(), [2, 1, 1, 3]);
+static INVERSE_MIXED: [u32; 256] = mixed(inverse_sbox(), [14, 9, 13, 11]);
+
+const fn mixed(substituted: [u8; 256], column: [u8; 4]) -> [u32; 256] {
+    let mut table = [0; 256];
+    let mut x = 0;
+    while x < 256 {
+        let b = substituted[x];
+        table[x] = u32::from_le_bytes([
+            product(b, column[0]),
+            product(b, column[1]),
+            product(b, column[2]),
+            product(b, column[3]),
+        ]);
+        x += 1;
+    }
+    table
 }
 
+/// Shifts rows, substitutes bytes and mixes columns.
+fn substitute_and_mix(state: u128, table: &[u32; 256], step: usize) -> u128 {
+    let bytes = state.to_le_bytes();
+    (0..4).fold(0, |result, column| {
+        let part = |row: usize| table[usize::from(bytes[(4 * column + row) * step % 16])].rotate_left(8 * row as u32);
+        result | u128::from(part(0) ^ part(1) ^ part(2) ^ part(3)) << (32 * column)
+    })
+}
+
+/// The product of polynomials over GF(2), by four bits of `y` at a time.
 fn carryless(x: u64, y: u64) -> u128 {
-    (0..64).filter(|bit| y >> bit & 1 != 0).fold(0, |sum, bit| sum ^ u128::from(x) << bit)
+    let mut multiples = [0u128; 16];
+    for n in 1..16 {
+        multiples[n] = multiples[n / 2] << 1 ^ if n & 1 != 0 { u128::from(x) } else { 0 };
+    }
+    (0..16).rev().fold(0, |sum, digit| sum << 4 ^ multiples[(y >> (4 * digit) & 15) as usize])
 }
 
 /// A bit of the result is the parity of a row of the matrix and the byte; the last row gives bit 0.

@@ -1,6 +1,7 @@
 //! What half precision and BF16 have beyond the operations of all formats: complex arithmetic, approximations, dot
 //! products.
 
+use super::approximate14::{reciprocal_of, reciprocal_root_of};
 use super::arithmetic::{fused, multiply};
 use super::float::{bits, packed, scalar};
 use super::lanes::{Element, at, by_index, each, finish, finish_scalar, map1};
@@ -71,44 +72,33 @@ fn quiet(controlled: bool) -> Environment {
     }
 }
 
-/// VRCPPH: the manual bounds the error by 2^-11 + 2^-14; here the result is the exact one, rounded to nearest.
+/// VRCPPH: the approximation of VRCP14, rounded to nearest. The manual's bound of the error, 2^-11 + 2^-14, is that of
+/// these two steps.
 fn reciprocal(a: u64) -> u64 {
-    let mut env = quiet(false);
-    let x = unpack::<Half>(&env, a);
+    let x = unpack::<Half>(&quiet(false), a);
     match x.kind {
         Kind::Quiet | Kind::Signalling => a | Half::QUIET,
         Kind::Infinite => zero::<Half>(x.negative),
         Kind::Zero => infinity::<Half>(x.negative),
-        Kind::Finite => {
-            let quotient = (1 << 127) / u128::from(x.significand);
-            let sticky = u128::from(quotient * u128::from(x.significand) != 1 << 127);
-            round::<Half>(&mut env, x.negative, 62 - x.exponent, quotient << 1 | sticky)
-        }
+        Kind::Finite => shortened(x.negative, reciprocal_of(&x)),
     }
 }
 
-/// VRSQRTPH: bounded and computed likewise.
+/// VRSQRTPH: likewise, with VRSQRT14.
 fn reciprocal_root(a: u64) -> u64 {
-    let mut env = quiet(false);
-    let x = unpack::<Half>(&env, a);
+    let x = unpack::<Half>(&quiet(false), a);
     match x.kind {
         Kind::Quiet | Kind::Signalling => a | Half::QUIET,
         Kind::Zero => infinity::<Half>(x.negative),
         _ if x.negative => Half::DEFAULT_NAN,
         Kind::Infinite => 0,
-        Kind::Finite => {
-            // With an even exponent, significand * 2^(exponent - 63) is s * 2^(2 * half), and the root of 2^126 / s is
-            // the significand of the result.
-            let odd = (x.exponent - 63) & 1;
-            let half = (x.exponent - 63 - odd) / 2;
-            // Half precision leaves the low bits of the significand zero.
-            let s = u128::from(x.significand >> 32) << odd;
-            let square = (1 << 126) / s;
-            let root = square.isqrt();
-            let sticky = u128::from(root * root != square || square * s != 1 << 126);
-            round::<Half>(&mut env, false, 127 - 63 - 16 - half - 1, root << 1 | sticky)
-        }
+        Kind::Finite => shortened(false, reciprocal_root_of(&x)),
     }
+}
+
+/// An approximation with sixteen bits of fraction in half precision.
+fn shortened(negative: bool, (exponent, fraction): (i32, u32)) -> u64 {
+    round::<Half>(&mut quiet(false), negative, exponent, u128::from(1 << 16 | fraction) << 111)
 }
 
 /// A number as BF16, to nearest; denormals are zeros, and MXCSR has no part in it.

@@ -5,10 +5,12 @@
 //! the processor's state, of memory or of faults; loads, stores, gathers and the instructions between opmasks are the
 //! caller's. The VEX forms of AVX-VNNI are here as well.
 //!
-//! Floating-point arithmetic is integer code, generic in its format (see [`number`] and [`arithmetic`]): half, single
-//! and double precision share one implementation, and no host rounds differently.
+//! Floating-point arithmetic is integer code, generic in its format (`number.rs`, `arithmetic.rs`): half, single and
+//! double precision share one implementation, and no host rounds differently. MXCSR's DAZ and FTZ have no effect on half
+//! precision, as the manual says.
 //!
-//! Results that processors compute differently (VRCP14 and VRSQRT14) are defined in [`approximate14`].
+//! Results that processors compute differently are those of Intel's: VRCP14 and VRSQRT14 in `approximate14.rs`, and with
+//! them VRCPPH and VRSQRTPH in `half.rs`. They must be computed here on every host.
 
 mod approximate14;
 mod arithmetic;
@@ -42,7 +44,8 @@ pub type Bytes = [u8; 64];
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub struct Operands {
-    /// The old value of the first operand, which is also a source of some instructions.
+    /// The old value of the first operand, which is also a source of some instructions (and nothing else of those that
+    /// compare into RFLAGS). A destination in memory that is to be merged is what is there.
     pub dest: Bytes,
     /// The second operand.
     pub a: Bytes,

@@ -5,8 +5,8 @@ use super::arithmetic::{add, as_zero, compare, denormals, invalid, nan};
 use super::float::{binary, bits, packed, scalar, two, unary};
 use super::lanes::{Element, at};
 use super::number::{
-    DIVIDE_BY_ZERO, Double, Environment, Format, Half, INEXACT, INVALID, Kind, Number, Rounding, Single, infinity,
-    round, rounded, unpack, zero,
+    DIVIDE_BY_ZERO, Double, Environment, Format, Half, INEXACT, INVALID, Kind, Number, Rounding, Single, UNDERFLOW,
+    infinity, round, rounded, unpack, zero,
 };
 use super::{Body, Form, Operands, Outcome};
 use iced_x86::{Instruction, Mnemonic, Mnemonic::*};
@@ -165,7 +165,9 @@ fn reduce<F: Format>(env: &mut Environment, form: &Form, a: u64) -> u64 {
         _ => to_multiple::<F>(&x, a, rounding, places).0,
     };
     // Only the subtraction can be inexact.
-    let mut difference = Environment { rounding, flags: 0, masked: 0x3f, ..env.clone() };
+    // Underflow is not raised; unmasked, it still keeps the result from being flushed.
+    let flush_to_zero = env.flush_to_zero && env.masked & UNDERFLOW != 0;
+    let mut difference = Environment { rounding, flush_to_zero, flags: 0, masked: 0x3f, ..env.clone() };
     let result = add::<F>(&mut difference, form, as_zero::<F>(env, a), whole ^ F::SIGN);
     if !silent {
         env.raise(difference.flags & INEXACT);

@@ -3,6 +3,7 @@
 use super::{Operands, Outcome, forms::MEMORY};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, CpuidFeature, Instruction, OpKind};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// What the code loads and stores, from RDI.
 #[repr(C, align(64))]
@@ -31,6 +32,29 @@ const PAGE: usize = 4096;
 /// The flags that a comparison sets to anything but zero: ZF, PF, CF.
 const COMPARED: u64 = 0x45;
 
+/// Where the page is, for the handler of SIGFPE.
+static START: AtomicUsize = AtomicUsize::new(0);
+/// MXCSR when an unmasked exception stopped the instruction, with the highest bit set.
+static STOPPED: AtomicU32 = AtomicU32::new(0);
+const HAS_STOPPED: u32 = 1 << 31;
+
+/// Goes on after the instruction, whose end is in R8, and notes MXCSR.
+extern "C" fn stopped(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel hands a handler with SA_SIGINFO the state of the thread.
+    let machine = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+    let start = START.load(Ordering::Relaxed);
+    if !(start..start + PAGE).contains(&(machine.gregs[libc::REG_RIP as usize] as usize)) {
+        // SAFETY: not ours: the instruction faults again, and ends the process as without a handler.
+        unsafe { libc::signal(libc::SIGFPE, libc::SIG_DFL) };
+        return;
+    }
+    // SAFETY: the pointer is to the state of the floating-point unit in the same frame.
+    let unit = unsafe { &mut *machine.fpregs };
+    STOPPED.store(unit.mxcsr | HAS_STOPPED, Ordering::Relaxed);
+    unit.mxcsr = 0x1f80;
+    machine.gregs[libc::REG_RIP as usize] = machine.gregs[libc::REG_R8 as usize];
+}
+
 impl Host {
     /// The host's units, if they have AVX-512.
     pub fn new() -> Option<Self> {
@@ -42,7 +66,18 @@ impl Host {
         let page = unsafe {
             libc::mmap(std::ptr::null_mut(), PAGE, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
         };
-        (page != libc::MAP_FAILED).then_some(Host { page: page.cast() })
+        if page == libc::MAP_FAILED {
+            return None;
+        }
+        START.store(page as usize, Ordering::Relaxed);
+        // SAFETY: the action is zero but for the handler, which is a function of the right type, and its flag.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = stopped as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            libc::sigaction(libc::SIGFPE, &action, std::ptr::null_mut());
+        }
+        Some(Host { page: page.cast() })
     }
 
     /// Whether the host has a form.
@@ -77,7 +112,7 @@ impl Host {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.page, bytes.len()) };
     }
 
-    /// Executes the instruction that was loaded.
+    /// Executes the instruction that was loaded. If an unmasked exception stops it, only the flags of MXCSR count.
     pub fn run(&mut self, i: &Instruction, o: &Operands) -> Outcome {
         let source = |n: u32| if n == 1 { &o.a } else { &o.b };
         let general = (1..i.op_count().min(3))
@@ -107,6 +142,10 @@ impl Host {
         unsafe {
             let function: extern "sysv64" fn(*mut Context) = std::mem::transmute(self.page);
             function(&mut context);
+        }
+        let stopped = STOPPED.swap(0, Ordering::Relaxed);
+        if stopped != 0 {
+            context.flags = stopped & !HAS_STOPPED;
         }
         let mut dest = context.dest;
         if memory == Some(0) {
@@ -142,7 +181,10 @@ fn assemble(i: &Instruction) -> Result<Vec<u8>, iced_x86::IcedError> {
     asm.mov(rcx, qword_ptr(at(std::mem::offset_of!(Context, source))))?;
     asm.xor(eax, eax)?;
     asm.ldmxcsr(dword_ptr(at(std::mem::offset_of!(Context, mxcsr))))?;
+    let mut after = asm.create_label();
+    asm.lea(r8, qword_ptr(after))?;
     asm.add_instruction(*i)?;
+    asm.set_label(&mut after)?;
     asm.pushfq()?;
     asm.stmxcsr(dword_ptr(at(std::mem::offset_of!(Context, flags))))?;
     asm.ldmxcsr(dword_ptr(at(std::mem::offset_of!(Context, initial))))?;

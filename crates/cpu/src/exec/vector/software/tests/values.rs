@@ -108,6 +108,10 @@ pub fn operands(i: &Instruction, shape: &Shape, random: &mut Random, case: u64) 
         },
         mxcsr: 0x1f80 | (random.below(4) as u32) << 13,
     };
+    // Now and then some exceptions are unmasked.
+    if random.below(4) == 0 {
+        o.mxcsr &= !((random.next() as u32 & 0x3f) << 7);
+    }
     match random.below(6) {
         0 => o.mxcsr |= 0x40,
         1 => o.mxcsr |= 0x8000,
