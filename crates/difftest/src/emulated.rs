@@ -126,7 +126,7 @@ impl Emulated {
         for (i, ymm) in cpu.arch.vector.ymm.iter_mut().enumerate() {
             *ymm = [x.xmm[i][0], x.xmm[i][1], x.ymm_high[i][0], x.ymm_high[i][1]];
         }
-        cpu.arch.vector.upper = state.wide.upper;
+        *cpu.arch.vector.upper_mut() = state.wide.upper;
         cpu.arch.vector.high = state.wide.high;
         cpu.arch.vector.k = state.wide.k;
         cpu.arch.vector.mxcsr = x.mxcsr;

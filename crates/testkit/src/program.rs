@@ -69,7 +69,7 @@ fn general(random: &mut Random, narrow: bool) -> u32 {
 pub fn of(seed: u64) -> (Random, Start) {
     let mut random = Random::new(seed);
     // Those of even seeds are what they always were.
-    let start = start(&mut random, seed % 2 == 1);
+    let start = start(&mut random, seed % 2 == 1, seed % 8 == 5);
     // Some have probes.
     let probes = if seed % 5 == 4 { probes(&start, seed) } else { Vec::new() };
     (random, Start { recorded: seed % 4 != 3, probes, ..start })
@@ -85,7 +85,7 @@ fn probes(start: &Start, seed: u64) -> Vec<u64> {
 }
 
 /// Makes a program.
-fn start(random: &mut Random, walks: bool) -> Start {
+fn start(random: &mut Random, walks: bool, wide: bool) -> Start {
     let most = random.of(&[4, 40]);
     let pieces = 2 + random.below(most);
     let first = match random.below(3) {
@@ -106,6 +106,8 @@ fn start(random: &mut Random, walks: bool) -> Start {
             bases: [Register::None; 2],
             narrow,
             x87,
+            wide,
+            evex: false,
             walks,
             starts: &starts,
             encoder,

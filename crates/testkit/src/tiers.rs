@@ -344,6 +344,13 @@ fn registers(cpu: &Cpu) -> Vec<(String, u64)> {
     for (number, register) in cpu.arch.vector.ymm.iter().enumerate() {
         all.extend(register.iter().enumerate().map(|(word, value)| (format!("ymm{number}[{word}]"), *value)));
     }
+    for (number, register) in cpu.arch.vector.upper.iter().enumerate() {
+        all.extend(register.iter().enumerate().map(|(word, value)| (format!("zmm{number}[{}]", word + 4), *value)));
+    }
+    for (number, register) in cpu.arch.vector.high.iter().enumerate() {
+        all.extend(register.iter().enumerate().map(|(word, value)| (format!("zmm{}[{word}]", number + 16), *value)));
+    }
+    all.extend(cpu.arch.vector.k.iter().enumerate().map(|(number, value)| (format!("k{number}"), *value)));
     for (number, register) in x87.regs.iter().enumerate() {
         all.push((format!("x87 r{number}"), register.significand));
         all.push((format!("x87 r{number} exponent"), register.sign_exponent.into()));
@@ -378,6 +385,15 @@ fn fill(machine: &mut Machine, pages: &[u64], seed: u64) {
     x87.control = 0x40 | masks | if random.one_in(2) { 0x300 } else { modes };
     x87.status = random.next() as u16 & 0x7f00 | random.below(64) as u16 & masks;
     x87.tags = if random.one_in(2) { 0 } else { random.next() as u8 };
+    let vector = &mut machine.cpu.arch.vector;
+    let upper = random.one_in(2);
+    for register in vector.upper_mut() {
+        *register = std::array::from_fn(|_| if upper { data(&mut random) } else { 0 });
+    }
+    for register in &mut vector.high {
+        *register = std::array::from_fn(|_| data(&mut random));
+    }
+    vector.k = std::array::from_fn(|_| random.next());
 }
 
 /// A value for an x87 register: of each class, and such as make others.

@@ -84,7 +84,7 @@ pub struct X87 {
 pub struct VectorState {
     /// YMM0-15; the low half is XMM.
     pub ymm: [[u64; 4]; 16],
-    /// Bits 511:256 of ZMM0-15 (ZMM_Hi256).
+    /// Bits 511:256 of ZMM0-15 (ZMM_Hi256). Written by [`VectorState::upper_mut`].
     pub upper: [[u64; 4]; 16],
     /// ZMM16-31 (Hi16_ZMM).
     pub high: [[u64; 8]; 16],
@@ -95,6 +95,9 @@ pub struct VectorState {
     /// The value that the host's MXCSR is known to have, or [`NOT_LOADED`]: no part of the state.
     #[serde(skip)]
     pub loaded: u32,
+    /// 1 if bits 511:256 of all registers are known to be clear, else 0: no part of the state.
+    #[serde(skip)]
+    pub upper_is_clear: u64,
 }
 
 impl VectorState {
@@ -106,7 +109,24 @@ impl VectorState {
         k: [0; 8],
         mxcsr: 0x1f80,
         loaded: NOT_LOADED,
+        upper_is_clear: 1,
     };
+
+    /// Bits 511:256 of all registers, to be written.
+    #[inline]
+    pub fn upper_mut(&mut self) -> &mut [[u64; 4]; 16] {
+        self.upper_is_clear = 0;
+        &mut self.upper
+    }
+
+    /// Whether bits 511:256 of any register are set.
+    #[inline]
+    pub fn upper_in_use(&mut self) -> bool {
+        if self.upper_is_clear == 0 {
+            self.upper_is_clear = u64::from(self.upper == [[0; 4]; 16]);
+        }
+        self.upper_is_clear == 0
+    }
 
     /// A whole register, ZMM0-31.
     #[inline]
@@ -136,7 +156,7 @@ impl VectorState {
             return;
         }
         self.ymm[n].copy_from_slice(&value[..4]);
-        self.upper[n].copy_from_slice(&value[4..]);
+        self.upper_mut()[n].copy_from_slice(&value[4..]);
     }
 }
 

@@ -8,10 +8,11 @@ use crate::arch::NOT_LOADED;
 use crate::cache::{BlockCache, NONE};
 use crate::counters::CHEAPEST;
 use crate::decode::mode;
+use crate::exec::vector::evex;
 use crate::exec::vector::execute::{AVX_STATE, MASKS};
 use crate::fault::Flow;
 use crate::front::{JUMP_MASK, Mode, PAGE_MASK};
-use crate::native::HOST_MXCSR;
+use crate::native::{self, HOST_MXCSR};
 use crate::op::Op;
 use crate::state::Cpu;
 use crate::tier::Tier;
@@ -261,7 +262,8 @@ impl Cpu {
         let bases = [self.arch.seg[usize::from(seg::FS)].base, self.arch.seg[usize::from(seg::GS)].base];
         let registers = self.arch.gpr.as_mut_ptr();
         let budget = self.micro.clock.wrapping_sub(base) as i64;
-        let refused = self.refused();
+        let upper = self.arch.vector.upper_in_use();
+        let refused = self.refused(upper);
         // It begins outside.
         let non_root = u64::from(self.arch.vmx.active);
         let system = self.arch.flags;
@@ -292,6 +294,7 @@ impl Cpu {
             running.host_mxcsr = u64::from(HOST_MXCSR);
             running.aligned_to_16 = 15;
             running.aligned_to_32 = 31;
+            running.aligned_to_64 = 63;
             running.context = context;
             running.ops = cache.ops.as_ptr();
             running.non_root = non_root;
@@ -317,6 +320,7 @@ impl Cpu {
         running.base = base;
         running.budget = budget;
         running.refused = refused;
+        running.upper = u64::from(upper);
         running
     }
 
@@ -340,14 +344,18 @@ impl Cpu {
     }
 
     /// Which kinds of vector and x87 instructions must be left to their handlers, by [`super::layout::Need`].
-    fn refused(&self) -> [u64; NEEDS] {
+    fn refused(&self, upper: bool) -> [u64; NEEDS] {
         let sse = self.arch.cr0 & (CR0_EM | CR0_TS) == 0 && self.arch.cr4 & CR4_OSFXSR != 0;
         let avx = self.arch.cr0 & (CR0_TS | CR0_PE) == CR0_PE
             && self.arch.cr4 & CR4_OSXSAVE != 0
-            && self.arch.xcr0 & AVX_STATE == AVX_STATE;
+            && self.arch.xcr0 & AVX_STATE == AVX_STATE
+            // They clear bits that such a host's registers do not have.
+            && (!upper || native::wide());
+        let wide = avx && native::wide() && self.arch.xcr0 & evex::STATE == evex::STATE;
         // Arithmetic runs under the guest's MXCSR: no exception may come of it.
         let arithmetic = sse && self.arch.vector.mxcsr & MASKS == MASKS;
-        [!sse, !arithmetic, !avx, !(avx && arithmetic), self.x87_refused()].map(u64::from)
+        let [vector, wide_arithmetic] = [avx && arithmetic, wide && arithmetic];
+        [!sse, !arithmetic, !avx, !vector, self.x87_refused(), !wide, !wide_arithmetic].map(u64::from)
     }
 
     /// Goes on after a block whose last instruction its handler ran, without leaving if the translation of what comes next is

@@ -29,6 +29,8 @@ pub enum Aim {
     Return,
     /// [`super::entry::load`].
     Load,
+    /// [`super::entry::load_wide`].
+    LoadWide,
     /// [`super::x87::load`].
     LoadX87,
 }

@@ -4,7 +4,7 @@
 //! [`super::layout`] has them. In between, the stack pointer points into the current area; compiled code runs on the host's
 //! stack.
 
-use super::layout::{BIAS, Running};
+use super::layout::{BIAS, LOADED, LOADED_HIGH, LOADED_UPPER, Running};
 use super::x87;
 use crate::arch::VectorState;
 use crate::op::Op;
@@ -38,8 +38,33 @@ macro_rules! vectors {
     (load_lower $($n:literal)*) => {
         concat!($("vmovdqa xmm", $n, ", [r10 + 32*", $n, "]\n"),*)
     };
+    (store_wide $($n:literal)*) => {
+        concat!($("vextracti64x4 [r10 + {upper} + 32*", $n, "], zmm", $n, ", 1\n"),*)
+    };
+    (load_wide $($n:literal)*) => {
+        concat!($("vinserti64x4 zmm", $n, ", zmm", $n, ", [r10 + {upper} + 32*", $n, "], 1\n"),*)
+    };
     (gather_upper $($n:literal)*) => {
         concat!($("vpor xmm0, xmm0, [r10 + 32*", $n, " + 16]\n"),*)
+    };
+}
+
+/// ZMM16-31 and opmasks to or from memory at R10.
+macro_rules! high {
+    (store) => {
+        concat!(
+            high!("vmovdqu64 [r10 + {high} + 64*(", ") - 1024], zmm", "\n"; 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31),
+            high!("kmovq [r10 + {k} + 8*(", ")], k", "\n"; 0 1 2 3 4 5 6 7)
+        )
+    };
+    (load) => {
+        concat!(
+            high!("vmovdqu64 zmm", ", [r10 + {high} + 64*(", ") - 1024]\n"; 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31),
+            high!("kmovq k", ", [r10 + {k} + 8*(", ")]\n"; 0 1 2 3 4 5 6 7)
+        )
+    };
+    ($before:literal, $between:literal, $after:literal; $($n:literal)*) => {
+        concat!($($before, $n, $between, $n, $after),*)
     };
 }
 
@@ -77,8 +102,9 @@ macro_rules! saving {
             "mov rax, [rsp + {memory} + 8*4]",
             "mov [r10 + 8*15], rax",
             "mov [rsp + {budget}], r14",
-            "cmp qword ptr [rsp + {loaded}], 0",
-            "je 3f",
+            "mov rax, [rsp + {loaded}]",
+            "test eax, eax",
+            "jz 3f",
             "mov qword ptr [rsp + {loaded}], 0",
             "mov qword ptr [rsp + {missing} + 8*0], 1",
             "mov qword ptr [rsp + {missing} + 8*1], 1",
@@ -86,6 +112,16 @@ macro_rules! saving {
             "mov qword ptr [rsp + {missing} + 8*3], 1",
             "mov r10, [rsp + {vector}]",
             vectors!(store),
+            "cmp eax, {only}",
+            "je 5f",
+            vectors!(store_wide),
+            "mov qword ptr [r10 + {upper_is_clear}], 0",
+            "test eax, {with_high}",
+            "jz 5f",
+            "mov qword ptr [rsp + {missing} + 8*5], 1",
+            "mov qword ptr [rsp + {missing} + 8*6], 1",
+            high!(store),
+            "5:",
             "vzeroupper",
             // Under unmasked exceptions MXCSR is not the guest's.
             "test byte ptr [rsp + {refused} + 8], 1",
@@ -110,6 +146,12 @@ macro_rules! saving {
             refused = const at!(refused),
             vector = const at!(vector),
             mxcsr = const offset_of!(VectorState, mxcsr),
+            upper = const offset_of!(VectorState, upper),
+            high = const offset_of!(VectorState, high),
+            k = const offset_of!(VectorState, k),
+            upper_is_clear = const offset_of!(VectorState, upper_is_clear),
+            only = const LOADED,
+            with_high = const LOADED_HIGH,
             host_mxcsr = const at!(host_mxcsr),
             x87_loaded = const x87::LOADED as isize - BIAS as isize,
             x87_control = const x87::CONTROL as isize - BIAS as isize,
@@ -274,13 +316,23 @@ pub unsafe extern "sysv64" fn load() {
         "4:",
         vectors!(load),
         "5:",
+        "mov rcx, [rsp + 8 + {upper_in_use}]",
+        "jrcxz 6f",
+        "jmp 7f",
+        "6:",
+        "jmp 8f",
+        "7:",
+        vectors!(load_wide),
+        "mov ecx, {upper_too}",
+        "8:",
+        "lea rcx, [rcx + {only}]",
+        "mov [rsp + 8 + {loaded}], rcx",
         "mov rcx, [rsp + 8 + {refused} + 8*0]",
         "mov [rsp + 8 + {missing} + 8*0], rcx",
         "mov rcx, [rsp + 8 + {refused} + 8*2]",
         "mov [rsp + 8 + {missing} + 8*2], rcx",
         "mov rcx, [rsp + 8 + {refused} + 8*3]",
         "mov [rsp + 8 + {missing} + 8*3], rcx",
-        "mov qword ptr [rsp + 8 + {loaded}], 1",
         "mov rcx, [rsp + 8 + {refused} + 8*1]",
         "mov [rsp + 8 + {missing} + 8*1], rcx",
         "jrcxz 2f",
@@ -293,5 +345,47 @@ pub unsafe extern "sysv64" fn load() {
         missing = const at!(missing),
         loaded = const at!(loaded),
         mxcsr = const offset_of!(VectorState, mxcsr),
+        upper = const offset_of!(VectorState, upper),
+        upper_in_use = const at!(upper),
+        upper_too = const LOADED_UPPER,
+        only = const LOADED,
+    )
+}
+
+/// Called by translated code to have all registers of AVX-512 in the host's, those of [`load`] among them; clobbers R10 and RCX, and no
+/// flags. Where the host lacks AVX-512, no instruction asks for it.
+#[unsafe(naked)]
+pub unsafe extern "sysv64" fn load_wide() {
+    naked_asm!(
+        "mov rcx, [rsp + 8 + {refused} + 8*5]",
+        "jrcxz 3f",
+        "ret",
+        "3:",
+        "mov rcx, [rsp + 8 + {loaded}]",
+        "jrcxz 4f",
+        "jmp 5f",
+        "4:",
+        // As if translated code had called it.
+        "pop qword ptr [rsp + {resume}]",
+        "call {load}",
+        "push qword ptr [rsp + {resume}]",
+        "5:",
+        "mov r10, [rsp + 8 + {vector}]",
+        high!(load),
+        "mov qword ptr [rsp + 8 + {loaded}], {all}",
+        "mov rcx, [rsp + 8 + {refused} + 8*5]",
+        "mov [rsp + 8 + {missing} + 8*5], rcx",
+        "mov rcx, [rsp + 8 + {refused} + 8*6]",
+        "mov [rsp + 8 + {missing} + 8*6], rcx",
+        "ret",
+        load = sym load,
+        vector = const at!(vector),
+        refused = const at!(refused),
+        missing = const at!(missing),
+        loaded = const at!(loaded),
+        resume = const at!(resume),
+        high = const offset_of!(VectorState, high),
+        k = const offset_of!(VectorState, k),
+        all = const LOADED | LOADED_UPPER | LOADED_HIGH,
     )
 }

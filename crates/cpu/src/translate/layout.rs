@@ -78,8 +78,10 @@ pub struct Running {
     pub(super) missing: [u64; NEEDS],
     /// What [`Running::missing`] becomes once the registers are loaded.
     pub(super) refused: [u64; NEEDS],
-    /// Whether they are.
+    /// Which are: 0 for none, else the sum of [`LOADED`], [`LOADED_UPPER`] and [`LOADED_HIGH`].
     pub(super) loaded: u64,
+    /// 0 if bits 511:256 of all vector registers are clear.
+    pub(super) upper: u64,
     /// The processor's vector registers and MXCSR.
     pub(super) vector: *mut VectorState,
     /// The host's MXCSR for compiled code.
@@ -88,6 +90,8 @@ pub struct Running {
     pub(super) aligned_to_16: u64,
     /// Which bits of an address aligned to 32 bytes are 0.
     pub(super) aligned_to_32: u64,
+    /// Which bits of an address aligned to 64 bytes are 0.
+    pub(super) aligned_to_64: u64,
     /// Host addresses of the lowest bytes of groups of operands, see [`super::group`].
     pub(super) found: [u64; MOST_GROUPS],
     /// Where a call goes while the stack is probed.
@@ -121,16 +125,31 @@ impl Running {
     }
 }
 
+/// In [`Running::loaded`]: YMM0-15.
+pub const LOADED: u64 = 1;
+/// In [`Running::loaded`]: bits 511:256 of these, which are clear otherwise.
+pub const LOADED_UPPER: u64 = 2;
+/// In [`Running::loaded`]: ZMM16-31 and the opmasks; bits 511:256 of the others may be set.
+pub const LOADED_HIGH: u64 = 4;
+
 /// What a vector instruction needs: its word of [`Running::missing`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need(u8);
 
 /// Words of [`Running::missing`].
-pub const NEEDS: usize = 5;
+pub const NEEDS: usize = 7;
 
 impl Need {
     /// The guest's x87 state in the host's unit: see [`super::x87`].
     pub const X87: Self = Self(4);
+
+    /// AVX-512 without or with arithmetic.
+    pub const fn wide(arithmetic: bool) -> Self {
+        Self(5 + arithmetic as u8)
+    }
+
+    /// In a set of needs, those of AVX-512.
+    pub const WIDE: u8 = 3 << 5;
 
     /// SSE without or with arithmetic, AVX without or with.
     pub const fn new(vex: bool, arithmetic: bool) -> Self {

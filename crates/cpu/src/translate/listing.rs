@@ -4,7 +4,7 @@
 //! listing only changes with the code.
 
 use super::layout::{BIAS, IN_MEMORY, Running};
-use super::{EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_X87_AT, RETURN_AT, SLOW_AT, Translations};
+use super::{EXIT_AT, Entry, LAST_AT, LOAD_AT, LOAD_WIDE_AT, LOAD_X87_AT, RETURN_AT, SLOW_AT, Translations};
 use crate::cache::BlockCache;
 use crate::front::{Area, Half, MODES, Table};
 use iced_x86::{
@@ -94,8 +94,8 @@ impl Names {
         }
         running! {
             returns counts bases page_mask offset_mask jump_mask found targets registers flags interrupts access_control system_flags budget
-            missing refused loaded vector host_mxcsr
-            aligned_to_16 aligned_to_32 target wanted resume host_stack context jumps ops base non_root
+            missing refused loaded upper vector host_mxcsr
+            aligned_to_16 aligned_to_32 aligned_to_64 target wanted resume host_stack context jumps ops base non_root
         }
         macro_rules! x87 {
             ($($field:ident)*) => {
@@ -126,6 +126,7 @@ impl Names {
                 (at(EXIT_AT), "exit"),
                 (at(LOAD_AT), "load"),
                 (at(LOAD_X87_AT), "load-x87"),
+                (at(LOAD_WIDE_AT), "load-wide"),
                 (at(RETURN_AT), "return"),
             ]
             .into(),

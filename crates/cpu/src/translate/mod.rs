@@ -47,13 +47,14 @@ use trace::TraceSource;
 /// Memory for translated code. When it is full, everything is translated anew.
 const SIZE: usize = 64 << 20;
 /// Code begins after the ways out.
-const FIRST_CODE: usize = 96;
+const FIRST_CODE: usize = 112;
 const EXIT_AT: usize = 0;
 const SLOW_AT: usize = 16;
 const LOAD_AT: usize = 32;
 const LAST_AT: usize = 48;
 const LOAD_X87_AT: usize = 64;
 const RETURN_AT: usize = 80;
+const LOAD_WIDE_AT: usize = 96;
 
 /// What an exit code says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -315,6 +316,7 @@ impl Translations {
                     memory.write(EXIT_AT, &way_out(entry::exit as *const () as u64));
                     memory.write(SLOW_AT, &way_out(entry::slow as *const () as u64));
                     memory.write(LOAD_AT, &way_out(entry::load as *const () as u64));
+                    memory.write(LOAD_WIDE_AT, &way_out(entry::load_wide as *const () as u64));
                     memory.write(LAST_AT, &way_out(entry::last as *const () as u64));
                     memory.write(LOAD_X87_AT, &way_out(x87::load as *const () as u64));
                     // mov ecx, the code; jmp exit
@@ -351,6 +353,7 @@ impl Translations {
                 Aim::Exit => EXIT_AT,
                 Aim::Load => LOAD_AT,
                 Aim::LoadX87 => LOAD_X87_AT,
+                Aim::LoadWide => LOAD_WIDE_AT,
                 Aim::Return => RETURN_AT,
             };
             let distance = (to as i64 - (base + site + 4) as i64) as i32;

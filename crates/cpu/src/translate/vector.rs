@@ -8,8 +8,8 @@
 use super::asm::{M, R};
 use super::emit::Emit;
 use super::layout::{Need, TEST, field};
-use crate::exec::vector::rows;
-use crate::native::executes;
+use crate::exec::vector::{evex, rows};
+use crate::native::{executes, wide};
 use crate::op::Op;
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
 use ledger::Class;
@@ -25,8 +25,12 @@ pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
     let vex = match i.code().encoding() {
         EncodingKind::Legacy => false,
         EncodingKind::VEX => true,
+        EncodingKind::EVEX => return need_wide(i, arithmetic),
         _ => return None,
     };
+    if evex::rows::OPMASKS.iter().any(|row| row.mnemonic == i.mnemonic()) {
+        return need_wide(i, false);
+    }
     // Approximations differ between hosts; the others access memory piecemeal, use RCX, or are not every host's.
     let listed = [rows::APPROXIMATE, rows::MASKED, rows::GATHERS, rows::SHA]
         .into_iter()
@@ -63,6 +67,23 @@ pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
     (!listed && !special && operands && executes(i)).then_some(Need::new(vex, arithmetic))
 }
 
+/// What an instruction on registers of AVX-512 needs.
+fn need_wide(i: &Instruction, arithmetic: bool) -> Option<Need> {
+    let listed = [rows::GATHERS, evex::rows::SCATTERS, evex::rows::APPROXIMATE]
+        .into_iter()
+        .flatten()
+        .any(|row| row.mnemonic == i.mnemonic());
+    let operands = (0..i.op_count()).all(|n| match i.op_kind(n) {
+        OpKind::Register => {
+            let register = i.op_register(n);
+            register.is_vector_register() || register.is_k() || register.is_gpr()
+        }
+        OpKind::Memory => matches!(i.memory_size().size(), 1 | 2 | 4 | 8 | 16 | 32 | 64),
+        kind => kind == OpKind::Immediate8,
+    });
+    (!listed && operands && wide() && executes(i)).then_some(Need::wide(arithmetic))
+}
+
 impl Emit<'_> {
     /// Makes sure that the vector registers, or the x87 unit, hold the guest's values and that the instruction at hand may run.
     /// If it may not, it and the rest of the block are run by their handlers.
@@ -82,7 +103,11 @@ impl Emit<'_> {
 
     /// Checks the alignment of a memory operand that has been probed: all of `mask` must be 0.
     pub fn aligned(&mut self, mask: u8) {
-        let bits = if mask == 31 { field!(aligned_to_32) } else { field!(aligned_to_16) };
+        let bits = match mask {
+            15 => field!(aligned_to_16),
+            31 => field!(aligned_to_32),
+            _ => field!(aligned_to_64),
+        };
         self.asm.flagless_lea(TEST, self.operand);
         self.asm.flagless_extract(TEST, TEST, bits);
         self.or_otherwise();

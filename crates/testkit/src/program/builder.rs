@@ -3,7 +3,7 @@
 use super::forms::{FORMS, Forms};
 use super::{address, general, value};
 use crate::Random;
-use crate::operands::{Class, Operands, Part};
+use crate::operands::{Class, Operands, Part, decorate};
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, OpKind, Register};
 
 pub struct Builder<'a> {
@@ -14,6 +14,10 @@ pub struct Builder<'a> {
     pub narrow: bool,
     /// Half of all steps are x87 instructions.
     pub x87: bool,
+    /// Half of all steps are instructions of AVX-512.
+    pub wide: bool,
+    /// The instruction at hand has 32 vector registers.
+    pub evex: bool,
     /// Registers that hold addresses are moved a little, and used in between.
     pub walks: bool,
     pub starts: &'a [u64],
@@ -155,7 +159,11 @@ impl Operands for Builder<'_> {
     }
 
     fn register(&mut self, class: Class) -> Register {
-        let vectors = if self.narrow { 8 } else { 16 };
+        let vectors = match (self.narrow, self.evex) {
+            (true, _) => 8,
+            (false, false) => 16,
+            (false, true) => 32,
+        };
         match class {
             Class::Byte => self.register8(),
             Class::Word => Register::AX + self.general(),
@@ -236,6 +244,8 @@ impl Operands for Builder<'_> {
     }
 
     fn prefixes(&mut self, i: &mut Instruction) {
+        let random = std::cell::RefCell::new(&mut *self.random);
+        decorate(i, |percent| random.borrow_mut().below(100) < percent, |end| random.borrow_mut().below(end));
         let code = i.code().op_code();
         if code.can_use_lock_prefix() && i.op0_kind() == OpKind::Memory && self.random.one_in(3) {
             i.set_has_lock_prefix(true);

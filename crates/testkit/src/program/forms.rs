@@ -1,6 +1,6 @@
 //! Encodings that random programs are made of.
 
-use iced_x86::{Code, EncodingKind, Mnemonic, OpCodeOperandKind as Kind};
+use iced_x86::{Code, CpuidFeature, EncodingKind, Mnemonic, OpCodeOperandKind as Kind};
 use std::sync::LazyLock;
 
 /// Encodings to draw from.
@@ -9,6 +9,8 @@ pub struct Forms {
     pub common: Vec<Code>,
     /// Those of the x87 unit.
     pub x87: Vec<Code>,
+    /// Those on registers of AVX-512, and of extensions that came with it.
+    pub wide: Vec<Code>,
     /// Everything else that does not change the mode the program runs in.
     pub all: Vec<Code>,
 }
@@ -16,14 +18,30 @@ pub struct Forms {
 /// Those of 64-bit code, then those of 32-bit code.
 pub static FORMS: LazyLock<[Forms; 2]> = LazyLock::new(|| [64, 32].map(forms));
 
+/// Whether a form was not there when programs were named by their seeds.
+fn is_new(code: Code) -> bool {
+    is_wide(code) || has_feature(code, &["AMX", "AVX_IFMA", "AVX_NE_CONVERT", "CET_SS"])
+}
+
+/// Whether a form is of AVX-512, or of an extension that came with it.
+fn is_wide(code: Code) -> bool {
+    code.encoding() == EncodingKind::EVEX || has_feature(code, &["AVX512", "AVX_VNNI", "GFNI"])
+}
+
+/// Whether a form is of an extension whose name begins with one of these.
+fn has_feature(code: Code, names: &[&str]) -> bool {
+    let one = |feature: &CpuidFeature| names.iter().any(|name| format!("{feature:?}").starts_with(name));
+    code.cpuid_features().iter().any(one)
+}
+
 fn forms(bits: u32) -> Forms {
     use Mnemonic::*;
     let rows: Vec<Mnemonic> =
         cpu::table::FAMILIES.iter().flat_map(|(_, rows)| rows.iter().map(|row| row.mnemonic)).collect();
-    let usable = |code: &Code| {
+    let exists = |code: &Code| {
         let info = code.op_code();
         rows.contains(&code.mnemonic())
-            && matches!(code.encoding(), EncodingKind::Legacy | EncodingKind::VEX)
+            && matches!(code.encoding(), EncodingKind::Legacy | EncodingKind::VEX | EncodingKind::EVEX)
             && info.is_available_in_mode(bits)
             && if bits == 64 { info.intel_decoder64() } else { info.intel_decoder32() }
             && info.is_instruction()
@@ -32,6 +50,8 @@ fn forms(bits: u32) -> Forms {
             && !code.is_call_near()
             && !code.is_jcc_short_or_near()
     };
+    let usable = |code: &Code| exists(code) && !is_new(*code);
+    let wide = Code::values().filter(exists).filter(|code| is_wide(*code));
     let common = Code::values().filter(usable).filter(|code| {
         matches!(
             code.mnemonic(),
@@ -180,5 +200,5 @@ fn forms(bits: u32) -> Forms {
         families.any(|(_, rows)| rows.iter().any(|row| row.mnemonic == code.mnemonic()))
     };
     let x87 = Code::values().filter(usable).filter(unit);
-    Forms { common: common.collect(), x87: x87.collect(), all: all.collect() }
+    Forms { common: common.collect(), x87: x87.collect(), wide: wide.collect(), all: all.collect() }
 }

@@ -4,7 +4,7 @@ use super::builder::Builder;
 use super::{address, value};
 use crate::operands::instruction;
 use crate::tiers::STACK;
-use iced_x86::{Code, Instruction, MemoryOperand, Register};
+use iced_x86::{Code, EncodingKind, Instruction, MemoryOperand, Register};
 
 impl Builder<'_> {
     /// An x87 instruction, or several that change what the unit does.
@@ -96,6 +96,13 @@ impl Builder<'_> {
     pub fn step(&mut self) -> Vec<Instruction> {
         if self.walks && self.random.one_in(2) {
             return self.walk().into_iter().flatten().collect();
+        }
+        if self.wide && self.random.one_in(2) {
+            let code = self.random.of(&self.forms().wide);
+            self.evex = code.encoding() == EncodingKind::EVEX;
+            let made = instruction(code, self);
+            self.evex = false;
+            return made.into_iter().collect();
         }
         if self.x87 && self.random.one_in(2) {
             return self.x87_step().into_iter().flatten().collect();

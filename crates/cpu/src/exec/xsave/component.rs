@@ -77,7 +77,7 @@ pub static KNOWN: &[Known] = &[
         save: |cpu, _, area| store(area, cpu.arch.vector.upper[..legacy::registers(cpu)].as_flattened()),
         load: |cpu, _, area| {
             let count = legacy::registers(cpu);
-            fetch(area, cpu.arch.vector.upper[..count].as_flattened_mut());
+            fetch(area, cpu.arch.vector.upper_mut()[..count].as_flattened_mut());
         },
         init: |cpu| {
             let count = legacy::registers(cpu);

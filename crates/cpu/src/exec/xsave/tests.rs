@@ -36,7 +36,7 @@ fn fill(m: &mut Machine) {
     m.cpu.arch.x87.ip = 0x1234_5678_9abc;
     m.cpu.arch.x87.dp = 0xfedc_ba98;
     m.cpu.arch.x87.opcode = 0x123;
-    for (n, register) in m.cpu.arch.vector.upper.iter_mut().enumerate() {
+    for (n, register) in m.cpu.arch.vector.upper_mut().iter_mut().enumerate() {
         *register = std::array::from_fn(|word| (n * 4 + word + 1) as u64 * 0x0303_0301_0101_0101);
     }
     for (n, register) in m.cpu.arch.vector.high.iter_mut().enumerate() {
@@ -307,7 +307,7 @@ fn zmm_state_outside_64_bit_mode_is_that_of_eight_registers() {
     assert_eq!(area[512..520], 0x66u64.to_le_bytes());
     assert!(area[1152..1152 + 256].iter().any(|b| *b != 0xab));
     assert!(area[1152 + 256..].iter().all(|b| *b == 0xab));
-    m.cpu.arch.vector.upper = [[9; 4]; 16];
+    *m.cpu.arch.vector.upper_mut() = [[9; 4]; 16];
     m.execute(|a| a.xrstor(ptr(DATA))).unwrap();
     let vector = &m.cpu.arch.vector;
     assert_eq!((&vector.upper[..8], &vector.upper[8..]), (&before.vector.upper[..8], &[[9; 4]; 8][..]));

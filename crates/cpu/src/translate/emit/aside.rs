@@ -365,7 +365,9 @@ impl Emit<'_> {
     /// Loads what these needs are about.
     fn call_load(&mut self, needs: u8) {
         let x87 = needs & Need::X87.bit();
-        for (needed, aim) in [(x87, Aim::LoadX87), (needs ^ x87, Aim::Load)] {
+        // What loads the registers of AVX-512 loads the others.
+        let vectors = if needs & Need::WIDE != 0 { Aim::LoadWide } else { Aim::Load };
+        for (needed, aim) in [(x87, Aim::LoadX87), (needs ^ x87, vectors)] {
             if needed != 0 {
                 let site = self.asm.call();
                 self.aims.push((site, aim));

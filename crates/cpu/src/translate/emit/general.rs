@@ -1,6 +1,7 @@
 //! Instructions that the host executes with other operands.
 
 use super::Emit;
+use crate::exec::vector::{evex, form};
 use crate::op::NO_REG;
 use crate::translate::asm::{M, R};
 use crate::translate::layout::{FIRST, SECOND, TEST, host, memory_register};
@@ -87,8 +88,10 @@ impl Emit<'_> {
             None => None,
         };
         if need.is_some() && memory.is_some() {
-            let vex = i.code().encoding() == EncodingKind::VEX;
-            let mask = crate::exec::vector::form::align(&i, vex);
+            let mask = match i.code().encoding() {
+                EncodingKind::EVEX => evex::alignment(&i),
+                encoding => form::align(&i, encoding == EncodingKind::VEX),
+            };
             if mask != 0 {
                 self.aligned(mask);
             }
@@ -107,7 +110,7 @@ impl Emit<'_> {
                 continue;
             }
             let register = i.op_register(n);
-            if register.is_vector_register() {
+            if register.is_vector_register() || register.is_k() {
                 continue;
             }
             if shift && n > 0 && register == Register::CL {

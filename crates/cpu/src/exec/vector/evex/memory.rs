@@ -153,6 +153,11 @@ const PACKED: &[Mnemonic] = &[
 
 const ALIGNED: &[Mnemonic] = &[Vmovaps, Vmovapd, Vmovdqa32, Vmovdqa64, Vmovntps, Vmovntpd, Vmovntdq, Vmovntdqa];
 
+/// Address bits that must be 0 in the memory operand of an instruction.
+pub(crate) fn alignment(i: &Instruction) -> u8 {
+    if ALIGNED.contains(&i.mnemonic()) { i.memory_size().size() as u8 - 1 } else { 0 }
+}
+
 impl Access {
     /// Of an instruction; nothing is touched by one without a memory operand.
     pub fn of(i: &Instruction) -> Self {
@@ -183,7 +188,7 @@ impl Access {
         let count_in_memory = SHIFTS.contains(&mnemonic) && i.op_kind(2) == OpKind::Memory;
         Self {
             len: len as u8,
-            align: if ALIGNED.contains(&mnemonic) { len as u8 - 1 } else { 0 },
+            align: alignment(i),
             element: element as u8,
             lanes: lanes as u8,
             shape,

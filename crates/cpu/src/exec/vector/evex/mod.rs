@@ -15,6 +15,7 @@ pub mod rows;
 mod substitute;
 
 pub use form::{float, integer};
+pub(crate) use memory::alignment;
 
 use crate::fault::{Exec, Fault};
 use crate::state::Cpu;
