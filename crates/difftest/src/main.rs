@@ -44,6 +44,9 @@ struct Options {
     /// Mismatches to show per form
     #[arg(long, default_value_t = 1)]
     show: u64,
+    /// Have the emulated processor use no wider vector units of the host than this: 256 executes AVX-512 in software
+    #[arg(long, default_value_t = 512, value_parser = clap::builder::PossibleValuesParser::new(["256", "512"]).map(|s| s.parse::<u32>().unwrap_or(512)))]
+    host_vectors: u32,
     /// Result as JSON
     #[arg(long)]
     json: bool,
@@ -137,6 +140,7 @@ fn run(options: &Options) -> Result<bool> {
     let forms = chosen(options)?;
     let per_form = options.cases.div_ceil(forms.len() as u64).max(1);
     let indices = options.index.map_or(0..per_form, |i| i..i + 1);
+    cpu::native::limit_to_256_bits(options.host_vectors == 256);
     if let Some(shard) = &options.shard {
         shard::work(options, &forms, indices, shard)?;
         return Ok(true);

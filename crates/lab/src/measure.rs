@@ -98,10 +98,20 @@ fn time(charges: &Charges, ledger: &Ledger, region: Option<&str>, unit: TimeUnit
     ticks / TICKS_PER_CYCLE as f64 / ledger.header.tsc_hz as f64 * unit.per_second()
 }
 
+/// A line without what a host of virtual machines puts before each line of the machine inside: `l2| `, `l2| l3| `.
+fn of_innermost(mut line: &str) -> &str {
+    while let Some((prefix, rest)) = line.split_once("| ")
+        && prefix.strip_prefix('l').is_some_and(|level| level.parse::<u8>().is_ok())
+    {
+        line = rest;
+    }
+    line
+}
+
 /// The number and unit of the last line `result NAME NUMBER UNIT`.
 fn result<'a>(output: &'a str, name: &str) -> Option<(f64, &'a str)> {
     output.lines().rev().find_map(|line| {
-        let mut words = line.split_whitespace();
+        let mut words = of_innermost(line).split_whitespace();
         let found = words.next() == Some("result") && words.next() == Some(name);
         let number = words.next().filter(|_| found)?.parse::<f64>().ok().filter(|number| number.is_finite())?;
         Some((number, words.next().unwrap_or_default()))
@@ -168,6 +178,10 @@ mod tests {
         assert_eq!(result(output, "switch"), Some((2.5, "us")));
         assert_eq!(result(output, "other"), Some((7.0, "cycles")));
         assert_eq!([result(output, "bad"), result(output, "swit")], [None, None]);
+        let inside = "l2| l3| result far 3 ns\r\nl2| result near 4 ns\nx2| result other 5 ns\n";
+        assert_eq!(result(inside, "far"), Some((3.0, "ns")));
+        assert_eq!(result(inside, "near"), Some((4.0, "ns")));
+        assert_eq!(result(inside, "other"), None);
     }
 
     #[test]

@@ -96,7 +96,7 @@ END
 run_host() {
     (cd / && find bin init l2 lib lib64 sbin usr workloads | cpio --quiet -o -H newc >/tmp/self.cpio) || fail "this image cannot be packed"
     inherited=
-    for word in level=2 "accel=$accel" "kvm=$(parameter kvm distribution)"; do inherited="$inherited tollgate.$word"; done
+    for word in level=2 "accel=$accel" "kvm=$(parameter inner-kvm "$(parameter kvm distribution)")"; do inherited="$inherited tollgate.$word"; done
     for word in $words; do case $word in kvm.* | kvm_intel.*) inherited="$inherited $word" ;; esac done
     run_linux "$(parameter cpus 1)" "$(parameter memory 1G)" /tmp/self.cpio \
         "console=ttyS0,115200 panic=-1 $(parameter append quiet)$inherited $1"

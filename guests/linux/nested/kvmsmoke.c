@@ -112,6 +112,7 @@ static void run(int kvm, int long_mode, unsigned count) {
     if (regs.rip != CODE + sizeof program)
         fail("%s: RIP is %#llx after HLT, not %#zx", mode, (unsigned long long)regs.rip, CODE + sizeof program);
     printf("tollgate: kvmsmoke: %s: %u CPUID exits, %llu cycles each\n", mode, count, (unsigned long long)(cycles / count));
+    printf("result cpuid-%s %llu cycles\n", long_mode ? "long" : "real", (unsigned long long)(cycles / count));
 }
 
 int main(int argc, char **argv) {

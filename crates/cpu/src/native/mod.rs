@@ -13,7 +13,7 @@ pub(crate) use executable::Executable;
 #[cfg(test)]
 pub(crate) use pool::publish;
 pub use stub::{Extra, HOST_MXCSR, OperandKind, Stub, StubPlan, load_mxcsr};
-pub use units::{host_has, limit_to_256_bits, wide};
+pub use units::{executes, host_has, limit_to_256_bits, wide};
 pub(crate) use wide::{Kind, WidePlan, WideStub};
 
 use thiserror::Error;

@@ -1,6 +1,6 @@
 //! Which of the host's vector units are used.
 
-use iced_x86::CpuidFeature;
+use iced_x86::{CpuidFeature, Instruction};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,6 +25,14 @@ fn detected() -> bool {
         use CpuidFeature::*;
         [AVX512F, AVX512CD, AVX512BW, AVX512DQ, AVX512VL].into_iter().all(host_has)
     })
+}
+
+/// Whether the host's units may run an instruction in another encoding than EVEX.
+pub fn executes(i: &Instruction) -> bool {
+    const BEYOND_AVX2: [CpuidFeature; 4] =
+        [CpuidFeature::VAES, CpuidFeature::VPCLMULQDQ, CpuidFeature::GFNI, CpuidFeature::AVX_VNNI];
+    let limited = NARROW.load(Ordering::Relaxed);
+    i.code().cpuid_features().iter().all(|feature| host_has(*feature) && !(limited && BEYOND_AVX2.contains(feature)))
 }
 
 /// Whether the host has an extension that is not required of every host. `true` for those that are.

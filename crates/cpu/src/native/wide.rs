@@ -5,7 +5,7 @@
 
 use super::pool;
 use super::stub::HOST_MXCSR;
-use crate::exec::vector::evex::{Operands, Outcome};
+use crate::exec::vector::software::{Operands, Outcome};
 use iced_x86::{
     Code, Encoder, IcedError, Instruction, InstructionInfoFactory, MemoryOperand, OpAccess, OpKind, Register,
     RoundingControl,

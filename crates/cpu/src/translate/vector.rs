@@ -9,6 +9,7 @@ use super::asm::{M, R};
 use super::emit::Emit;
 use super::layout::{Need, TEST, field};
 use crate::exec::vector::rows;
+use crate::native::executes;
 use crate::op::Op;
 use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind, Register};
 use ledger::Class;
@@ -59,7 +60,7 @@ pub fn need(i: &Instruction, op: &Op) -> Option<Need> {
         OpKind::Memory => matches!(i.memory_size().size(), 1 | 2 | 4 | 8 | 16 | 32),
         kind => kind == OpKind::Immediate8,
     });
-    (!listed && !special && operands).then_some(Need::new(vex, arithmetic))
+    (!listed && !special && operands && executes(i)).then_some(Need::new(vex, arithmetic))
 }
 
 impl Emit<'_> {

@@ -6,6 +6,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("pv-cr3", include_str!("../../../../experiments/pv-cr3.toml")),
     ("cr0-wp", include_str!("../../../../experiments/cr0-wp.toml")),
     ("cr0-wp-linux", include_str!("../../../../experiments/cr0-wp-linux.toml")),
+    ("xstate-cpuid-kvm", include_str!("../../../../experiments/xstate-cpuid-kvm.toml")),
     ("cr0-wp-role", include_str!("../../../../experiments/cr0-wp-role.toml")),
     ("mmu-linux", include_str!("../../../../experiments/mmu-linux.toml")),
     ("linux-workloads", include_str!("../../../../experiments/linux-workloads.toml")),

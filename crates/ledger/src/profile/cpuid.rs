@@ -36,20 +36,22 @@ const LEAF_1_EDX: u32 = bits(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15,
 /// Leaf 1 ECX: SSE3, PCLMULQDQ, MONITOR, SSSE3, FMA, CX16, PCID, SSE4.1, SSE4.2, x2APIC, MOVBE, POPCNT, TSC-deadline, AES,
 /// XSAVE, AVX, F16C, RDRAND.
 const LEAF_1_ECX: u32 = bits(&[0, 1, 3, 9, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29, 30]);
-/// Leaf 7 EBX: FSGSBASE, TSC_ADJUST, BMI1, AVX2, SMEP, BMI2, ERMS, INVPCID, RDSEED, ADX, SMAP, CLFLUSHOPT, CLWB, SHA.
-const LEAF_7_EBX: u32 = bits(&[0, 1, 3, 5, 7, 8, 9, 10, 18, 19, 20, 23, 24, 29]);
-/// Leaf 7 ECX: UMIP, PKU, LA57, RDPID, PKS.
-const LEAF_7_ECX: u32 = bits(&[2, 3, 16, 22, 31]);
+/// Leaf 7 EBX: FSGSBASE, TSC_ADJUST, BMI1, AVX2, SMEP, BMI2, ERMS, INVPCID, AVX512F, AVX512DQ, RDSEED, ADX, SMAP, AVX512_IFMA, CLFLUSHOPT,
+/// CLWB, AVX512CD, SHA, AVX512BW, AVX512VL.
+const LEAF_7_EBX: u32 = bits(&[0, 1, 3, 5, 7, 8, 9, 10, 16, 17, 18, 19, 20, 21, 23, 24, 28, 29, 30, 31]);
+/// Leaf 7 ECX: AVX512_VBMI, UMIP, PKU, AVX512_VBMI2, GFNI, VAES, VPCLMULQDQ, AVX512_VNNI, AVX512_BITALG, AVX512_VPOPCNTDQ, LA57, RDPID,
+/// PKS.
+const LEAF_7_ECX: u32 = bits(&[1, 2, 3, 6, 8, 9, 10, 11, 12, 14, 16, 22, 31]);
+/// Leaf 7 EDX: FSRM, MD_CLEAR, AMX-BF16, AVX512_FP16, AMX-TILE, AMX-INT8, IBRS and IBPB, STIBP, ARCH_CAPABILITIES, SSBD.
+const LEAF_7_EDX: u32 = bits(&[4, 10, 22, 23, 24, 25, 26, 27, 29, 31]);
+/// Leaf 7 sub-leaf 1 EAX: AVX-VNNI, AVX512_BF16, AMX-FP16.
+const LEAF_7_1_EAX: u32 = bits(&[4, 5, 21]);
 /// Leaf 7 ECX of Intel: CET's shadow stacks. AMD's differ from them.
 const LEAF_7_ECX_CET: u32 = bits(&[7]);
 /// Leaf 7 EDX of Intel: CET's indirect-branch tracking.
 const LEAF_7_EDX_CET: u32 = bits(&[20]);
 /// IA32_XSS: CET's state of user code and of supervisors; with shadow stacks.
 const XSS_CET: u32 = bits(&[11, 12]);
-/// Leaf 7 EDX: FSRM, MD_CLEAR, AMX-BF16, AMX-TILE, AMX-INT8, IBRS and IBPB, STIBP, ARCH_CAPABILITIES, SSBD.
-const LEAF_7_EDX: u32 = bits(&[4, 10, 22, 24, 25, 26, 27, 29, 31]);
-/// Leaf 7 sub-leaf 1 EAX: AMX-FP16.
-const LEAF_7_1_EAX: u32 = bits(&[21]);
 /// XCR0: x87, SSE, AVX, PKRU.
 const XCR0: u32 = bits(&[0, 1, 2, 9]);
 /// XCR0: opmask registers, upper halves of ZMM0-15, ZMM16-31; with AVX512F.

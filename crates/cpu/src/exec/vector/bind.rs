@@ -2,7 +2,7 @@
 
 use crate::exec::vector::form::form;
 use crate::exec::vector::{evex, execute};
-use crate::native::{Extra, OperandKind, host_has};
+use crate::native::{Extra, OperandKind, executes};
 use crate::op::{Handler, Op};
 use iced_x86::{EncodingKind, Instruction};
 
@@ -24,8 +24,8 @@ fn bind(i: &Instruction, op: &mut Op, mxcsr: bool) -> Option<Handler> {
     if encoding != EncodingKind::Legacy && encoding != EncodingKind::VEX {
         return None;
     }
-    if !i.code().cpuid_features().iter().all(|feature| host_has(*feature)) {
-        return None;
+    if !executes(i) {
+        return evex::form::without_units(i, op);
     }
     let (form, vex) = form(i, mxcsr)?;
     op.imm = std::ptr::from_ref(form) as u64;

@@ -18,6 +18,7 @@ pub mod misc;
 pub mod moves;
 pub mod rows;
 pub mod sha;
+pub mod software;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "the host's own instructions are the reference")]
 mod tests;

@@ -1,11 +1,12 @@
 //! Running forms.
 
-use super::form::Form;
-use super::{Operands, Outcome, memory, ready};
+use super::form::{Form, Level};
+use super::{memory, ready};
 use crate::arch::NOT_LOADED;
-use crate::exec::vector::execute::{FLAGS, MASKS, signal};
+use crate::exec::vector::execute::{self, FLAGS, MASKS, signal};
+use crate::exec::vector::software::{Operands, Outcome};
 use crate::fault::{Exec, Flow};
-use crate::native::Kind;
+use crate::native::{Kind, wide};
 use crate::op::Op;
 use crate::state::Cpu;
 use x86::flags;
@@ -34,10 +35,14 @@ fn quad(value: u64) -> [u8; 64] {
     out
 }
 
-/// Runs an EVEX-encoded instruction.
+/// Runs an instruction of any form.
 pub fn run(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
-    ready(cpu)?;
     let form = Form::of(op);
+    match form.level {
+        Level::Avx512 => ready(cpu)?,
+        Level::Avx => execute::ready::<true>(cpu)?,
+        Level::Sse => execute::ready::<false>(cpu)?,
+    }
     let selected = form.masked.then(|| cpu.arch.vector.k[usize::from(op.size & 7)]);
     let stores = form.memory == 0 && form.writes;
     let value = |cpu: &mut Cpu, n: usize, register: u8| -> Exec<[u8; 64]> {
@@ -75,6 +80,11 @@ pub fn run(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     }
     match form.kinds[0] {
         _ if !form.writes => {}
+        Kind::Vector(_) if form.level == Level::Sse => {
+            let mut whole = bytes(cpu, op.r0);
+            whole[..16].copy_from_slice(&outcome.dest[..16]);
+            set_bytes(cpu, op.r0, &whole);
+        }
         Kind::Vector(_) => set_bytes(cpu, op.r0, &outcome.dest),
         Kind::Opmask => cpu.arch.vector.k[usize::from(op.r0 & 7)] = outcome.k,
         Kind::General(_) => cpu.set::<u64>(op.r0, outcome.general),
@@ -86,16 +96,22 @@ pub fn run(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 /// Has the outcome computed, and signals the exceptions.
 fn compute(cpu: &mut Cpu, form: &Form, operands: &Operands) -> Exec<Outcome> {
-    let Some(stub) = form.native else { return Err(cpu.ud()) };
-    if form.mxcsr {
-        cpu.arch.vector.loaded = NOT_LOADED;
-    }
-    let guest = operands.mxcsr;
-    let mut operands = *operands;
-    operands.mxcsr = (guest & !FLAGS) | MASKS;
-    let mut outcome = Outcome { dest: [0; 64], k: 0, general: 0, mxcsr_flags: 0, rflags: 0 };
-    // SAFETY: the stub reads one and writes the other; all exceptions are masked.
-    unsafe { stub(&operands, &mut outcome) };
+    // Which exceptions happen, and what is flushed to zero, depends on those that are not masked: that is software's business.
+    let all_masked = !form.mxcsr || form.quiet || operands.mxcsr & MASKS == MASKS;
+    let outcome = match (&form.native, &form.software) {
+        (Some(stub), software) if software.is_none() || all_masked && wide() => {
+            if form.mxcsr {
+                cpu.arch.vector.loaded = NOT_LOADED;
+            }
+            let operands = Operands { mxcsr: (operands.mxcsr & !FLAGS) | MASKS, ..*operands };
+            let mut outcome = Outcome::NONE;
+            // SAFETY: the stub reads one and writes the other; all exceptions are masked.
+            unsafe { stub(&operands, &mut outcome) };
+            outcome
+        }
+        (_, Some(function)) => function.run(operands),
+        _ => return Err(cpu.ud()),
+    };
     if form.mxcsr && !form.quiet {
         signal(cpu, outcome.mxcsr_flags & FLAGS)?;
     }

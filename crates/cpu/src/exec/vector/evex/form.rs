@@ -1,18 +1,45 @@
 //! Forms: what a decoded EVEX instruction becomes.
 
-use super::execute;
 use super::memory::Access;
+use super::{execute, substitute};
+use crate::exec::vector::software::{self, Function};
 use crate::native::{Kind, WidePlan, WideStub, host_has, wide};
 use crate::op::{Handler, Op};
-use iced_x86::{EncodingKind, Instruction, Register};
+use iced_x86::{EncodingKind, Instruction, Register, RoundingControl};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// An EVEX instruction without its register numbers.
+/// What the operating system must have enabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// SSE state; the instruction keeps the upper part of its destination.
+    Sse,
+    /// AVX state.
+    Avx,
+    /// AVX-512 state.
+    Avx512,
+}
+
+/// What MXCSR and the host have to do with an instruction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Family {
+    /// It does not look at MXCSR.
+    Integer,
+    /// It obeys MXCSR, and signals exceptions.
+    Float,
+    /// It obeys MXCSR; hosts have different results.
+    Approximate,
+}
+
+/// An instruction without its register numbers.
 #[derive(Debug)]
 pub struct Form {
     /// Runs it on the host's units.
     pub native: Option<WideStub>,
+    /// Computes it without them.
+    pub software: Option<Function>,
+    /// What must be enabled.
+    pub level: Level,
     /// Kinds of the operands.
     pub kinds: [Kind; 4],
     /// Which operand is memory (4: none).
@@ -31,8 +58,8 @@ pub struct Form {
     pub quiet: bool,
 }
 
-/// All forms met so far. They live as long as the process: decoded operations point to them.
-static FORMS: Mutex<BTreeMap<u64, &'static Form>> = Mutex::new(BTreeMap::new());
+/// All forms met so far, by level and plan. They live as long as the process: decoded operations point to them.
+static FORMS: Mutex<BTreeMap<(u8, u64), &'static Form>> = Mutex::new(BTreeMap::new());
 
 impl Form {
     /// The form of an operation whose handler is [`execute::run`].
@@ -45,43 +72,65 @@ impl Form {
 
 /// Binds an instruction that does not look at MXCSR.
 pub fn integer(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    bind(i, op, false)
+    if i.code().encoding() == EncodingKind::EVEX { bind(i, op, Level::Avx512, Family::Integer) } else { None }
 }
 
 /// Binds an instruction that can signal SIMD floating-point exceptions.
 pub fn float(i: &Instruction, op: &mut Op) -> Option<Handler> {
-    bind(i, op, true)
+    if i.code().encoding() == EncodingKind::EVEX { bind(i, op, Level::Avx512, Family::Float) } else { None }
 }
 
-fn bind(i: &Instruction, op: &mut Op, mxcsr: bool) -> Option<Handler> {
-    if i.code().encoding() != EncodingKind::EVEX {
-        return None;
+/// Binds an instruction whose results are not the same on all hosts.
+pub fn approximate(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    bind(i, op, Level::Avx512, Family::Approximate)
+}
+
+/// Binds an instruction in another encoding that the host's units lack, but software has.
+pub fn without_units(i: &Instruction, op: &mut Op) -> Option<Handler> {
+    let (same, level) = substitute::of(i)?;
+    if level == Level::Sse {
+        (op.r1, op.r2) = (op.r0, op.r1);
     }
-    let form = form(i, mxcsr)?;
+    bind(&same, op, level, Family::Integer)
+}
+
+fn bind(i: &Instruction, op: &mut Op, level: Level, family: Family) -> Option<Handler> {
+    let form = form(i, level, family)?;
     op.imm = std::ptr::from_ref(form) as u64;
     op.size = (i.op_mask() as u32).saturating_sub(Register::K0 as u32) as u8 & 7;
     Some(execute::run)
 }
 
-fn form(i: &Instruction, mxcsr: bool) -> Option<&'static Form> {
+fn form(i: &Instruction, level: Level, family: Family) -> Option<&'static Form> {
+    let mxcsr = family != Family::Integer;
     let plan = WidePlan::new(i, mxcsr)?;
+    let key = (level as u8, plan.key());
     let mut forms = FORMS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(form) = forms.get(&plan.key()) {
+    if let Some(form) = forms.get(&key) {
         return Some(form);
     }
-    let units = wide() && i.code().cpuid_features().iter().all(|feature| host_has(*feature));
+    let ours = level != Level::Avx512 || family == Family::Approximate;
+    let units = !ours && wide() && i.code().cpuid_features().iter().all(|feature| host_has(*feature));
+    let native = if units { plan.publish() } else { None };
+    let software = software::find(i);
+    if native.is_none() && software.is_none() {
+        return None;
+    }
     let memory = plan.kinds.iter().position(|kind| *kind == Kind::Memory);
+    let access = Access::of(i);
     let form: &'static Form = Box::leak(Box::new(Form {
-        native: if units { plan.publish() } else { None },
+        native,
+        software,
+        level,
         kinds: plan.kinds,
         memory: memory.unwrap_or(4) as u8,
-        access: Access::of(i),
+        access: if level == Level::Sse { access.aligned() } else { access },
         writes: plan.writes,
         flags: plan.flags,
         masked: i.op_mask() != Register::None,
         mxcsr,
-        quiet: i.suppress_all_exceptions() || i.rounding_control() != iced_x86::RoundingControl::None,
+        quiet: i.suppress_all_exceptions() || i.rounding_control() != RoundingControl::None,
     }));
-    forms.insert(plan.key(), form);
+    forms.insert(key, form);
     Some(form)
 }

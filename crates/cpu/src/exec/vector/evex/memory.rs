@@ -160,7 +160,12 @@ impl Access {
         let len = size.size();
         let mnemonic = i.mnemonic();
         let single = i.code().op_code().broadcast_memory_size();
-        let element = if single.size() != 0 { single.size() } else { size.element_size() }.max(1);
+        let complex = matches!(mnemonic, Vfmaddcsh | Vfcmaddcsh | Vfmulcsh | Vfcmulcsh);
+        let element = match single.size() {
+            0 if complex => len,
+            0 => size.element_size().max(1),
+            size => size,
+        };
         let lanes = if i.is_broadcast() {
             i.code().op_code().memory_size().size() / element
         } else if REPEATED.contains(&mnemonic) {
@@ -184,6 +189,11 @@ impl Access {
             shape,
             suppresses: !ALL_OR_NOTHING.contains(&mnemonic) && !count_in_memory,
         }
+    }
+
+    /// Of the same instruction in a legacy encoding.
+    pub fn aligned(self) -> Self {
+        Self { align: self.len - 1, ..self }
     }
 
     /// The bits of a mask that count.

@@ -1,7 +1,7 @@
 //! AVX-512: EVEX-encoded instructions, and those on opmasks.
 //!
 //! An instruction becomes a [`form::Form`], shared by all that differ in registers only. Its handler ([`execute`]) turns operands into
-//! values, has them computed, by the host's units (`native/wide.rs`), and takes the outcome back; [`memory`] decides
+//! values, has them computed, by the host's units (`native/wide.rs`) or without them (`software`), and takes the outcome back; [`memory`] decides
 //! which bytes of a memory operand are touched under a mask. Gathers, scatters ([`gather`]) and instructions between opmasks
 //! ([`opmask`]) need no unit.
 
@@ -12,6 +12,7 @@ pub mod gather;
 mod memory;
 pub mod opmask;
 pub mod rows;
+mod substitute;
 
 pub use form::{float, integer};
 
@@ -19,43 +20,6 @@ use crate::fault::{Exec, Fault};
 use crate::state::Cpu;
 use x86::control::*;
 use x86::flags;
-
-/// A vector register, or what an instruction reads of memory, zero-extended.
-pub type Bytes = [u8; 64];
-
-/// The operands of one instruction as values. Stubs have memory operands in them, some of which must be aligned.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-pub struct Operands {
-    /// The old value of the first operand.
-    pub dest: Bytes,
-    /// The second operand.
-    pub a: Bytes,
-    /// The third operand.
-    pub b: Bytes,
-    /// The fourth operand.
-    pub c: Bytes,
-    /// The opmask, all ones where the instruction names none.
-    pub mask: u64,
-    /// MXCSR.
-    pub mxcsr: u32,
-}
-
-/// What an instruction computed.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-pub struct Outcome {
-    /// The vector destination, or what goes to memory.
-    pub dest: Bytes,
-    /// An opmask that is the destination.
-    pub k: u64,
-    /// A general register that is the destination.
-    pub general: u64,
-    /// The exception flags of MXCSR.
-    pub mxcsr_flags: u32,
-    /// The arithmetic flags of a comparison that sets them.
-    pub rflags: u64,
-}
 
 /// XCR0: SSE, AVX and the three components of AVX-512.
 pub(crate) const STATE: u64 = XCR0_SSE | XCR0_AVX | XCR0_AVX512;

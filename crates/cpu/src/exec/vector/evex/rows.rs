@@ -78,3 +78,37 @@ pub static OPMASKS: &[Row] = rows! {
     Kshiftrd Kshiftrq Kshiftrw Ktestb Ktestd Ktestq Ktestw Kunpckbw Kunpckdq Kunpckwd Kxnorb Kxnord Kxnorq Kxnorw
     Kxorb Kxord Kxorq Kxorw
 };
+
+/// Approximations of reciprocals and of reciprocal square roots, in which processors differ.
+pub static APPROXIMATE: &[Row] = rows! {
+    VectorFp, form::approximate;
+    Vrcp14pd Vrcp14ps Vrcp14sd Vrcp14ss Vrsqrt14pd Vrsqrt14ps Vrsqrt14sd Vrsqrt14ss
+    Vrcpph Vrcpsh Vrsqrtph Vrsqrtsh
+};
+
+/// Moves of half precision.
+pub static HALF_MOVES: &[Row] = rows! {
+    Vector, form::integer;
+    Vmovsh Vmovw
+};
+
+/// Arithmetic of half precision.
+pub static HALF: &[Row] = rows! {
+    VectorFp, form::float;
+    Vaddph Vaddsh Vcmpph Vcmpsh Vcomish Vcvtdq2ph Vcvtpd2ph Vcvtph2dq Vcvtph2pd Vcvtph2psx Vcvtph2qq Vcvtph2udq
+    Vcvtph2uqq Vcvtph2uw Vcvtph2w Vcvtps2phx Vcvtqq2ph Vcvtsd2sh Vcvtsh2sd Vcvtsh2si Vcvtsh2ss Vcvtsh2usi Vcvtsi2sh
+    Vcvtss2sh Vcvttph2dq Vcvttph2qq Vcvttph2udq Vcvttph2uqq Vcvttph2uw Vcvttph2w Vcvttsh2si Vcvttsh2usi Vcvtudq2ph
+    Vcvtuqq2ph Vcvtusi2sh Vcvtuw2ph Vcvtw2ph Vfcmaddcph Vfcmaddcsh Vfcmulcph Vfcmulcsh Vfmadd132ph Vfmadd132sh
+    Vfmadd213ph Vfmadd213sh Vfmadd231ph Vfmadd231sh Vfmaddcph Vfmaddcsh Vfmaddsub132ph Vfmaddsub213ph Vfmaddsub231ph
+    Vfmsub132ph Vfmsub132sh Vfmsub213ph Vfmsub213sh Vfmsub231ph Vfmsub231sh Vfmsubadd132ph Vfmsubadd213ph
+    Vfmsubadd231ph Vfmulcph Vfmulcsh Vfnmadd132ph Vfnmadd132sh Vfnmadd213ph Vfnmadd213sh Vfnmadd231ph Vfnmadd231sh
+    Vfnmsub132ph Vfnmsub132sh Vfnmsub213ph Vfnmsub213sh Vfnmsub231ph Vfnmsub231sh Vfpclassph Vfpclasssh Vgetexpph
+    Vgetexpsh Vgetmantph Vgetmantsh Vmaxph Vmaxsh Vminph Vminsh Vmulph Vmulsh Vreduceph Vreducesh Vrndscaleph
+    Vrndscalesh Vscalefph Vscalefsh Vsubph Vsubsh Vucomish
+};
+
+/// Division and square root of half precision.
+pub static HALF_DIVISION: &[Row] = rows! {
+    VectorDiv, form::float;
+    Vdivph Vdivsh Vsqrtph Vsqrtsh
+};

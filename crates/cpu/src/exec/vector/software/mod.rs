@@ -1,0 +1,202 @@
+//! EVEX instructions without AVX-512 units: AVX-512 in Rust, with the results of the hardware to the bit.
+//!
+//! [`find`] binds an instruction once, when it is decoded, and [`Function::run`] computes it from the values of its
+//! operands: destination, opmask, general register, flags and the exceptions that MXCSR records. Nothing here knows of
+//! the processor's state, of memory or of faults; loads, stores, gathers and the instructions between opmasks are the
+//! caller's. The VEX forms of AVX-VNNI are here as well.
+//!
+//! Floating-point arithmetic is integer code, generic in its format (see [`number`] and [`arithmetic`]): half, single
+//! and double precision share one implementation, and no host rounds differently.
+//!
+//! Results that processors compute differently (VRCP14 and VRSQRT14) are defined in [`approximate14`].
+
+mod approximate14;
+mod arithmetic;
+mod bits;
+mod compare;
+mod convert;
+mod crypto;
+mod float;
+mod half;
+mod integer;
+mod lanes;
+mod moves;
+mod number;
+mod permute;
+mod shift;
+mod special;
+#[cfg(test)]
+#[allow(unsafe_code, reason = "the host's own instructions are the reference")]
+mod tests;
+
+use iced_x86::{EncodingKind, Instruction, OpCodeOperandKind, OpKind, RoundingControl};
+
+/// A vector register, or what an instruction reads of memory, zero-extended.
+pub type Bytes = [u8; 64];
+
+/// The operands of one instruction as values.
+///
+/// A vector register or a memory operand is zero-extended; a memory operand holds the bytes that are in memory, before a
+/// broadcast. General registers and opmasks that are sources are the low eight bytes of their operand. The host's instructions
+/// find some of them here, aligned.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct Operands {
+    /// The old value of the first operand, which is also a source of some instructions.
+    pub dest: Bytes,
+    /// The second operand.
+    pub a: Bytes,
+    /// The third operand.
+    pub b: Bytes,
+    /// The fourth operand, if it is not an immediate.
+    pub c: Bytes,
+    /// The opmask, all ones where the instruction names none.
+    pub mask: u64,
+    /// MXCSR: rounding, denormals and exception masks.
+    pub mxcsr: u32,
+}
+
+/// What an instruction computed. Only the fields that its destination and kind call for are meaningful.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct Outcome {
+    /// The vector destination, merged or zeroed under the mask, with zeros above the vector length. A destination in
+    /// memory receives its first bytes.
+    pub dest: Bytes,
+    /// An opmask that is the destination.
+    pub k: u64,
+    /// A general register that is the destination.
+    pub general: u64,
+    /// The exception flags of MXCSR that the instruction raises, the unmasked ones too.
+    pub mxcsr_flags: u32,
+    /// ZF, PF and CF of a comparison that sets flags; it clears OF, SF and AF.
+    pub rflags: u64,
+}
+
+impl Outcome {
+    /// Of an instruction without results.
+    pub const NONE: Self = Self { dest: [0; 64], k: 0, general: 0, mxcsr_flags: 0, rflags: 0 };
+
+    fn of(dest: Bytes) -> Self {
+        Outcome { dest, k: 0, general: 0, mxcsr_flags: 0, rflags: 0 }
+    }
+
+    fn mask(k: u64) -> Self {
+        Outcome { k, ..Outcome::of([0; 64]) }
+    }
+}
+
+/// What the encoding of an instruction says besides its operation.
+#[derive(Clone, Copy, Debug)]
+struct Form {
+    /// The immediate.
+    imm: u8,
+    /// The vector length in bytes.
+    length: usize,
+    /// Elements outside the mask become zero instead of staying as they are.
+    zeroing: bool,
+    /// Embedded rounding: the value of MXCSR.RC that replaces the register's.
+    rounding: Option<u8>,
+    /// Exceptions are suppressed, by embedded rounding or by {sae}.
+    quiet: bool,
+    /// The general register, or the integer in memory, has 64 bits.
+    wide: bool,
+    /// Size in bytes of what memory holds if it is to be broadcast, otherwise 0.
+    broadcast: usize,
+    /// Exceptions are recorded as if they were masked.
+    recording: bool,
+    /// The source operand that is in memory: 0 for `a`, 1 for `b`, 2 for `c`.
+    memory: u8,
+}
+
+/// Computes one instruction.
+type Body = fn(&Form, &Operands) -> Outcome;
+
+/// A bound instruction.
+#[derive(Clone, Copy, Debug)]
+pub struct Function {
+    body: Body,
+    form: Form,
+}
+
+impl Function {
+    /// Computes the instruction.
+    pub fn run(&self, operands: &Operands) -> Outcome {
+        if self.form.broadcast == 0 {
+            return (self.body)(&self.form, operands);
+        }
+        let mut spread = *operands;
+        let target = match self.form.memory {
+            0 => &mut spread.a,
+            1 => &mut spread.b,
+            _ => &mut spread.c,
+        };
+        let size = self.form.broadcast;
+        let (first, rest) = target.split_at_mut(size);
+        for chunk in rest.chunks_exact_mut(size) {
+            chunk.copy_from_slice(first);
+        }
+        (self.body)(&self.form, &spread)
+    }
+}
+
+impl Function {
+    /// Whether the instruction is executed as if all exceptions of MXCSR were masked, so that it only records them: the
+    /// complex arithmetic of FP16 is.
+    pub fn masks_exceptions(&self) -> bool {
+        self.form.recording
+    }
+}
+
+/// The function that computes an instruction, if it is one of this module's.
+pub fn find(i: &Instruction) -> Option<Function> {
+    let code = i.code().op_code();
+    match code.encoding() {
+        EncodingKind::EVEX => {}
+        EncodingKind::VEX => return bits::bind_vnni(i).map(|body| Function { body, form: form(i) }),
+        _ => return None,
+    }
+    let binders = [
+        integer::bind,
+        float::bind,
+        convert::bind,
+        special::bind,
+        approximate14::bind,
+        half::bind,
+        shift::bind,
+        bits::bind,
+        crypto::bind,
+        compare::bind,
+        permute::bind,
+        moves::bind,
+    ];
+    let body = binders.iter().find_map(|bind| bind(i))?;
+    Some(Function { body, form: form(i) })
+}
+
+fn form(i: &Instruction) -> Form {
+    let code = i.code().op_code();
+    let kinds = code.op_kinds();
+    let last = i.op_count().saturating_sub(1);
+    let imm = if i.op_count() > 0 && i.op_kind(last) == OpKind::Immediate8 { i.immediate8() } else { 0 };
+    let memory = (1..i.op_count()).find(|&n| i.op_kind(n) == OpKind::Memory).unwrap_or(1) - 1;
+    let rounding = match i.rounding_control() {
+        RoundingControl::None => None,
+        RoundingControl::RoundToNearest => Some(0),
+        RoundingControl::RoundDown => Some(1),
+        RoundingControl::RoundUp => Some(2),
+        RoundingControl::RoundTowardZero => Some(3),
+    };
+    use OpCodeOperandKind::{r64_or_mem, r64_reg, r64_rm};
+    Form {
+        imm,
+        length: 16 << code.l().min(2),
+        zeroing: i.zeroing_masking(),
+        rounding,
+        quiet: rounding.is_some() || i.suppress_all_exceptions(),
+        wide: kinds.iter().any(|kind| matches!(kind, r64_or_mem | r64_reg | r64_rm)),
+        broadcast: if i.is_broadcast() { i.memory_size().size() } else { 0 },
+        recording: half::is_complex(i.mnemonic()),
+        memory: memory as u8,
+    }
+}
