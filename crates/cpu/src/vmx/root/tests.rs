@@ -212,7 +212,7 @@ fn fields_are_read_and_written_by_encoding() {
     })
     .expect("no exception");
     assert_eq!(vmcs_of(&mut m).get(vmcs::TSC_OFFSET), 5 << 32 | 0xffff_ffff);
-    for unknown in [vmcs::GUEST_RSP | vmcs::HIGH, 0x7e00, 1 << 15, 0x6c1a] {
+    for unknown in [vmcs::GUEST_RSP | vmcs::HIGH, 0x7e00, 1 << 15, vmcs::HOST_PKRS] {
         m.cpu.arch.rip = CODE;
         m.execute(|a| {
             a.mov(edx, unknown)?;
