@@ -6,7 +6,10 @@ use std::sync::{Mutex, OnceLock};
 
 /// Room for stubs. A stub takes under 128 bytes, and there are fewer than 120 000 distinct ones: about 4 000 vector forms
 /// with a register or memory operand, of which some 150 have an immediate byte.
-const SIZE: usize = 32 << 20;
+const SIZE: usize = 64 << 20;
+
+/// Room that EVEX-encoded instructions leave for the others: what has no stub of them is computed in software.
+const RESERVED: usize = 16 << 20;
 
 /// Stubs start at multiples of this.
 const ALIGN: usize = 32;
@@ -31,10 +34,19 @@ pub fn ready() -> io::Result<()> {
 
 /// Puts machine code where it can be executed, for the rest of the process's life. `None`: no room, or no such memory.
 pub fn publish(code: &[u8]) -> Option<*const u8> {
+    publish_below(SIZE, code)
+}
+
+/// Likewise, of what can be done without.
+pub fn publish_spare(code: &[u8]) -> Option<*const u8> {
+    publish_below(SIZE - RESERVED, code)
+}
+
+fn publish_below(limit: usize, code: &[u8]) -> Option<*const u8> {
     let mut pool = pool().ok()?.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let at = pool.used;
     let end = at.checked_add(code.len())?;
-    if end > SIZE {
+    if end > limit {
         return None;
     }
     pool.memory.write(at, code);

@@ -197,7 +197,7 @@ impl WidePlan {
         for instruction in self.instructions().ok()? {
             encoder.encode(&instruction, 0).ok()?;
         }
-        let code = pool::publish(&encoder.take_buffer())?;
+        let code = pool::publish_spare(&encoder.take_buffer())?;
         // SAFETY: the code just published follows the convention of `WideStub`: it keeps to caller-saved registers, leaves the
         // stack as it found it, reads its first argument, writes its second, and returns.
         Some(unsafe { std::mem::transmute::<*const u8, WideStub>(code) })
