@@ -79,21 +79,23 @@ impl Cpu {
         }
     }
 
-    /// Whether the next instruction is ENDBRANCH, as far as can be told without a trace.
+    /// Whether the next instruction is ENDBRANCH, as far as the modelled TLB knows where it is.
     fn is_at_endbranch(&mut self) -> bool {
         let bytes = if self.engine.long64 { ENDBR64 } else { ENDBR32 };
-        let linear = self.code_linear();
-        let offset = linear & OFFSET;
-        let Some(page) = self.engine.front.code_page(linear, self.arch.cpl == 3) else { return false };
-        let found = self.backing(page | offset).and_then(|at| self.wiring.ram.read::<u32>(at));
-        offset <= OFFSET - 3 && found == Some(bytes)
+        let (linear, pcid, privilege) = (self.code_linear(), self.pcid(), self.privilege());
+        let Some(entry) = self.micro.tlb.first(linear, true, pcid).copied() else { return false };
+        if !self.plainly_permitted(&entry, Access::Fetch, privilege) || linear & OFFSET > OFFSET - 3 {
+            return false;
+        }
+        let physical = entry.physical | linear & ((1 << entry.shift) - 1);
+        self.backing(physical).and_then(|at| self.wiring.ram.read::<u32>(at)) == Some(bytes)
     }
 
     /// An indirect branch has been made.
     fn track_near(&mut self) {
-        // An ENDBRANCH there ends the wait at once, if nothing comes in between.
-        let undisturbed = self.arch.attention == 0 && self.micro.clock < self.engine.stop_at;
-        if !undisturbed || !self.is_at_endbranch() {
+        // Where ENDBRANCH is known to come next, it would end the wait at once: so nothing waits. That shows in the tracker that an
+        // interrupt between both finds, and nowhere else; when one comes must not change what is charged.
+        if !self.is_at_endbranch() {
             self.set_tracker(WAITS);
         }
     }
