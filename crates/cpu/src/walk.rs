@@ -318,10 +318,17 @@ impl Cpu {
     /// the board's addresses as its own: also what the hypervisor has not mapped for it yet is found. The EPT of a hypervisor that runs on the machine is obeyed.
     pub fn look_up_on_board(&self, cr3: u64, linear: u64) -> Option<u64> {
         let view = GuestView { cr3, ..self.visible() };
-        match self.arch.vmx.ept && self.arch.vmx.operation.is_on() {
-            true => self.look_up_tables(&view, linear, true).and_then(|address| self.look_up_physical(address)),
-            false => self.look_up_tables(&view, linear, false),
-        }
+        self.look_up_tables(&view, linear, self.obeys_own_ept()).and_then(|address| self.on_board(address))
+    }
+
+    /// Address in the board's memory of a physical one that the running code uses, as for [`Self::look_up_on_board`].
+    pub fn on_board(&self, physical: u64) -> Option<u64> {
+        if self.obeys_own_ept() { self.look_up_physical(physical) } else { Some(physical) }
+    }
+
+    /// The guest of a hypervisor runs that is itself on the machine, and has made EPT for it.
+    fn obeys_own_ept(&self) -> bool {
+        self.arch.vmx.ept && self.arch.vmx.operation.is_on()
     }
 
     /// Likewise with the registers of the hypervisor on the machine to which the next VM exit leads. `None` too if the processor runs no guest of one.
@@ -337,7 +344,7 @@ impl Cpu {
     /// Like [`Self::look_up_on_board`], with the processor's own CR3; `seen` is told of each entry on the way: how many bits of an address it
     /// leaves open, where it is, and its value.
     pub fn look_up_path(&self, linear: u64, seen: &mut dyn FnMut(u8, u64, u64)) -> Option<u64> {
-        self.look_up_seeing(&self.visible(), linear, false, seen)
+        self.look_up_seeing(&self.visible(), linear, self.obeys_own_ept(), seen)
     }
 
     fn look_up_tables(&self, view: &GuestView, linear: u64, ept: bool) -> Option<u64> {

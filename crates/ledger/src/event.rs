@@ -95,6 +95,8 @@ impl Class {
     pub const ALL: [Self; Self::COUNT] = *<Self as VariantArray>::VARIANTS.first_chunk().unwrap();
     /// How many classes there are.
     pub const COUNT: usize = <Self as EnumCount>::COUNT;
+    /// How many every ledger has prices of: of those that came later it has one if it has instructions of them.
+    pub const FIRST: usize = Self::System as usize + 1;
 }
 
 /// Families of events. With a parameter they form a [`Kind`].

@@ -87,8 +87,10 @@ impl Ledger {
         let header = &self.header;
         put_cut(&mut out, &header.profile, LONGEST_NAME);
         put(&mut out, header.tsc_hz);
-        put(&mut out, header.class_ticks.len() as u64);
-        header.class_ticks.iter().for_each(|ticks| put(&mut out, u64::from(*ticks)));
+        let later = header.class_ticks[Class::FIRST..].iter().rposition(|ticks| *ticks != 0).map_or(0, |last| last + 1);
+        let prices = &header.class_ticks[..Class::FIRST + later];
+        put(&mut out, prices.len() as u64);
+        prices.iter().for_each(|ticks| put(&mut out, u64::from(*ticks)));
         put(&mut out, header.clocks.len() as u64);
         header.clocks.iter().for_each(|clock| put(&mut out, *clock));
         put(&mut out, header.metadata.len() as u64);
@@ -360,7 +362,10 @@ fn header(r: &mut Reader, families: u64) -> Result<Header, LedgerError> {
         return Err(r.malformed("the clock does not run"));
     }
     let prices = list(r, 1, Class::COUNT, |r| Ok(r.up_to(u64::from(u32::MAX))? as u32))?;
-    let class_ticks = prices.try_into().map_err(|_| r.malformed("there is not one price for each class"))?;
+    if prices.len() < Class::FIRST {
+        return Err(r.malformed("there is not one price for each class"));
+    }
+    let class_ticks = std::array::from_fn(|class| prices.get(class).copied().unwrap_or(0));
     let clocks = list(r, 1, MOST_CPUS, |r| r.number())?;
     r.section("metadata");
     let metadata = map(r, 2, MOST_FACTS, |r| Ok((r.string(LONGEST_NAME)?, r.string(LONGEST_METADATA)?)))?;

@@ -146,8 +146,21 @@ impl Ledger {
         let ids: FxHashMap<(u32, u32), OriginId> = origin_at.iter().copied().zip((0..).map(OriginId)).collect();
         ledger.fit(symbols, most, &|region, origin, rip| recorder.range(*ids.get(&(region, origin))?, rip));
         ledger.drop_unused();
+        ledger.drop_unused_prices();
         ledger.resolve(symbols);
         ledger
+    }
+
+    /// Drops the prices of later classes that nothing is charged for, so that a ledger is what it was before there were such classes.
+    fn drop_unused_prices(&mut self) {
+        let mut used = [false; Class::COUNT];
+        self.shapes.iter().flatten().for_each(|(class, _)| used[*class as usize] = true);
+        let instructions = self.events.iter().filter(|event| event.kind.family == Family::Instruction);
+        instructions
+            .filter_map(|event| Class::from_index(event.kind.param as usize))
+            .for_each(|c| used[c as usize] = true);
+        let prices = self.header.class_ticks.iter_mut().zip(used).skip(Class::FIRST);
+        prices.filter(|(_, used)| !used).for_each(|(price, _)| *price = 0);
     }
 
     /// Folds what is too much.

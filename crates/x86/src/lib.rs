@@ -16,6 +16,14 @@ macro_rules! named {
         /// Numbers and names, in ascending order.
         pub const NAMES: &[($kind, &str)] = &[$(($number, $name)),*];
 
+        const _: () = {
+            let mut at = 1;
+            while at < NAMES.len() {
+                assert!(NAMES[at - 1].0 < NAMES[at].0, "the order is not ascending");
+                at += 1;
+            }
+        };
+
         /// The name that belongs to a number.
         pub fn name(number: $kind) -> Option<&'static str> {
             NAMES.binary_search_by_key(&number, |entry| entry.0).ok().map(|at| NAMES[at].1)

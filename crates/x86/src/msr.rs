@@ -22,6 +22,10 @@ named! { u32;
     MCG_CAP = 0x179, "IA32_MCG_CAP";
     MCG_STATUS = 0x17a, "IA32_MCG_STATUS";
     MISC_ENABLE = 0x1a0, "IA32_MISC_ENABLE";
+    /// State components whose use is #NM.
+    XFD = 0x1c4, "IA32_XFD";
+    /// State components that the last #NM by IA32_XFD was about.
+    XFD_ERR = 0x1c5, "IA32_XFD_ERR";
     DEBUGCTL = 0x1d9, "IA32_DEBUGCTL";
     POWER_CTL = 0x1fc, "MSR_POWER_CTL";
     MTRR_PHYS_BASE0 = 0x200, "IA32_MTRR_PHYSBASE0";
@@ -57,8 +61,6 @@ named! { u32;
     VMX_TRUE_EXIT_CTLS = 0x48f, "IA32_VMX_TRUE_EXIT_CTLS";
     VMX_TRUE_ENTRY_CTLS = 0x490, "IA32_VMX_TRUE_ENTRY_CTLS";
     VMX_VMFUNC = 0x491, "IA32_VMX_VMFUNC";
-    TSC_DEADLINE = 0x6e0, "IA32_TSC_DEADLINE";
-    PKRS = 0x6e1, "IA32_PKRS";
     U_CET = 0x6a0, "IA32_U_CET";
     S_CET = 0x6a2, "IA32_S_CET";
     PL0_SSP = 0x6a4, "IA32_PL0_SSP";
@@ -66,6 +68,8 @@ named! { u32;
     PL2_SSP = 0x6a6, "IA32_PL2_SSP";
     PL3_SSP = 0x6a7, "IA32_PL3_SSP";
     INTERRUPT_SSP_TABLE_ADDR = 0x6a8, "IA32_INTERRUPT_SSP_TABLE_ADDR";
+    TSC_DEADLINE = 0x6e0, "IA32_TSC_DEADLINE";
+    PKRS = 0x6e1, "IA32_PKRS";
     X2APIC_ID = 0x802, "IA32_X2APIC_APICID";
     X2APIC_VERSION = 0x803, "IA32_X2APIC_VERSION";
     X2APIC_TPR = 0x808, "IA32_X2APIC_TPR";
@@ -81,10 +85,6 @@ named! { u32;
     X2APIC_DIV_CONF = 0x83e, "IA32_X2APIC_DIV_CONF";
     X2APIC_SELF_IPI = 0x83f, "IA32_X2APIC_SELF_IPI";
     XSS = 0xda0, "IA32_XSS";
-    /// State components whose use is #NM.
-    XFD = 0x1c4, "IA32_XFD";
-    /// State components that the last #NM by IA32_XFD was about.
-    XFD_ERR = 0x1c5, "IA32_XFD_ERR";
     EFER = 0xc000_0080, "IA32_EFER";
     STAR = 0xc000_0081, "IA32_STAR";
     LSTAR = 0xc000_0082, "IA32_LSTAR";

@@ -71,8 +71,10 @@ pub(super) mod executed {
         | exit::LOAD_PAT
         | exit::SAVE_EFER
         | exit::LOAD_EFER
-        | exit::SAVE_PREEMPTION_TIMER;
-    pub const ENTRY: u32 = entry::LOAD_DEBUG | entry::IA32E_GUEST | entry::LOAD_PAT | entry::LOAD_EFER;
+        | exit::SAVE_PREEMPTION_TIMER
+        | exit::LOAD_CET;
+    pub const ENTRY: u32 =
+        entry::LOAD_DEBUG | entry::IA32E_GUEST | entry::LOAD_PAT | entry::LOAD_EFER | entry::LOAD_CET;
     /// Of IA32_VMX_MISC, besides numbers.
     pub const MISC: u64 = {
         use super::misc::*;

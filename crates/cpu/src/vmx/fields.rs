@@ -43,7 +43,9 @@ fn needs(encoding: u32) -> Needs {
         HLAT_PREFIX_SIZE | LAST_PID_POINTER_INDEX | ENCLS_EXIT_BITMAP | SUB_PAGE_PERMISSION_TABLE => Needs::Never,
         GUEST_PERF_GLOBAL_CTRL | GUEST_BNDCFGS | GUEST_RTIT_CTL | GUEST_PKRS => Needs::Never,
         HOST_PERF_GLOBAL_CTRL | HOST_PKRS => Needs::Never,
-        GUEST_S_CET..=GUEST_INTERRUPT_SSP_TABLE_ADDRESS | HOST_S_CET..=HOST_INTERRUPT_SSP_TABLE_ADDRESS => Needs::Never,
+        GUEST_S_CET..=GUEST_INTERRUPT_SSP_TABLE_ADDRESS | HOST_S_CET..=HOST_INTERRUPT_SSP_TABLE_ADDRESS => {
+            Needs::Entry(entry::LOAD_CET)
+        }
         _ => Needs::Nothing,
     }
 }

@@ -164,15 +164,15 @@ fn emulation_is_slower_than_the_processor() {
 fn guests_see_what_is_executed_and_nothing_else() {
     let skx = Profile::named("skx").unwrap();
     assert_eq!(leaf(&skx, 1, None).eax, 0x50654);
-    // AVX-512, MPX, RTM and HLE are not executed; SMAP, PKU, INVPCID and VMX are.
+    // MPX, RTM and HLE are not executed; AVX-512, SMAP, PKU, INVPCID and VMX are.
     let features = leaf(&skx, 7, Some(0));
-    assert_eq!(features.ebx & (1 << 16 | 1 << 14 | 1 << 11 | 1 << 4), 0);
-    assert_eq!(features.ebx & (1 << 20 | 1 << 10), 1 << 20 | 1 << 10);
+    assert_eq!(features.ebx & (1 << 14 | 1 << 11 | 1 << 4), 0);
+    assert_eq!(features.ebx & (1 << 20 | 1 << 16 | 1 << 10), 1 << 20 | 1 << 16 | 1 << 10);
     assert_eq!(leaf(&skx, 1, None).ecx & (1 << 5), 1 << 5);
-    // No FPU state beyond x87, SSE, AVX and PKRU, and the size that belongs to it.
+    // No FPU state beyond x87, SSE, AVX, AVX-512 and PKRU, at the offsets that MPX leaves to it.
     let area = leaf(&skx, 0xd, Some(0));
-    assert_eq!((area.eax, area.ecx), (0x207, 0xa88));
-    assert!(skx.cpuid().iter().all(|l| l.leaf != 0xd || matches!(l.subleaf, Some(0 | 1 | 2 | 9))));
+    assert_eq!((area.eax, area.ecx), (0x2e7, 0xa88));
+    assert!(skx.cpuid().iter().all(|l| l.leaf != 0xd || matches!(l.subleaf, Some(0..=2 | 5..=7 | 9))));
 }
 
 #[test]
@@ -188,6 +188,18 @@ fn tiles_are_shown_with_their_states_and_leaves() {
     assert_eq!((leaf(&emr, 0xd, Some(17)).ecx, leaf(&emr, 0xd, Some(18)).ecx), (2, 6));
     assert_eq!((leaf(&emr, 0x1d, Some(1)).ebx, leaf(&emr, 0x1e, Some(0)).ebx), (0x8_0040, 0x4010));
     assert!(icx.cpuid().iter().all(|l| !matches!(l.leaf, 0x1d | 0x1e)));
+}
+
+#[test]
+fn control_flow_is_enforced_where_the_processor_does() {
+    let [skx, icx, emr, zen3, max] = ["skx", "icx", "emr", "zen3", "max"].map(|n| Profile::named(n).unwrap());
+    // AMD's shadow stacks are not those of Intel.
+    let shown = |p: &Profile| (leaf(p, 7, Some(0)).ecx >> 7 & 1, leaf(p, 7, Some(0)).edx >> 20 & 1);
+    assert_eq!([&skx, &icx, &zen3].map(shown), [(0, 0); 3]);
+    assert_eq!([&emr, &max].map(shown), [(1, 1); 2]);
+    let states = |p: &Profile| leaf(p, 0xd, Some(1)).ecx;
+    assert_eq!([&skx, &zen3, &emr, &max].map(states), [0, 0, 0x1800, 0x1800]);
+    assert_eq!([11, 12].map(|n| (leaf(&emr, 0xd, Some(n)).eax, leaf(&emr, 0xd, Some(n)).ecx)), [(16, 1), (24, 1)]);
 }
 
 #[test]

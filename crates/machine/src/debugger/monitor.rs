@@ -79,7 +79,16 @@ fn walk(session: &Session, address: u64) -> String {
         let _ = writeln!(text, "bits {shift:2} and up: entry at {at:#x} is {value:#018x} {}", flags.join(" "));
     });
     let _ = match found {
-        Some(physical) => writeln!(text, "{address:#x} is at physical address {physical:#x}"),
+        Some(physical) => match cpu.on_board(physical) {
+            Some(place) if place == physical => writeln!(text, "{address:#x} is at physical address {physical:#x}"),
+            Some(place) => {
+                writeln!(
+                    text,
+                    "{address:#x} is at guest-physical address {physical:#x}, by EPT at {place:#x} of the machine"
+                )
+            }
+            None => writeln!(text, "{address:#x} is at guest-physical address {physical:#x}, which EPT does not map"),
+        },
         None => writeln!(text, "{address:#x} is not mapped"),
     };
     text
@@ -121,7 +130,11 @@ fn lines(ledger: &Ledger, most: usize) -> String {
 /// Where the kernel is that the current processor runs.
 fn kernel(session: &Session) -> String {
     let machine = &*session.machine;
-    let running = kernel_symbols::running(&machine.vcpus.all[session.current].cpu, &machine.ram);
+    let cpu = &machine.vcpus.all[session.current].cpu;
+    let running = match cpu.guest_of_software() {
+        Some(_) => kernel_symbols::running_in_guest(cpu, cpu.arch.rip),
+        None => kernel_symbols::running(cpu, &machine.ram),
+    };
     let Some(kernel) = running.filter(|kernel| !kernel.functions.is_empty()) else {
         return "no Linux kernel is in memory where this processor's page tables have one\n".to_owned();
     };

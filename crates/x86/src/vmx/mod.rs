@@ -132,6 +132,8 @@ pub mod exit {
     pub const LOAD_EFER: u32 = 1 << 21;
     /// The value of the VMX-preemption timer is saved.
     pub const SAVE_PREEMPTION_TIMER: u32 = 1 << 22;
+    /// The state of control-flow enforcement is loaded.
+    pub const LOAD_CET: u32 = 1 << 28;
     /// PKRS is loaded.
     pub const LOAD_PKRS: u32 = 1 << 29;
 }
@@ -146,6 +148,8 @@ pub mod entry {
     pub const LOAD_PAT: u32 = 1 << 14;
     /// EFER is loaded.
     pub const LOAD_EFER: u32 = 1 << 15;
+    /// The state of control-flow enforcement is loaded.
+    pub const LOAD_CET: u32 = 1 << 20;
     /// PKRS is loaded.
     pub const LOAD_PKRS: u32 = 1 << 22;
     /// The entry goes to system-management mode.

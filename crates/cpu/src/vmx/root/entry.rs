@@ -4,8 +4,8 @@ use super::super::checks::{Check, require};
 use super::super::controls::{Controls, MsrList, MsrLists};
 use super::super::information::VmExit;
 use super::super::vmcs::Vmcs;
-use super::NO_VMCS;
 use super::host::CR0_KEPT;
+use super::{NO_VMCS, cet};
 use crate::arch::{Segment, TableRegister, attention};
 use crate::charged::Nesting;
 use crate::exec::msr::good_pat;
@@ -15,7 +15,7 @@ use x86::control::*;
 use x86::msr::DEBUGCTL_BITS;
 use x86::vmx::qualification::entry_failure;
 use x86::vmx::{entry, error, primary, reason, region, secondary, vmcs};
-use x86::{debug, flags, reg, seg};
+use x86::{debug, flags, reg, rights, seg};
 
 /// A segment register, and the first of each kind of its fields.
 struct Fields {
@@ -212,6 +212,11 @@ impl Cpu {
                 let paging = v.get(vmcs::GUEST_CR0) & CR0_PG != 0;
                 require(!paging || active == (efer & EFER_LME != 0), "EFER.LMA against EFER.LME")?;
             }
+            if controls & entry::LOAD_CET != 0 {
+                let code = v.segment(u32::from(seg::CS)).rights;
+                let long = controls & entry::IA32E_GUEST != 0 && code & rights::L != 0;
+                self.check_cet(v, cet::GUEST, long)?;
+            }
             Ok(())
         };
         check().map_err(|_| 0)
@@ -270,6 +275,9 @@ impl Cpu {
         self.arch.rip = field(vmcs::GUEST_RIP);
         self.arch.pdpte = [vmcs::GUEST_PDPTE0, vmcs::GUEST_PDPTE1, vmcs::GUEST_PDPTE2, vmcs::GUEST_PDPTE3].map(field);
         self.arch.cpl = self.arch.seg[usize::from(seg::SS)].dpl();
+        if loads(entry::LOAD_CET) {
+            self.load_cet(cet::GUEST.map(field));
+        }
         self.set_rflags(self.arch.vmx.operation.vmcs.get(vmcs::GUEST_RFLAGS));
     }
 }

@@ -39,6 +39,7 @@ impl Cpu {
 
     /// The guest-state area (27.3).
     fn store_guest(&mut self) {
+        self.store_cet();
         let rflags = self.rflags();
         let pae = self.pae_paging();
         let nesting = self.micro.charged.nesting.bits();

@@ -4,6 +4,7 @@ use super::super::capability::CR0_FIXED;
 use super::super::checks::{Check, require};
 use super::super::emulate::GuestView;
 use super::super::vmcs::Vmcs;
+use super::cet;
 use crate::arch::{Segment, TableRegister};
 use crate::exec::msr::good_pat;
 use crate::state::Cpu;
@@ -61,6 +62,9 @@ impl Cpu {
             let modes = if long { EFER_LMA | EFER_LME } else { 0 };
             require(efer & (EFER_LMA | EFER_LME) == modes, "host's EFER against the host address-space size")?;
         }
+        if controls & exit::LOAD_CET != 0 {
+            self.check_cet(v, cet::HOST, long)?;
+        }
         let mut selectors = SELECTORS.iter().map(|(_, field)| *field).chain([vmcs::HOST_TR_SELECTOR]);
         require(selectors.all(|field| v.get(field) & 7 == 0), "RPL or TI of a host's selector")?;
         require(v.get(vmcs::HOST_CS_SELECTOR) != 0 && v.get(vmcs::HOST_TR_SELECTOR) != 0, "host's CS or TR 0")?;
@@ -101,6 +105,7 @@ impl Cpu {
         let (gdtr, idtr) = (field(vmcs::HOST_GDTR_BASE), field(vmcs::HOST_IDTR_BASE));
         let sysenter = [vmcs::HOST_SYSENTER_CS, vmcs::HOST_SYSENTER_ESP, vmcs::HOST_SYSENTER_EIP].map(field);
         let (rsp, rip, cr3) = (field(vmcs::HOST_RSP), field(vmcs::HOST_RIP), field(vmcs::HOST_CR3));
+        let enforcement = (controls & exit::LOAD_CET != 0).then(|| cet::HOST.map(field));
         let pat = (controls & exit::LOAD_PAT != 0).then(|| field(vmcs::HOST_PAT));
         self.arch.cr0 = cr0 & !CR0_KEPT | self.arch.cr0 & CR0_KEPT;
         self.arch.cr3 = cr3;
@@ -110,6 +115,9 @@ impl Cpu {
         self.arch.msr.debugctl = 0;
         [self.arch.msr.sysenter_cs, self.arch.msr.sysenter_esp, self.arch.msr.sysenter_eip] = sysenter;
         self.arch.msr.pat = pat.unwrap_or(self.arch.msr.pat);
+        if let Some(values) = enforcement {
+            self.load_cet(values);
+        }
         for (which, selector) in selectors {
             self.arch.seg[usize::from(which)] = host_segment(which, selector, long);
         }

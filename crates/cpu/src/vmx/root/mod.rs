@@ -4,6 +4,7 @@
 //! hypervisor of the board hands over [`Controls`](super::Controls) and finds the guest's registers in the processor's fields; for guest
 //! software, [`entry`] makes controls and registers from the current VMCS, and [`exit`] puts them back and loads the host's.
 
+mod cet;
 mod entry;
 mod exit;
 mod host;

@@ -212,7 +212,7 @@ fn fields_are_read_and_written_by_encoding() {
     })
     .expect("no exception");
     assert_eq!(vmcs_of(&mut m).get(vmcs::TSC_OFFSET), 5 << 32 | 0xffff_ffff);
-    for unknown in [vmcs::GUEST_RSP | vmcs::HIGH, 0x7e00, 1 << 15, 0x6c1a] {
+    for unknown in [vmcs::GUEST_RSP | vmcs::HIGH, 0x7e00, 1 << 15, vmcs::HOST_PKRS] {
         m.cpu.arch.rip = CODE;
         m.execute(|a| {
             a.mov(edx, unknown)?;
@@ -277,6 +277,60 @@ fn a_guest_is_entered_and_left_with_the_state_of_each() {
     assert_eq!(m.run(LONG), Exit::Halt);
     assert_eq!(vmcs_of(&mut m).get32(vmcs::EXIT_REASON), reason::VMCALL);
     assert_eq!(m.cpu.micro.level, 0);
+}
+
+#[test]
+fn what_is_enforced_is_the_guests_and_the_hosts() {
+    let with_cet = |change: (u32, u64)| {
+        let mut m = host();
+        m.cpu.arch.cr4 |= CR4_CET;
+        let enabled = m.cpu.arch.cr4;
+        let v = vmcs_of(&mut m);
+        for (field, value) in [
+            (vmcs::GUEST_CR4, enabled),
+            (vmcs::HOST_CR4, enabled),
+            (vmcs::ENTRY_CONTROLS, u64::from(entry::IA32E_GUEST | entry::LOAD_CET)),
+            (vmcs::EXIT_CONTROLS, u64::from(exit::HOST_64 | exit::LOAD_CET)),
+            (vmcs::GUEST_S_CET, x86::cet::ENDBRANCH),
+            (vmcs::GUEST_SSP, 0x2004),
+            (vmcs::GUEST_INTERRUPT_SSP_TABLE_ADDRESS, 0x3000),
+            (vmcs::HOST_SSP, 0x5000),
+            (vmcs::HOST_INTERRUPT_SSP_TABLE_ADDRESS, 0x6000),
+            change,
+        ] {
+            v.set(field, value);
+        }
+        m
+    };
+    let state = |m: &Machine| (m.cpu.arch.msr.s_cet, m.cpu.arch.ssp, m.cpu.arch.msr.interrupt_ssp_table);
+    let mut m = with_cet((vmcs::GUEST_SSP, 0x2004));
+    let reason = launch(&mut m, |a| {
+        a.mov(rax, GUEST + 0x40)?;
+        a.jmp(rax)
+    });
+    // A branch to what is not ENDBRANCH; there is no table of interrupts.
+    assert_eq!(reason, reason::TRIPLE_FAULT);
+    assert_eq!(state(&m), (0, 0x5000, 0x6000));
+    let v = vmcs_of(&mut m);
+    let stored =
+        [vmcs::GUEST_S_CET, vmcs::GUEST_SSP, vmcs::GUEST_INTERRUPT_SSP_TABLE_ADDRESS].map(|field| v.get(field));
+    assert_eq!(stored, [x86::cet::ENDBRANCH | x86::cet::WAITS, 0x2004, 0x3000]);
+    for change in [
+        (vmcs::GUEST_S_CET, 0x40),
+        (vmcs::GUEST_SSP, 2),
+        (vmcs::GUEST_SSP, 1 << 62),
+        (vmcs::GUEST_CR0, CR0_PE | CR0_NE | CR0_PG),
+    ] {
+        let mut m = with_cet(change);
+        let reason = launch(&mut m, |a| a.cpuid());
+        assert_eq!(reason, reason::INVALID_GUEST_STATE | reason::ENTRY_FAILURE, "{change:x?}");
+        assert_eq!(state(&m), (0, 0x5000, 0x6000));
+    }
+    for change in [(vmcs::HOST_S_CET, 0xc00), (vmcs::HOST_SSP, 2), (vmcs::HOST_INTERRUPT_SSP_TABLE_ADDRESS, 1 << 62)] {
+        let mut m = with_cet(change);
+        m.execute(|a| a.vmlaunch()).expect("no exception");
+        assert_eq!(failure(&m), Some(error::ENTRY_HOST_STATE), "{change:x?}");
+    }
 }
 
 #[test]

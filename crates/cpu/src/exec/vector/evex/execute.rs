@@ -4,7 +4,7 @@ use super::form::{Form, Level};
 use super::{memory, ready};
 use crate::arch::NOT_LOADED;
 use crate::exec::vector::execute::{self, FLAGS, MASKS, signal};
-use crate::exec::vector::software::{Operands, Outcome};
+use crate::exec::vector::software::{Function, Operands, Outcome};
 use crate::fault::{Exec, Flow};
 use crate::native::{Kind, wide};
 use crate::op::Op;
@@ -112,7 +112,9 @@ fn compute(cpu: &mut Cpu, form: &Form, operands: &Operands) -> Exec<Outcome> {
         (_, Some(function)) => function.run(operands),
         _ => return Err(cpu.ud()),
     };
-    if form.mxcsr && !form.quiet {
+    if form.software.as_ref().is_some_and(Function::masks_exceptions) {
+        cpu.arch.vector.mxcsr |= outcome.mxcsr_flags & FLAGS;
+    } else if form.mxcsr && !form.quiet {
         signal(cpu, outcome.mxcsr_flags & FLAGS)?;
     }
     Ok(outcome)

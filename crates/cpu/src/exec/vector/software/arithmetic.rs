@@ -2,8 +2,8 @@
 
 use super::Form;
 use super::number::{
-    DENORMAL, DIVIDE_BY_ZERO, Environment, Format, INEXACT, INVALID, Kind, Number, Rounding, infinity, round, rounded,
-    shift_sticky, unpack, zero,
+    DENORMAL, DIVIDE_BY_ZERO, Environment, Format, INEXACT, INVALID, Kind, Number, Rounding, UNDERFLOW, infinity,
+    round, rounded, shift_sticky, unpack, zero,
 };
 use std::cmp::Ordering;
 
@@ -239,6 +239,10 @@ pub fn convert<S: Format, D: Format>(env: &mut Environment, bits: u64, quiet_den
     }
     if x.denormal && !quiet_denormals {
         env.raise(DENORMAL);
+    }
+    if x.denormal && !D::CONTROLLED {
+        // A denormal is tiny and inexact in half precision, the manual says so of unmasked underflow as well.
+        env.raise(UNDERFLOW | INEXACT);
     }
     match x.kind {
         Kind::Infinite => infinity::<D>(x.negative),

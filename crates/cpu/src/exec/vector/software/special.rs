@@ -147,6 +147,11 @@ fn round_scaled<F: Format>(env: &mut Environment, form: &Form, a: u64) -> u64 {
             if inexact && !silent {
                 env.raise(INEXACT);
             }
+            // Half precision has a tiny multiple of 2^-15.
+            let tiny = (1..1 << F::FRACTION).contains(&(result & !F::SIGN));
+            if tiny && (inexact || env.masked & UNDERFLOW == 0) {
+                env.raise(UNDERFLOW);
+            }
             result
         }
     }
