@@ -8,7 +8,7 @@ use testkit::tiers::Tiers;
 
 /// Virtual time that a program gets, in ticks.
 const LONGEST: u64 = 5_000_000;
-const PROGRAMS: u64 = 200;
+const PROGRAMS: u64 = 100;
 
 /// Runs a program on both tiers. What it leaves: vector state, general registers, time.
 fn outcome(seed: u64) -> (cpu::arch::VectorState, [u64; 32], u64) {
