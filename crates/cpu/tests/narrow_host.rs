@@ -1,0 +1,38 @@
+//! A host without AVX-512: the same programs, on both tiers, leave what they leave on a host with it.
+//!
+//! The switch is the process's, so that this is a test program of its own. Where the host has no AVX-512, both runs are alike.
+
+use cpu::Exit;
+use cpu::native::limit_to_256_bits;
+use testkit::tiers::Tiers;
+
+/// Virtual time that a program gets, in ticks.
+const LONGEST: u64 = 5_000_000;
+const PROGRAMS: u64 = 100;
+
+/// Runs a program on both tiers. What it leaves: vector state, general registers, time.
+fn outcome(seed: u64) -> (cpu::arch::VectorState, [u64; 32], u64) {
+    let mut tiers = Tiers::new();
+    let (_, start) = testkit::program::of(seed);
+    tiers.start(&start);
+    for _ in 0..40 {
+        let exit = tiers.run(LONGEST / 10).unwrap_or_else(|difference| panic!("program {seed}\n{difference}"));
+        let goes_on = matches!(exit, Exit::Deadline | Exit::Bus | Exit::Probe);
+        if !goes_on || tiers.reference().cpu.micro.clock > LONGEST {
+            break;
+        }
+    }
+    let cpu = &tiers.reference().cpu;
+    (cpu.arch.vector, cpu.arch.gpr, cpu.micro.clock)
+}
+
+#[test]
+fn programs_leave_the_same_without_avx_512() {
+    // Every eighth program has instructions of AVX-512.
+    let seeds: Vec<u64> = (0..PROGRAMS).map(|n| 5 + 8 * n).collect();
+    let wide: Vec<_> = seeds.iter().map(|seed| outcome(*seed)).collect();
+    limit_to_256_bits(true);
+    for (seed, expected) in seeds.iter().zip(wide) {
+        assert_eq!(outcome(*seed), expected, "program {seed}");
+    }
+}
