@@ -22,6 +22,8 @@ named! { u32;
     MCG_CAP = 0x179, "IA32_MCG_CAP";
     MCG_STATUS = 0x17a, "IA32_MCG_STATUS";
     MISC_ENABLE = 0x1a0, "IA32_MISC_ENABLE";
+    XFD = 0x1c4, "IA32_XFD";
+    XFD_ERR = 0x1c5, "IA32_XFD_ERR";
     DEBUGCTL = 0x1d9, "IA32_DEBUGCTL";
     POWER_CTL = 0x1fc, "MSR_POWER_CTL";
     MTRR_PHYS_BASE0 = 0x200, "IA32_MTRR_PHYSBASE0";
@@ -75,9 +77,7 @@ named! { u32;
     X2APIC_SELF_IPI = 0x83f, "IA32_X2APIC_SELF_IPI";
     XSS = 0xda0, "IA32_XSS";
     /// State components whose use is #NM.
-    XFD = 0x1c4, "IA32_XFD";
     /// State components that the last #NM by IA32_XFD was about.
-    XFD_ERR = 0x1c5, "IA32_XFD_ERR";
     EFER = 0xc000_0080, "IA32_EFER";
     STAR = 0xc000_0081, "IA32_STAR";
     LSTAR = 0xc000_0082, "IA32_LSTAR";
