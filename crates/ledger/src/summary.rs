@@ -346,6 +346,27 @@ impl<'a> Selection<'a> {
         tasks.into_iter().map(|(name, who, _, row)| (name, who, row)).collect()
     }
 
+    /// How often each function was called, by the names of the lines [`By::Symbol`]: how often the block at its first address was
+    /// executed. Functions that are folded have none.
+    pub fn calls(self) -> BTreeMap<String, u64> {
+        let lines = Lines::new(self.ledger, By::Symbol);
+        let mut calls: FxHashMap<Line, u64> = FxHashMap::default();
+        for block in self.blocks() {
+            let space = self.ledger.origins[block.origin as usize].address_space();
+            let begins = self.ledger.symbol(space, block.rip).is_some_and(|(_, offset)| offset == 0);
+            if begins && self.ledger.folded.range(block.region, block.origin, block.rip).is_none() {
+                let runs = calls.entry(lines.of((block.origin, block.rip, block.region))).or_default();
+                *runs = runs.saturating_add(block.runs);
+            }
+        }
+        let mut names: BTreeMap<String, u64> = BTreeMap::new();
+        for (line, runs) in calls {
+            let sum = names.entry(lines.name(line)).or_default();
+            *sum = sum.saturating_add(runs);
+        }
+        names
+    }
+
     /// Instructions, and ticks but for halting, of the lines that [`Selection::rows`] has.
     pub fn busy(self, by: By) -> BTreeMap<String, Amount> {
         let lines = Lines::new(self.ledger, by);

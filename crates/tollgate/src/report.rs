@@ -389,6 +389,7 @@ enum Member {
     One(Value),
     Many(Vec<Value>),
     Lines(By),
+    Symbols,
     Tasks,
 }
 
@@ -428,7 +429,7 @@ fn members(ledger: &Ledger, selection: Selection, part: Part) -> Vec<(&'static s
         ("rings", Member::Lines(By::Ring)),
         ("run", Member::One(header_document(ledger))),
         ("spaces", Member::Lines(By::Space)),
-        ("symbols", Member::Lines(By::Symbol)),
+        ("symbols", Member::Symbols),
         ("task", Member::One(json!(part.task))),
         ("tasks", Member::Tasks),
         ("total", Member::One(total)),
@@ -447,6 +448,16 @@ fn lines<'a>(ledger: &'a Ledger, selection: Selection, by: By) -> impl Iterator<
     let mut rows: Vec<(String, Row)> = selection.rows(by).into_iter().collect();
     rows.sort_by(|a, b| b.1.ticks.cmp(&a.1.ticks).then_with(|| a.0.cmp(&b.0)));
     rows.into_iter().map(move |(name, row)| line(ledger, &name, &row))
+}
+
+/// Functions by what took most time, with how often each was called.
+fn symbol_lines<'a>(ledger: &'a Ledger, selection: Selection<'a>) -> impl Iterator<Item = Value> + 'a {
+    let calls = selection.calls();
+    lines(ledger, selection, By::Symbol).map(move |mut value| {
+        let called = value["name"].as_str().and_then(|name| calls.get(name)).copied();
+        value["calls"] = json!(called.unwrap_or(0));
+        value
+    })
 }
 
 /// Lines by task, those first that took most time: whom each is about is in fields of its own.
@@ -477,6 +488,7 @@ fn document(ledger: &Ledger, selection: Selection, part: Part, print: Print) -> 
             Member::One(value) => print(&indented(&value, "  "))?,
             Member::Many(items) => list(&mut items.into_iter(), print)?,
             Member::Lines(by) => list(&mut lines(ledger, selection, by), print)?,
+            Member::Symbols => list(&mut symbol_lines(ledger, selection), print)?,
             Member::Tasks => list(&mut task_lines(ledger, selection), print)?,
         }
         before = ",\n";

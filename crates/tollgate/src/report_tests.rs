@@ -164,6 +164,18 @@ fn programs_are_told_everything() {
 }
 
 #[test]
+fn functions_are_called_as_often_as_their_first_block_runs() {
+    let ledger = sample(1);
+    let symbols: Vec<Value> = symbol_lines(&ledger, ledger.all()).collect();
+    let calls = |name: &str| symbols.iter().find(|line| line["name"] == name).map(|line| line["calls"].clone());
+    assert_eq!(calls("entry_SYSCALL_64"), Some(json!(9000)));
+    assert_eq!(calls("exc_page_fault"), Some(json!(400)));
+    // It was charged, but not from its first address on; and what has no symbol is not one function.
+    assert_eq!(calls("default_idle"), Some(json!(0)));
+    assert_eq!(calls("[user code]"), Some(json!(0)));
+}
+
+#[test]
 fn tasks_are_identified_by_fields_of_their_own() {
     let mut ledger = sample(1);
     for task in ledger.tasks.iter_mut().filter(|task| task.pid == 42) {
