@@ -20,7 +20,10 @@ pub static FORMS: LazyLock<[Forms; 2]> = LazyLock::new(|| [64, 32].map(forms));
 
 /// Whether a form was not there when programs were named by their seeds.
 fn is_new(code: Code) -> bool {
-    is_wide(code) || has_feature(code, &["AMX", "AVX_IFMA", "AVX_NE_CONVERT", "CET_SS"])
+    // These were there, as no operations.
+    let hint = matches!(code.mnemonic(), Mnemonic::Rdsspd | Mnemonic::Rdsspq);
+    let shadow_stacks = has_feature(code, &["CET_SS"]) && !hint;
+    is_wide(code) || shadow_stacks || has_feature(code, &["AMX", "AVX_IFMA", "AVX_NE_CONVERT"])
 }
 
 /// Whether a form is of AVX-512, or of an extension that came with it.
