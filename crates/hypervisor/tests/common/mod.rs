@@ -324,7 +324,7 @@ impl Guest {
 
     /// Runs until the guest halts for good, which it must within a while.
     pub fn finish(&mut self) {
-        let end = self.cpu.micro.clock + 4_000_000_000;
+        let end = self.cpu.micro.clock + 40_000_000_000;
         loop {
             let exit = self.run(1_000_000).unwrap_or_else(|failure| panic!("{failure}"));
             match exit {
