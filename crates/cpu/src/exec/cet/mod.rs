@@ -1,7 +1,7 @@
 //! Control-flow enforcement: shadow stacks and indirect-branch tracking (SDM vol. 1, chapter 17).
 //!
 //! Code for which either is on is decoded in a mode of its own, so that calls, returns and indirect branches have other handlers
-//! ([`near`]) and nobody else pays. Far transfers, interrupts and system calls ask ([`far`]).
+//! (`near`) and nobody else pays. Far transfers, interrupts and system calls ask (`far`).
 
 mod far;
 mod instructions;

@@ -1,7 +1,7 @@
 //! AVX-512: EVEX-encoded instructions, and those on opmasks.
 //!
 //! An instruction becomes a [`form::Form`], shared by all that differ in registers only. Its handler ([`execute`]) turns operands into
-//! values, has them computed, by the host's units (`native/wide.rs`) or without them (`software`), and takes the outcome back; [`memory`] decides
+//! values, has them computed, by the host's units (`native/wide.rs`) or without them (`software`), and takes the outcome back; `memory` decides
 //! which bytes of a memory operand are touched under a mask. Gathers, scatters ([`gather`]) and instructions between opmasks
 //! ([`opmask`]) need no unit.
 
