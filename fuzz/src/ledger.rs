@@ -87,7 +87,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     header.metadata.insert("kernel".into(), "vmlinuz".into());
     header.names.insert(Kind::new(Family::PortOut, 0x3f8), "serial".into());
     let mut symbols = Symbols::default();
-    symbols.add("", 0, vec![Symbol::new(0xffff_ffff_8100_0000, 0x40, "entry")]);
+    symbols.add("", ledger::AddressSpace::default(), vec![Symbol::new(0xffff_ffff_8100_0000, 0x40, "entry")]);
     let ledger = Ledger::new(header, &recorder, &symbols);
     ledger.verify().expect("the sample is consistent");
     let file = ledger.to_bytes().expect("the sample is small");

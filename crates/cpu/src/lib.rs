@@ -58,6 +58,7 @@ pub mod translate;
 pub mod vmx;
 pub mod walk;
 pub mod wiring;
+pub mod xstate;
 
 pub use bus::{Bus, Ident};
 pub use cache::BlockCache;

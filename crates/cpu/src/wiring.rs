@@ -2,10 +2,10 @@
 
 use crate::bus::Bus;
 use crate::capability::Capabilities;
-use crate::exec::xsave::Layout;
 use crate::features::Features;
 use crate::model::Model;
 use crate::ram::Ram;
+use crate::xstate::Layout;
 use ledger::Recorder;
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -3,20 +3,16 @@
 
 use super::legacy;
 use crate::arch::{TILE, TILES, TileConfig};
-use crate::model::CpuidRegs;
 use crate::state::Cpu;
+use crate::xstate::KNOWN;
 
 /// Bytes that are moved between a save area and a component at a time.
 pub const PIECE: usize = 1024;
 
-/// A component that is executed.
-pub struct Known {
+/// What a component is made of.
+pub struct Contents {
     /// Number of the component.
     pub number: u32,
-    /// Bytes.
-    pub size: usize,
-    /// CPUID.0xD, sub-leaf of the component, on the processors that have it.
-    pub usual: CpuidRegs,
     /// How many of its bytes the current mode has.
     pub len: fn(&Cpu) -> usize,
     /// Writes the part of it that begins at an offset, a multiple of [`PIECE`].
@@ -31,24 +27,11 @@ pub struct Known {
     pub check: Option<fn(&Cpu, &[u8]) -> bool>,
 }
 
-impl Known {
-    /// Whether it is supervisor state.
-    pub fn supervisor(&self) -> bool {
-        self.usual.ecx & 1 != 0
-    }
-}
-
-const fn user(size: u32, offset: u32) -> CpuidRegs {
-    CpuidRegs { eax: size, ebx: offset, ecx: 0, edx: 0 }
-}
-
-/// The components, by their numbers.
-pub static KNOWN: &[Known] = &[
+/// The components, in the order of [`KNOWN`].
+pub static CONTENTS: [Contents; KNOWN.len()] = [
     // AVX: the upper halves of the YMM registers.
-    Known {
+    Contents {
         number: 2,
-        size: 256,
-        usual: user(256, 576),
         len: |cpu| 16 * legacy::registers(cpu),
         save: |cpu, _, area| legacy::save_halves(cpu, area, 2),
         load: |cpu, _, area| legacy::restore_halves(cpu, area, 2),
@@ -57,10 +40,8 @@ pub static KNOWN: &[Known] = &[
         check: None,
     },
     // Opmask registers.
-    Known {
+    Contents {
         number: 5,
-        size: 64,
-        usual: user(64, 1088),
         len: |_| 64,
         save: |cpu, _, area| store(area, &cpu.arch.vector.k),
         load: |cpu, _, area| fetch(area, &mut cpu.arch.vector.k),
@@ -69,10 +50,8 @@ pub static KNOWN: &[Known] = &[
         check: None,
     },
     // ZMM_Hi256: the upper halves of ZMM0 to ZMM15.
-    Known {
+    Contents {
         number: 6,
-        size: 512,
-        usual: user(512, 1152),
         len: |cpu| 32 * legacy::registers(cpu),
         save: |cpu, _, area| store(area, cpu.arch.vector.upper[..legacy::registers(cpu)].as_flattened()),
         load: |cpu, _, area| {
@@ -87,10 +66,8 @@ pub static KNOWN: &[Known] = &[
         check: None,
     },
     // Hi16_ZMM: ZMM16 to ZMM31, which 64-bit mode alone has.
-    Known {
+    Contents {
         number: 7,
-        size: 1024,
-        usual: user(1024, 1664),
         len: |cpu| if cpu.engine.long64 { 1024 } else { 0 },
         save: |cpu, _, area| store(area, cpu.arch.vector.high.as_flattened()),
         load: |cpu, _, area| {
@@ -107,10 +84,8 @@ pub static KNOWN: &[Known] = &[
         check: None,
     },
     // PKRU.
-    Known {
+    Contents {
         number: 9,
-        size: 8,
-        usual: user(8, 2688),
         len: |_| 8,
         save: |cpu, _, area| store(area, &[u64::from(cpu.arch.pkru)]),
         load: |cpu, _, area| {
@@ -123,10 +98,8 @@ pub static KNOWN: &[Known] = &[
         check: None,
     },
     // CET_U: IA32_U_CET and IA32_PL3_SSP.
-    Known {
+    Contents {
         number: 11,
-        size: 16,
-        usual: CpuidRegs { eax: 16, ebx: 0, ecx: 1, edx: 0 },
         len: |_| 16,
         save: |cpu, _, area| store(area, &[cpu.arch.msr.u_cet, cpu.arch.msr.pl_ssp[3]]),
         load: |cpu, _, area| {
@@ -143,10 +116,8 @@ pub static KNOWN: &[Known] = &[
         }),
     },
     // CET_S: IA32_PL0_SSP to IA32_PL2_SSP.
-    Known {
+    Contents {
         number: 12,
-        size: 24,
-        usual: CpuidRegs { eax: 24, ebx: 0, ecx: 1, edx: 0 },
         len: |_| 24,
         save: |cpu, _, area| store(area, &cpu.arch.msr.pl_ssp[..3]),
         load: |cpu, _, area| fetch(area, &mut cpu.arch.msr.pl_ssp[..3]),
@@ -159,10 +130,8 @@ pub static KNOWN: &[Known] = &[
         }),
     },
     // TILECFG.
-    Known {
+    Contents {
         number: 17,
-        size: 64,
-        usual: CpuidRegs { eax: 64, ebx: 2752, ecx: 2, edx: 0 },
         len: |_| 64,
         save: |cpu, _, area| area.copy_from_slice(&cpu.arch.tiles.config.image()),
         load: |cpu, _, area| {
@@ -175,10 +144,8 @@ pub static KNOWN: &[Known] = &[
         check: None,
     },
     // TILEDATA.
-    Known {
+    Contents {
         number: 18,
-        size: TILES * TILE,
-        usual: CpuidRegs { eax: (TILES * TILE) as u32, ebx: 2816, ecx: 6, edx: 0 },
         len: |_| TILES * TILE,
         save: |cpu, from, area| area.copy_from_slice(cpu.arch.tiles.tile(from / TILE)),
         load: |cpu, from, area| cpu.arch.tiles.tile_mut(from / TILE).copy_from_slice(area),
@@ -187,6 +154,14 @@ pub static KNOWN: &[Known] = &[
         check: None,
     },
 ];
+
+const _: () = {
+    let mut index = 0;
+    while index < KNOWN.len() {
+        assert!(KNOWN[index].number == CONTENTS[index].number, "both tables have the components in one order");
+        index += 1;
+    }
+};
 
 // A tile is a piece.
 const _: () = assert!(TILE == PIECE);

@@ -4,7 +4,7 @@
 //! nothing is known, so every component in use is written.
 
 mod component;
-pub mod layout;
+pub mod cpuid;
 mod legacy;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "the host's own instructions are the reference")]
@@ -15,15 +15,15 @@ use crate::fault::{Exec, Flow};
 use crate::op::{Handler, Op, SEG_FLAT};
 use crate::state::Cpu;
 use crate::table::Row;
-use component::{Known, PIECE};
+use crate::xstate::{Component, HEADER_END};
+use component::{CONTENTS, Contents, PIECE};
 use iced_x86::{Instruction, Mnemonic::*};
-use layout::HEADER_END;
 use ledger::{Class, Family, Kind};
 use x86::control::*;
 use x86::vmx::{reason, secondary};
 use x86::{reg, vector};
 
-pub use layout::{Layout, xstate_cpuid};
+pub use cpuid::xstate_cpuid;
 
 /// Rows of state saving.
 pub static ROWS: &[Row] = &[
@@ -165,7 +165,7 @@ pub fn in_use(cpu: &Cpu) -> u64 {
         used |= XCR0_SSE;
     }
     for component in &cpu.wiring.xstate.components {
-        if !(component.known.is_init)(cpu) {
+        if !(CONTENTS[component.index].is_init)(cpu) {
             used |= component.bit();
         }
     }
@@ -278,12 +278,12 @@ fn save_extended(cpu: &mut Cpu, op: &Op, linear: u64, written: u64, compacted: O
             continue;
         }
         let offset = cpu.wiring.xstate.offset(index, compacted);
-        let len = (component.known.len)(cpu);
+        let len = (CONTENTS[component.index].len)(cpu);
         let mut bytes = [0; PIECE];
         for from in (0..len).step_by(PIECE) {
             let piece = &mut bytes[..(len - from).min(PIECE)];
             if cpu.disabled_state() & component.bit() == 0 {
-                (component.known.save)(cpu, from, piece);
+                (CONTENTS[component.index].save)(cpu, from, piece);
             }
             let at = cpu.wrap(linear.wrapping_add((offset + from) as u64));
             cpu.write_bytes(at, op.seg, piece)?;
@@ -371,10 +371,10 @@ fn xrstor<const WIDE: bool, const SUPERVISOR: bool>(cpu: &mut Cpu, op: &Op) -> E
 fn check_extended(cpu: &mut Cpu, op: &Op, linear: u64, loaded: u64, compacted: Option<u64>) -> Exec {
     for index in 0..cpu.wiring.xstate.components.len() {
         let component = cpu.wiring.xstate.components[index];
-        let Some(check) = component.known.check.filter(|_| loaded & component.bit() != 0) else { continue };
+        let Some(check) = CONTENTS[component.index].check.filter(|_| loaded & component.bit() != 0) else { continue };
         let offset = cpu.wiring.xstate.offset(index, compacted);
         let mut bytes = [0; PIECE];
-        let bytes = &mut bytes[..component.known.size.min(PIECE)];
+        let bytes = &mut bytes[..component.known().size().min(PIECE)];
         let at = cpu.wrap(linear.wrapping_add(offset as u64));
         cpu.read_bytes(at, op.seg, bytes)?;
         if !check(cpu, bytes) {
@@ -396,24 +396,26 @@ fn restore_extended(cpu: &mut Cpu, op: &Op, linear: u64, requested: u64, loaded:
             }
             let offset = cpu.wiring.xstate.offset(index, compacted);
             let at = (loaded & component.bit() != 0).then_some(linear.wrapping_add(offset as u64));
-            restore_component(cpu, op, component.known, at)?;
+            restore_component(cpu, op, &component, at)?;
         }
     }
     Ok(())
 }
 
 /// Reads a component from an address, or puts it in its initial configuration.
-fn restore_component(cpu: &mut Cpu, op: &Op, known: &Known, at: Option<u64>) -> Exec {
+fn restore_component(cpu: &mut Cpu, op: &Op, component: &Component, at: Option<u64>) -> Exec {
+    let Contents { init, load, .. } = CONTENTS[component.index];
     let Some(at) = at else {
-        (known.init)(cpu);
+        init(cpu);
         return Ok(());
     };
     let mut bytes = [0; PIECE];
-    for from in (0..known.size).step_by(PIECE) {
-        let piece = &mut bytes[..(known.size - from).min(PIECE)];
+    let size = component.known().size();
+    for from in (0..size).step_by(PIECE) {
+        let piece = &mut bytes[..(size - from).min(PIECE)];
         let linear = cpu.wrap(at.wrapping_add(from as u64));
         cpu.read_bytes(linear, op.seg, piece)?;
-        (known.load)(cpu, from, piece);
+        load(cpu, from, piece);
     }
     Ok(())
 }
@@ -432,7 +434,7 @@ fn xgetbv(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     }
     let value = match cpu.get::<u32>(reg::RCX) {
         0 => cpu.arch.xcr0,
-        1 if layout::xgetbv1(cpu) => {
+        1 if cpuid::xgetbv1(cpu) => {
             let mxcsr = if cpu.arch.vector.mxcsr != MXCSR_INIT { XCR0_SSE } else { 0 };
             cpu.arch.xcr0 & (in_use(cpu) | mxcsr)
         }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::arch::{F80, Shape, TILES, TileConfig, Tiles, VectorState};
 use crate::testing::{DATA, Machine, Raised, host_is_amd};
+use crate::xstate::Layout;
 use iced_x86::code_asm::*;
 use x86::vector;
 

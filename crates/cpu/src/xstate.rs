@@ -1,10 +1,8 @@
-//! Where the state components lie in a save area (SDM vol. 1, 13.4), by what the profile's CPUID says, and what CPUID says about them.
+//! Where the state components lie in a save area (SDM vol. 1, 13.4), by what the profile's CPUID says. What is in
+//! them is in [`crate::exec::xsave`].
 
-use super::component::{KNOWN, Known};
-use crate::features::Features;
+use crate::arch::{TILE, TILES};
 use crate::model::{CpuidRegs, Model};
-use crate::state::Cpu;
-use iced_x86::Code;
 use x86::control::*;
 
 /// Bytes of the legacy region and the header.
@@ -12,35 +10,77 @@ pub const HEADER_END: usize = 576;
 /// The components of the legacy region.
 const LEGACY: u64 = XCR0_X87 | XCR0_SSE;
 /// CPUID.0xD, ECX of a component's sub-leaf: it is supervisor state, enabled in IA32_XSS.
-const SUPERVISOR: u32 = 1 << 0;
+pub(crate) const SUPERVISOR: u32 = 1 << 0;
 /// Likewise: in the compacted format it begins at a multiple of 64 bytes.
-const ALIGNED: u32 = 1 << 1;
+pub(crate) const ALIGNED: u32 = 1 << 1;
 /// Likewise: IA32_XFD can disable it.
-const DISABLABLE: u32 = 1 << 2;
+pub(crate) const DISABLABLE: u32 = 1 << 2;
 /// No area is longer. The largest component of a real processor ends at 11008.
 const LONGEST: usize = 1 << 16;
+
+/// A component that is executed.
+pub struct Known {
+    /// Number of the component.
+    pub number: u32,
+    /// CPUID.0xD, sub-leaf of the component, on the processors that have it.
+    pub usual: CpuidRegs,
+}
+
+impl Known {
+    /// Bytes.
+    pub const fn size(&self) -> usize {
+        self.usual.eax as usize
+    }
+
+    /// Whether it is supervisor state.
+    pub const fn supervisor(&self) -> bool {
+        self.usual.ecx & SUPERVISOR != 0
+    }
+}
+
+const fn known(number: u32, size: u32, offset: u32, traits: u32) -> Known {
+    Known { number, usual: CpuidRegs { eax: size, ebx: offset, ecx: traits, edx: 0 } }
+}
+
+/// The components: AVX, opmask registers, ZMM_Hi256, Hi16_ZMM, PKRU, CET_U, CET_S, TILECFG, TILEDATA.
+pub static KNOWN: [Known; 9] = [
+    known(2, 256, 576, 0),
+    known(5, 64, 1088, 0),
+    known(6, 512, 1152, 0),
+    known(7, 1024, 1664, 0),
+    known(9, 8, 2688, 0),
+    known(11, 16, 0, SUPERVISOR),
+    known(12, 24, 0, SUPERVISOR),
+    known(17, 64, 2752, ALIGNED),
+    known(18, (TILES * TILE) as u32, 2816, ALIGNED | DISABLABLE),
+];
 
 /// A component of the extended region.
 #[derive(Clone, Copy)]
 pub struct Component {
-    /// What the component is made of.
-    pub known: &'static Known,
+    /// Which of [`KNOWN`] it is.
+    pub index: usize,
     /// Offset in the standard format; supervisor state has none.
-    offset: usize,
+    pub offset: usize,
     /// In the compacted format it begins at a multiple of 64 bytes.
-    aligned: bool,
+    pub aligned: bool,
     /// IA32_XFD can disable it.
-    disablable: bool,
+    pub disablable: bool,
 }
 
 impl Component {
+    /// What it is.
+    pub fn known(&self) -> &'static Known {
+        &KNOWN[self.index]
+    }
+
     /// The bit of the component in bitmaps.
     pub fn bit(&self) -> u64 {
-        1 << self.known.number
+        1 << self.known().number
     }
 
     fn end(&self) -> usize {
-        self.offset + self.known.size
+        self.offset + self.known().size()
     }
 }
 
@@ -65,17 +105,17 @@ impl Layout {
         let (all, extension) = (model.static_cpuid(13, 0), model.static_cpuid(13, 1));
         let announced = u64::from(all.eax) | u64::from(all.edx) << 32 | u64::from(extension.ecx);
         let mut layout = Self { components: Vec::new(), user: LEGACY, supervisor: 0, disablable: 0 };
-        for known in KNOWN {
+        for (index, known) in KNOWN.iter().enumerate() {
             let regs = if everything { known.usual } else { model.static_cpuid(13, known.number) };
             let offset = regs.ebx as usize;
             let supervisor = regs.ecx & SUPERVISOR != 0;
-            let fits = supervisor || (HEADER_END..=LONGEST - known.size).contains(&offset);
+            let fits = supervisor || (HEADER_END..=LONGEST - known.size()).contains(&offset);
             let there = everything || announced & 1 << known.number != 0;
-            if !there || regs.eax as usize != known.size || supervisor != known.supervisor() || !fits {
+            if !there || regs.eax as usize != known.size() || supervisor != known.supervisor() || !fits {
                 continue;
             }
             let (aligned, disablable) = (regs.ecx & ALIGNED != 0, regs.ecx & DISABLABLE != 0);
-            let component = Component { known, offset, aligned, disablable };
+            let component = Component { index, offset, aligned, disablable };
             *(if supervisor { &mut layout.supervisor } else { &mut layout.user }) |= component.bit();
             layout.disablable |= if disablable { component.bit() } else { 0 };
             layout.components.push(component);
@@ -95,7 +135,7 @@ impl Layout {
 
     /// Bytes of a save area for the components of a bitmap in the compacted format.
     pub fn compacted_size(&self, bitmap: u64) -> usize {
-        self.among(bitmap).fold(HEADER_END, |end, component| begin(end, component) + component.known.size)
+        self.among(bitmap).fold(HEADER_END, |end, component| begin(end, component) + component.known().size())
     }
 
     /// Where the component at an index lies: in the compacted format of the components of a bitmap, if one is given.
@@ -103,7 +143,7 @@ impl Layout {
         let component = &self.components[index];
         let Some(bitmap) = compacted else { return component.offset };
         let before = self.components[..index].iter().filter(|other| bitmap & other.bit() != 0);
-        begin(before.fold(HEADER_END, |end, other| begin(end, other) + other.known.size), component)
+        begin(before.fold(HEADER_END, |end, other| begin(end, other) + other.known().size()), component)
     }
 
     /// Whether a value can be in XCR0 (SDM vol. 1, 13.3).
@@ -122,42 +162,4 @@ impl Layout {
 /// Where a component begins in the compacted format if the one before ends here.
 fn begin(end: usize, component: &Component) -> usize {
     if component.aligned { end.next_multiple_of(64) } else { end }
-}
-
-/// CPUID leaf 0DH for the model and the current XCR0.
-pub fn xstate_cpuid(cpu: &Cpu, subleaf: u32) -> CpuidRegs {
-    let has = |code| cpu.wiring.features.contains(Features::needed(code));
-    if !has(Code::Xsave_mem) {
-        return CpuidRegs::default();
-    }
-    let layout = &cpu.wiring.xstate;
-    match subleaf {
-        0 => CpuidRegs {
-            eax: layout.user as u32,
-            ebx: layout.standard_size(cpu.arch.xcr0) as u32,
-            ecx: layout.standard_size(layout.user) as u32,
-            edx: (layout.user >> 32) as u32,
-        },
-        1 => {
-            let disables = layout.disablable != 0;
-            let bits = [has(Code::Xsaveopt_mem), has(Code::Xsavec_mem), xgetbv1(cpu), has(Code::Xsaves_mem), disables];
-            let eax = bits.iter().enumerate().fold(0, |set, (n, &bit)| set | u32::from(bit) << n);
-            let compacts = eax & 0b1010 != 0;
-            let ebx = if compacts { layout.compacted_size(cpu.arch.xcr0 | cpu.arch.msr.xss) as u32 } else { 0 };
-            CpuidRegs { eax, ebx, ecx: layout.supervisor as u32, edx: (layout.supervisor >> 32) as u32 }
-        }
-        number => match layout.components.iter().find(|component| component.known.number == number) {
-            Some(c) => {
-                let traits = [(c.known.supervisor(), SUPERVISOR), (c.aligned, ALIGNED), (c.disablable, DISABLABLE)];
-                let ecx = traits.iter().fold(0, |set, (has, bit)| set | if *has { *bit } else { 0 });
-                CpuidRegs { eax: c.known.size as u32, ebx: c.offset as u32, ecx, edx: 0 }
-            }
-            None => CpuidRegs::default(),
-        },
-    }
-}
-
-/// Whether XGETBV with ECX = 1 exists. A model without CPUID contents has everything.
-pub fn xgetbv1(cpu: &Cpu) -> bool {
-    cpu.wiring.model.cpuid.is_empty() || cpu.wiring.model.static_cpuid(13, 1).eax & 4 != 0
 }
