@@ -5,8 +5,9 @@
 //! also that of a program of the machine, such as QEMU, where pieces that follow each other for the guest do so for the program. So
 //! one page that the hypervisor has mapped shows where the others are.
 
-use crate::kernel_symbols::View;
+use crate::kernel_symbols::{IMAGE, View, read_by_pages};
 use cpu::Cpu;
+use ledger::symbols::{self, Kallsyms, Symbol};
 use x86::control::CR4_LA57;
 use x86::page::{ADDRESS, P, PAGE, PS, SHIFT};
 
@@ -14,6 +15,25 @@ use x86::page::{ADDRESS, P, PAGE, PS, SHIFT};
 const PATIENCE: usize = 1 << 21;
 /// Bits of a linear address that one level of tables translates.
 const BITS: u32 = 9;
+
+/// An image begins at most so many bytes before any address in it, and ends at most so many behind it.
+const FURTHEST: u64 = 32 << 20;
+const LONGEST_IMAGE: u64 = 96 << 20;
+
+/// The kernel in the guest of a hypervisor on the machine that a processor runs, if its symbols can be found; `known` is an address in its image.
+pub fn kernel(cpu: &Cpu, known: u64) -> Option<Kallsyms> {
+    let memory = GuestMemory::around(cpu, known)?;
+    let start = known.saturating_sub(FURTHEST).max(IMAGE.start) & !(PAGE - 1);
+    let end = known.saturating_add(LONGEST_IMAGE).min(IMAGE.end);
+    let image = memory.copy_image(start, end.checked_sub(start)? as usize);
+    symbols::kallsyms(&image, Some(start)).ok()
+}
+
+/// Functions of the modules that the kernel has loaded.
+pub fn modules(kernel: &Kallsyms, cpu: &Cpu, known: u64) -> Vec<(String, Vec<Symbol>)> {
+    let Some(memory) = GuestMemory::around(cpu, known) else { return Vec::new() };
+    symbols::modules(&kernel.landmarks, |linear, out| memory.read(linear, out))
+}
 
 /// The memory of the guest that a processor runs.
 pub struct GuestMemory<'a> {
@@ -66,7 +86,7 @@ impl<'a> GuestMemory<'a> {
 
     /// Reads linear memory: all of the bytes, or it returns `false`.
     pub fn read(&self, linear: u64, out: &mut [u8]) -> bool {
-        crate::kernel_symbols::read_by_pages(linear, out, |linear, part| {
+        read_by_pages(linear, out, |linear, part| {
             self.anywhere(linear).is_some_and(|physical| self.cpu.wiring.ram.read_bytes(physical, part))
         })
     }

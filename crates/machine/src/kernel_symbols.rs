@@ -1,6 +1,5 @@
 //! What a Linux kernel in guest memory knows about itself: its functions and those of its modules.
 
-use crate::guest_memory::GuestMemory;
 use crate::memory::{GuestRam, layout};
 use cpu::state::Cpu;
 use ledger::symbols::{self, Kallsyms, Symbol};
@@ -10,30 +9,12 @@ use x86::page::PAGE;
 pub const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
 /// What it is aligned to.
 pub const ALIGNMENT: u64 = 2 << 20;
-/// An image begins at most so many bytes before the entry for system calls, and ends at most so many behind it.
-const FURTHEST: u64 = 32 << 20;
-const LONGEST_IMAGE: u64 = 96 << 20;
 /// With page-table isolation the root of the user's tables is the page behind that of the kernel's.
 const ISOLATED: u64 = 1 << 12;
 
 /// The kernel that a processor runs, if its symbols can be found where its page tables have it.
 pub fn running(cpu: &Cpu, ram: &GuestRam) -> Option<Kallsyms> {
     View::of(cpu).kallsyms(ram)
-}
-
-/// Likewise, in a guest of a hypervisor that runs on the machine; `known` is an address in the kernel's image.
-pub fn running_in_guest(cpu: &Cpu, known: u64) -> Option<Kallsyms> {
-    let memory = GuestMemory::around(cpu, known)?;
-    let start = known.saturating_sub(FURTHEST).max(IMAGE.start) & !(PAGE - 1);
-    let end = known.saturating_add(LONGEST_IMAGE).min(IMAGE.end);
-    let image = memory.copy_image(start, end.checked_sub(start)? as usize);
-    symbols::kallsyms(&image, Some(start)).ok()
-}
-
-/// Functions of the modules that a kernel in such a guest has loaded.
-pub fn modules_in_guest(kernel: &Kallsyms, cpu: &Cpu, known: u64) -> Vec<(String, Vec<Symbol>)> {
-    let Some(memory) = GuestMemory::around(cpu, known) else { return Vec::new() };
-    symbols::modules(&kernel.landmarks, |linear, out| memory.read(linear, out))
 }
 
 /// Likewise, of any of these processors. A kernel that has not yet set its tables up may be anywhere below 4 GiB.

@@ -3,8 +3,8 @@
 //! said where system calls enter it, and again whenever its hypervisor makes another EPT. Its modules are looked for at growing
 //! intervals of virtual time, and so is a kernel that was not found.
 
-use crate::guest_memory::GuestMemory;
-use crate::kernel_symbols::{self, IMAGE};
+use crate::guest_memory::{self, GuestMemory};
+use crate::kernel_symbols::IMAGE;
 use crate::state::{StateError, require};
 use cpu::Cpu;
 use ledger::symbols::Kallsyms;
@@ -16,6 +16,9 @@ use std::collections::BTreeMap;
 const MOST_GUESTS: usize = 256;
 const MOST_KERNELS: usize = 16;
 const MOST_FAILURES: usize = 64;
+/// Functions of all kernels together, and of all modules.
+const MOST_FUNCTIONS: usize = 1 << 22;
+const MOST_MODULE_FUNCTIONS: usize = 1 << 20;
 /// Bytes at the entry for system calls by which a kernel is recognized.
 const ENTRY: usize = 64;
 /// From the first look to the second, in ticks: 10 million cycles. Each interval is twice the one before.
@@ -43,6 +46,11 @@ struct Guest {
     /// When is the next look, and how long after that another one.
     next: Ticks,
     interval: Ticks,
+}
+
+/// How many functions modules have.
+fn functions(modules: &[(String, Vec<Symbol>)]) -> usize {
+    modules.iter().map(|module| module.1.len()).sum()
 }
 
 /// All of them.
@@ -79,9 +87,11 @@ impl Guests {
             before.unwrap_or(Guest { entry, kernel: None, modules: Vec::new(), next: 0, interval: FIRST_INTERVAL });
         let kernel = before.kernel.or_else(|| self.kernel(cpu));
         let tables = kernel.map(|kernel| &self.kernels[kernel as usize].tables);
-        let found = tables.map(|tables| kernel_symbols::modules_in_guest(tables, cpu, cpu.arch.rip));
+        let found = tables.map(|tables| guest_memory::modules(tables, cpu, cpu.arch.rip));
         // Between two looks modules can go, but not all of them.
-        let modules = found.filter(|found| !found.is_empty()).unwrap_or(before.modules);
+        let others = self.guests.values().map(|guest| functions(&guest.modules)).sum::<usize>();
+        let found = found.filter(|found| !found.is_empty() && others + functions(found) <= MOST_MODULE_FUNCTIONS);
+        let modules = found.unwrap_or(before.modules);
         let interval = (before.interval.saturating_mul(2)).min(LONGEST_INTERVAL);
         let next = now.saturating_add(before.interval);
         self.guests.insert(guest, Guest { entry, kernel, modules, next, interval });
@@ -99,10 +109,11 @@ impl Guests {
         if self.kernels.len() >= MOST_KERNELS || self.failures >= MOST_FAILURES {
             return None;
         }
-        let tables = kernel_symbols::running_in_guest(cpu, cpu.arch.rip);
+        let tables = guest_memory::kernel(cpu, cpu.arch.rip);
+        let room = MOST_FUNCTIONS - self.kernels.iter().map(|kernel| kernel.tables.functions.len()).sum::<usize>();
         let enters =
             |tables: &Kallsyms| tables.functions.binary_search_by_key(&entry, |function| function.start).is_ok();
-        let Some(tables) = tables.filter(enters) else {
+        let Some(tables) = tables.filter(|tables| tables.functions.len() <= room && enters(tables)) else {
             self.failures += 1;
             return None;
         };
@@ -126,9 +137,10 @@ impl Guests {
         let known = |guest: &Guest| guest.kernel.is_none_or(|kernel| (kernel as usize) < self.kernels.len());
         require(self.guests.values().all(known), "a guest's kernel")?;
         require(self.guests.len() <= MOST_GUESTS && self.kernels.len() <= MOST_KERNELS, "too many guests")?;
-        let functions = self.kernels.iter().flat_map(|kernel| kernel.tables.functions.iter());
+        let functions = || self.kernels.iter().flat_map(|kernel| kernel.tables.functions.iter());
+        require(functions().count() <= MOST_FUNCTIONS, "too many functions of guests")?;
         let modules = self.guests.values().flat_map(|guest| guest.modules.iter().flat_map(|module| &module.1));
-        let ends = functions.chain(modules).map(|function| function.start.checked_add(function.size));
+        let ends = functions().chain(modules).map(|function| function.start.checked_add(function.size));
         require(ends.into_iter().all(|end| end.is_some()), "a guest's functions")
     }
 }
