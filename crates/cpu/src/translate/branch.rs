@@ -355,10 +355,11 @@ impl Emit<'_> {
         self.miss_unless_zero(Some((slot, from)));
     }
 
-    /// Goes on if `TEST` is zero; else the handler runs the instruction.
-    pub fn or_otherwise(&mut self) {
+    /// Goes on if `TEST` is zero; else the handler runs the instruction. Returns the stub that has it do so, for [`Emit::back_here`].
+    pub fn or_otherwise(&mut self) -> usize {
         let hit = self.asm.flagless_if_zero();
-        self.otherwise();
+        let stub = self.otherwise();
         self.asm.land(hit);
+        stub
     }
 }

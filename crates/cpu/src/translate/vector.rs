@@ -101,8 +101,9 @@ impl Emit<'_> {
         self.loaded |= need.bit();
     }
 
-    /// Checks the alignment of a memory operand that has been probed: all of `mask` must be 0.
-    pub fn aligned(&mut self, mask: u8) {
+    /// Checks the alignment of a memory operand that has been probed: all of `mask` must be 0. Returns the stub for an operand that is not
+    /// aligned: its handler comes back if an opmask selects nothing.
+    pub fn aligned(&mut self, mask: u8) -> usize {
         let bits = match mask {
             15 => field!(aligned_to_16),
             31 => field!(aligned_to_32),
@@ -110,6 +111,6 @@ impl Emit<'_> {
         };
         self.asm.flagless_lea(TEST, self.operand);
         self.asm.flagless_extract(TEST, TEST, bits);
-        self.or_otherwise();
+        self.or_otherwise()
     }
 }

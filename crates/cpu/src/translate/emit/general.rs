@@ -87,13 +87,14 @@ impl Emit<'_> {
             },
             None => None,
         };
+        let mut misaligned = None;
         if need.is_some() && memory.is_some() {
             let mask = match i.code().encoding() {
                 EncodingKind::EVEX => evex::alignment(&i),
                 encoding => form::align(&i, encoding == EncodingKind::VEX),
             };
             if mask != 0 {
-                self.aligned(mask);
+                misaligned = Some(self.aligned(mask));
             }
         }
         // After a probe the two others hold the address.
@@ -176,6 +177,7 @@ impl Emit<'_> {
         if let Some(stub) = stub {
             self.back_here(stub);
         }
+        self.back_here(misaligned);
         true
     }
 
