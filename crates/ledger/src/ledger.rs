@@ -585,6 +585,8 @@ pub(crate) mod tests {
                 "0x10000000 of the guest at 0x6000"
             ]
         );
+        assert_eq!(lines(crate::summary::By::Ring), ["guest, ring 0", "host, ring 0"]);
+        assert_eq!(lines(crate::summary::By::Level), ["guest", "host"]);
         assert_eq!(Ledger::read(&ledger.to_bytes().unwrap()), Ok(ledger));
     }
 

@@ -87,6 +87,8 @@ pub struct Lines<'a> {
     ledger: &'a Ledger,
     by: By,
     guest: bool,
+    /// The hypervisor is guest software: what is not its guests' is the machine's own.
+    inside: bool,
     /// For each symbol, or each task, the first that is called the same.
     alike: Vec<u32>,
 }
@@ -111,7 +113,8 @@ impl<'a> Lines<'a> {
             let tasks = ledger.tasks.iter().zip(0u32..);
             alike.extend(tasks.map(|(task, number)| *known.entry(task.comm.as_str()).or_insert(number)));
         }
-        Self { ledger, by, guest: ledger.has_guest(), alike }
+        let inside = ledger.origins.iter().any(|origin| origin.guest != 0);
+        Self { ledger, by, guest: ledger.has_guest(), inside, alike }
     }
 
     /// The line of what is charged to (origin, address, region).
@@ -214,9 +217,11 @@ impl<'a> Lines<'a> {
                 if second == 0 { root } else { format!("{root} of the guest at {second:#x}") }
             }
             By::Ring if !self.guest => format!("ring {second}"),
+            By::Ring if first == 0 && self.inside => format!("host, ring {second}"),
             By::Ring if first == 0 => format!("hypervisor, for ring {second}"),
             By::Ring => format!("{}, ring {second}", level_name(first)),
             By::Level if first == 0 && !self.guest => "the machine itself".to_owned(),
+            By::Level if first == 0 && self.inside => "host".to_owned(),
             By::Level => level_name(first),
             By::Region => match self.ledger.regions[first as usize].name.as_str() {
                 "" => OUTSIDE.to_owned(),
