@@ -8,7 +8,7 @@ use crate::op::Op;
 use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::Mnemonic::*;
-use ledger::{Class, Family, Kind};
+use ledger::{Class, Kind};
 use x86::control::*;
 use x86::msr::{APIC_BASE, APIC_BASE_ENABLE, MISC_ENABLE_MONITOR};
 use x86::reg;
@@ -129,7 +129,7 @@ fn cpuid(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.exit_always(reason::CPUID)?;
     let leaf = cpu.get::<u32>(reg::RAX);
     let subleaf = cpu.get::<u32>(reg::RCX);
-    cpu.charge(Kind::new(Family::Cpuid, leaf), 1);
+    cpu.charge(Kind::cpuid(leaf, subleaf), 1);
     let regs = cpu.cpuid(leaf, subleaf);
     cpu.set::<u32>(reg::RAX, regs.eax);
     cpu.set::<u32>(reg::RBX, regs.ebx);
