@@ -20,25 +20,12 @@ const BITS: u32 = 9;
 const FURTHEST: u64 = 32 << 20;
 const LONGEST_IMAGE: u64 = 96 << 20;
 
-/// The kernel in the guest of a hypervisor on the machine that a processor runs, if its symbols can be found; `known` is an address in its image.
-pub fn kernel(cpu: &Cpu, known: u64) -> Option<Kallsyms> {
-    let memory = GuestMemory::around(cpu, known)?;
-    let start = known.saturating_sub(FURTHEST).max(IMAGE.start) & !(PAGE - 1);
-    let end = known.saturating_add(LONGEST_IMAGE).min(IMAGE.end);
-    let image = memory.copy_image(start, end.checked_sub(start)? as usize);
-    symbols::kallsyms(&image, Some(start)).ok()
-}
-
-/// Functions of the modules that the kernel has loaded.
-pub fn modules(kernel: &Kallsyms, cpu: &Cpu, known: u64) -> Vec<(String, Vec<Symbol>)> {
-    let Some(memory) = GuestMemory::around(cpu, known) else { return Vec::new() };
-    symbols::modules(&kernel.landmarks, |linear, out| memory.read(linear, out))
-}
-
 /// The memory of the guest that a processor runs.
 pub struct GuestMemory<'a> {
     view: View<'a>,
     cpu: &'a Cpu,
+    /// An address in the image of the guest's kernel.
+    known: u64,
     /// The root of the tables of the program that the guest belongs to.
     program: u64,
     /// From a linear address in the guest's kernel, and from a guest-physical one, to where the program has it.
@@ -56,7 +43,20 @@ impl<'a> GuestMemory<'a> {
         let place = search.table(program & ADDRESS, 0, top)?;
         let from_physical = cpu.arch.vmx.ept.then(|| cpu.look_up(known)).flatten();
         let from_physical = from_physical.map(|physical| place.wrapping_sub(physical));
-        Some(Self { view, cpu, program, from_linear: place.wrapping_sub(known), from_physical })
+        Some(Self { view, cpu, known, program, from_linear: place.wrapping_sub(known), from_physical })
+    }
+
+    /// The tables of the guest's kernel, if its symbols can be found.
+    pub fn kernel(&self) -> Option<Kallsyms> {
+        let start = self.known.saturating_sub(FURTHEST).max(IMAGE.start) & !(PAGE - 1);
+        let end = self.known.saturating_add(LONGEST_IMAGE).min(IMAGE.end);
+        let image = self.copy_image(start, end.checked_sub(start)? as usize);
+        symbols::kallsyms(&image, Some(start)).ok()
+    }
+
+    /// Functions of the modules that the kernel has loaded.
+    pub fn modules(&self, kernel: &Kallsyms) -> Vec<(String, Vec<Symbol>)> {
+        symbols::modules(&kernel.landmarks, |linear, out| self.read(linear, out))
     }
 
     /// Address in the board's memory of a linear one of the kernel's image.
@@ -85,7 +85,7 @@ impl<'a> GuestMemory<'a> {
     }
 
     /// Reads linear memory: all of the bytes, or it returns `false`.
-    pub fn read(&self, linear: u64, out: &mut [u8]) -> bool {
+    fn read(&self, linear: u64, out: &mut [u8]) -> bool {
         read_by_pages(linear, out, |linear, part| {
             self.anywhere(linear).is_some_and(|physical| self.cpu.wiring.ram.read_bytes(physical, part))
         })

@@ -119,7 +119,7 @@ impl VectorState {
         &mut self.upper
     }
 
-    /// Whether bits 511:256 of any register are set.
+    /// Bits 511:256 of some register are set.
     #[inline]
     pub fn upper_in_use(&mut self) -> bool {
         if self.upper_is_clear == 0 {

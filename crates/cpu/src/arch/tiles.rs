@@ -21,7 +21,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Whether a tile can have this shape.
+    /// A tile can have this shape.
     fn is_possible(self) -> bool {
         (self.rows == 0) == (self.bytes == 0) && usize::from(self.rows) <= ROWS && usize::from(self.bytes) <= ROW
     }
@@ -38,9 +38,9 @@ pub struct TileConfig {
     pub shapes: [Shape; TILES],
 }
 
-/// Where the widths of the tiles are in an image.
+/// Offset of the tiles' widths in an image of TILECFG.
 const WIDTHS: usize = 16;
-/// Where the numbers of rows are in an image.
+/// Offset of their numbers of rows.
 const HEIGHTS: usize = 48;
 
 impl TileConfig {
@@ -86,7 +86,7 @@ pub struct Tiles {
 }
 
 impl Tiles {
-    /// Whether the data has been written since it was in its initial configuration.
+    /// The data has been written since it was in its initial configuration.
     pub fn are_in_use(&self) -> bool {
         !self.data.is_empty()
     }
@@ -126,7 +126,7 @@ impl Tiles {
         self.tile_mut(tile)[from.min(ROWS) * ROW..].fill(0);
     }
 
-    /// Whether a processor can be in this state, which may come from a file.
+    /// A processor can be in this state, which may come from a file.
     pub(crate) fn fit(&self) -> bool {
         TileConfig::from_image(&self.config.image()) == Some(self.config)
             && [0, TILES * TILE].contains(&self.data.len())

@@ -201,12 +201,7 @@ impl F80 {
         if fraction == 0 {
             return Some((whole, 0));
         }
-        let up = match rounding {
-            Rounding::Nearest => fraction > INTEGER || (fraction == INTEGER && whole & 1 != 0),
-            Rounding::Down => self.negative(),
-            Rounding::Up => !self.negative(),
-            Rounding::Zero => false,
-        };
+        let up = rounding.away(self.negative(), whole & 1 != 0, fraction & INTEGER != 0, fraction << 1 != 0);
         // Bits were shifted out, so that the sum does not overflow.
         Some((whole + u64::from(up), PE | if up { C1 } else { 0 }))
     }
@@ -228,11 +223,23 @@ pub enum Rounding {
 impl Rounding {
     /// As a control word says.
     pub fn of(control: u16) -> Self {
-        match control >> 10 & 3 {
-            0 => Self::Nearest,
-            1 => Self::Down,
-            2 => Self::Up,
-            _ => Self::Zero,
+        Self::of_bits((control >> 10) as u8)
+    }
+
+    /// As the two low bits say: of the field in a control word or MXCSR, or of an immediate.
+    pub fn of_bits(bits: u8) -> Self {
+        [Self::Nearest, Self::Down, Self::Up, Self::Zero][usize::from(bits & 3)]
+    }
+
+    /// Whether a number is rounded away from zero: by its sign, its last bit, and what is behind that bit in units of a
+    /// half, with a sticky part.
+    #[inline(always)]
+    pub fn away(self, negative: bool, odd: bool, half: bool, sticky: bool) -> bool {
+        match self {
+            Self::Nearest => half && (sticky || odd),
+            Self::Down => negative && (half || sticky),
+            Self::Up => !negative && (half || sticky),
+            Self::Zero => false,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::registers::{self, REGISTERS, What};
 use super::session::Session;
-use crate::guest_memory;
+use crate::guest_memory::GuestMemory;
 use crate::kernel_symbols;
 use ledger::summary::By;
 use ledger::symbols::ImageFunctions;
@@ -133,7 +133,7 @@ fn kernel(session: &Session) -> String {
     let machine = &*session.machine;
     let cpu = &machine.vcpus.all[session.current].cpu;
     let running = match cpu.guest_of_software() {
-        Some(_) => guest_memory::kernel(cpu, cpu.arch.rip),
+        Some(_) => GuestMemory::around(cpu, cpu.arch.rip).and_then(|memory| memory.kernel()),
         None => kernel_symbols::running(cpu, &machine.ram),
     };
     let Some(kernel) = running.filter(|kernel| !kernel.functions.is_empty()) else {

@@ -3,7 +3,7 @@
 //! said where system calls enter it, and again whenever its hypervisor makes another EPT. Its modules are looked for at growing
 //! intervals of virtual time, and so is a kernel that was not found.
 
-use crate::guest_memory::{self, GuestMemory};
+use crate::guest_memory::GuestMemory;
 use crate::kernel_symbols::IMAGE;
 use crate::state::{StateError, require};
 use cpu::Cpu;
@@ -85,9 +85,10 @@ impl Guests {
         let before = self.guests.remove(&guest).filter(|before| before.entry == entry);
         let before =
             before.unwrap_or(Guest { entry, kernel: None, modules: Vec::new(), next: 0, interval: FIRST_INTERVAL });
-        let kernel = before.kernel.or_else(|| self.kernel(cpu));
+        let memory = GuestMemory::around(cpu, cpu.arch.rip);
+        let kernel = before.kernel.or_else(|| self.kernel(entry, memory.as_ref()?));
         let tables = kernel.map(|kernel| &self.kernels[kernel as usize].tables);
-        let found = tables.map(|tables| guest_memory::modules(tables, cpu, cpu.arch.rip));
+        let found = memory.zip(tables).map(|(memory, tables)| memory.modules(tables));
         // Between two looks modules can go, but not all of them.
         let others = self.guests.values().map(|guest| functions(&guest.modules)).sum::<usize>();
         let found = found.filter(|found| !found.is_empty() && others + functions(found) <= MOST_MODULE_FUNCTIONS);
@@ -97,10 +98,8 @@ impl Guests {
         self.guests.insert(guest, Guest { entry, kernel, modules, next, interval });
     }
 
-    /// The number of the kernel that a processor runs.
-    fn kernel(&mut self, cpu: &Cpu) -> Option<u32> {
-        let entry = cpu.arch.msr.lstar;
-        let memory = GuestMemory::around(cpu, cpu.arch.rip)?;
+    /// The number of the kernel that is in a guest's memory.
+    fn kernel(&mut self, entry: u64, memory: &GuestMemory) -> Option<u32> {
         let code = memory.copy_image(entry, ENTRY);
         let same = |kernel: &Kernel| (kernel.entry, &kernel.code) == (entry, &code);
         if let Some(known) = self.kernels.iter().position(same) {
@@ -109,7 +108,7 @@ impl Guests {
         if self.kernels.len() >= MOST_KERNELS || self.failures >= MOST_FAILURES {
             return None;
         }
-        let tables = guest_memory::kernel(cpu, cpu.arch.rip);
+        let tables = memory.kernel();
         let room = MOST_FUNCTIONS - self.kernels.iter().map(|kernel| kernel.tables.functions.len()).sum::<usize>();
         let enters =
             |tables: &Kallsyms| tables.functions.binary_search_by_key(&entry, |function| function.start).is_ok();

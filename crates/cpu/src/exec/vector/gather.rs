@@ -39,6 +39,25 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
     })
 }
 
+/// Linear address of an element.
+pub(super) fn place<const INDEX: usize>(
+    cpu: &mut Cpu,
+    op: &Op,
+    indices: &[u8],
+    n: usize,
+    len: u64,
+    write: bool,
+) -> Exec<u64> {
+    let mut index = [0; 8];
+    index[..INDEX].copy_from_slice(&indices[n * INDEX..(n + 1) * INDEX]);
+    let index = match INDEX {
+        4 => u64::from_le_bytes(index) as i32 as u64,
+        _ => u64::from_le_bytes(index),
+    };
+    let offset = cpu.reg(op.base).wrapping_add(index << (op.scale & 3)).wrapping_add(op.disp);
+    cpu.linear(op.seg, offset & address_mask(op.asize), len, write)
+}
+
 fn run<const INDEX: usize, const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     ready::<true>(cpu)?;
     let count = usize::from(op.size).min(32 / INDEX.max(ELEMENT));
@@ -59,15 +78,7 @@ fn run<const INDEX: usize, const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> Exec
         if mask[at] == 0 {
             continue;
         }
-        let mut index = [0; 8];
-        index[..INDEX].copy_from_slice(&indices[n * INDEX..(n + 1) * INDEX]);
-        let index = match INDEX {
-            4 => u64::from_le_bytes(index) as i32 as u64,
-            _ => u64::from_le_bytes(index),
-        };
-        let offset = cpu.reg(op.base).wrapping_add(index << (op.scale & 3)).wrapping_add(op.disp);
-        let offset = offset & address_mask(op.asize);
-        let read = cpu.linear(op.seg, offset, ELEMENT as u64, false).and_then(|linear| {
+        let read = place::<INDEX>(cpu, op, &indices, n, ELEMENT as u64, false).and_then(|linear| {
             let element = &mut result[at..at + ELEMENT];
             cpu.read_bytes(linear, op.seg, element)
         });

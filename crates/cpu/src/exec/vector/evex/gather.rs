@@ -3,8 +3,9 @@
 
 use super::execute::{bytes, set_bytes};
 use super::ready;
+use crate::exec::vector::gather::place;
 use crate::fault::{Exec, Flow};
-use crate::op::{Handler, Op, address_mask};
+use crate::op::{Handler, Op};
 use crate::state::Cpu;
 use iced_x86::{Instruction, Mnemonic::*, OpKind, Register};
 
@@ -37,18 +38,6 @@ pub fn bind(i: &Instruction, op: &mut Op) -> Option<Handler> {
         (true, _, 4) => scatter_elements::<8, 4>,
         (true, ..) => scatter_elements::<8, 8>,
     })
-}
-
-/// Linear address of an element.
-fn place<const INDEX: usize>(cpu: &mut Cpu, op: &Op, indices: &[u8; 64], n: usize, len: u64, write: bool) -> Exec<u64> {
-    let mut index = [0; 8];
-    index[..INDEX].copy_from_slice(&indices[n * INDEX..(n + 1) * INDEX]);
-    let index = match INDEX {
-        4 => u64::from_le_bytes(index) as i32 as u64,
-        _ => u64::from_le_bytes(index),
-    };
-    let offset = cpu.reg(op.base).wrapping_add(index << (op.scale & 3)).wrapping_add(op.disp);
-    cpu.linear(op.seg, offset & address_mask(op.asize), len, write)
 }
 
 fn count<const INDEX: usize, const ELEMENT: usize>(op: &Op) -> usize {

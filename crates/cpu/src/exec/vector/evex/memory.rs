@@ -1,6 +1,7 @@
 //! Memory operands: which bytes of them an instruction touches under its mask, and whether the others may fault.
 
 use crate::exec::vector::execute::aligned;
+use crate::exec::vector::software::low_bits;
 use crate::fault::Exec;
 use crate::op::{Op, address_mask};
 use crate::state::Cpu;
@@ -203,7 +204,7 @@ impl Access {
 
     /// The bits of a mask that count.
     fn relevant(&self, mask: u64) -> u64 {
-        mask & low_bits(u32::from(self.lanes))
+        mask & low_bits(usize::from(self.lanes))
     }
 
     /// Neighbouring elements that are touched with this mask, in bytes: beginning and length.
@@ -213,19 +214,14 @@ impl Access {
         let mask = self.relevant(mask);
         let left = match self.shape {
             Shape::Each => mask,
-            Shape::Packed => low_bits(mask.count_ones()),
+            Shape::Packed => low_bits(mask.count_ones() as usize),
             Shape::Repeated => {
                 let period = all / element;
-                (0..64).step_by(period.max(1)).fold(0, |any, by| any | mask >> by) & low_bits(period as u32)
+                (0..64).step_by(period.max(1)).fold(0, |any, by| any | mask >> by) & low_bits(period)
             }
         };
         Runs { left, element }
     }
-}
-
-/// So many ones, from bit 0.
-fn low_bits(count: u32) -> u64 {
-    u64::MAX.checked_shr(64 - count.min(64)).unwrap_or(0)
 }
 
 struct Runs {

@@ -27,6 +27,8 @@ mod number;
 mod permute;
 mod shift;
 mod special;
+
+pub(crate) use lanes::low_bits;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "the host's own instructions are the reference")]
 mod tests;

@@ -2,6 +2,7 @@
 
 use super::Form;
 use super::lanes::Element;
+pub use crate::f80::Rounding;
 
 /// Exception flags of MXCSR.
 pub const INVALID: u32 = 1;
@@ -12,34 +13,6 @@ pub const UNDERFLOW: u32 = 1 << 4;
 pub const INEXACT: u32 = 1 << 5;
 /// Those that are found before an operation is carried out.
 const BEFORE: u32 = INVALID | DENORMAL | DIVIDE_BY_ZERO;
-
-/// Rounding control as MXCSR encodes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rounding {
-    Nearest,
-    Down,
-    Up,
-    Zero,
-}
-
-impl Rounding {
-    /// From two bits.
-    pub fn of(bits: u8) -> Self {
-        [Rounding::Nearest, Rounding::Down, Rounding::Up, Rounding::Zero][usize::from(bits & 3)]
-    }
-
-    /// Whether a number is rounded away from zero: by its sign, its last bit, and what is behind that bit in units of a
-    /// half, with a sticky part.
-    #[inline(always)]
-    pub fn away(self, negative: bool, odd: bool, half: bool, sticky: bool) -> bool {
-        match self {
-            Rounding::Nearest => half && (sticky || odd),
-            Rounding::Down => negative && (half || sticky),
-            Rounding::Up => !negative && (half || sticky),
-            Rounding::Zero => false,
-        }
-    }
-}
 
 /// A binary interchange format.
 pub trait Format {
@@ -103,7 +76,7 @@ impl Environment {
     /// MXCSR, with what the encoding says instead: embedded rounding, and exceptions that are suppressed.
     pub fn new(form: &Form, mxcsr: u32) -> Self {
         Environment {
-            rounding: Rounding::of(form.rounding.unwrap_or((mxcsr >> 13) as u8)),
+            rounding: Rounding::of_bits(form.rounding.unwrap_or((mxcsr >> 13) as u8)),
             denormals_are_zeros: mxcsr & 0x40 != 0,
             flush_to_zero: mxcsr & 0x8000 != 0,
             masked: if form.quiet || form.recording { 0x3f } else { mxcsr >> 7 & 0x3f },

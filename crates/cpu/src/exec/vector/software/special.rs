@@ -106,7 +106,7 @@ fn mantissa<F: Format>(env: &mut Environment, form: &Form, a: u64) -> u64 {
 
 /// What the immediates of VRNDSCALE and VREDUCE say: the rounding, bits of fraction, and silence about inexact results.
 fn scaled_rounding(env: &Environment, form: &Form) -> (Rounding, i32, bool) {
-    let rounding = if form.imm & 4 != 0 { env.rounding } else { Rounding::of(form.imm) };
+    let rounding = if form.imm & 4 != 0 { env.rounding } else { Rounding::of_bits(form.imm) };
     (rounding, i32::from(form.imm >> 4), form.imm & 8 != 0)
 }
 
