@@ -94,6 +94,7 @@ impl ExitContext<'_> {
         *cpu.controls_mut() = controls::fixed(&self.vm.config, &self.vm.shared, &self.vm.ownership, cpu);
         self.vcpu.due = self.vcpu.due.and(Flushes::RESET);
         self.vcpu.adopted = true;
+        self.update_cpuid(false);
         self.unregister()?;
         self.vcpu.paravirt.hypercall_page = 0;
         self.reset_mmu()
@@ -173,6 +174,7 @@ impl ExitContext<'_> {
             self.cpu.charge_host_kind(Kind::new(Family::Rdmsr, SPEC_CTRL), 1);
         }
         self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
+        self.charge_xsave_state();
         self.follow_cached_root()?;
         let length = exit.instruction_length;
         if let Some(event) = crate::events::GuestEvent::interrupted(exit.vectoring, exit.vectoring_error, length) {

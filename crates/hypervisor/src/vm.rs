@@ -47,6 +47,8 @@ pub struct Hypervisor {
     pub(crate) ownership: Ownership,
     /// What the execution controls of all virtual CPUs have in common.
     pub(crate) shared: Shared,
+    /// XCR0 of the host, if it has one.
+    pub(crate) host_xcr0: Option<u64>,
     /// Page directories that virtual CPUs have announced to be freed.
     pub(crate) announced: Announcements,
 }
@@ -80,7 +82,8 @@ impl Hypervisor {
         let memory = Rc::new(Memory(mmu.slots().clone()));
         let ownership = Ownership::of(&config);
         let shared = Shared::new(&config, &features);
-        Ok(Self { config, mmu, memory, ownership, shared, announced: Announcements::default() })
+        let host_xcr0 = profile.host_xcr0.as_ref().map(|xcr0| xcr0.value);
+        Ok(Self { config, mmu, memory, ownership, shared, host_xcr0, announced: Announcements::default() })
     }
 
     /// Adds a slot of memory while the machine runs.
