@@ -329,6 +329,12 @@ impl Network {
         Some(frame)
     }
 
+    pub(crate) fn lost(&mut self, port: usize, frames: u64) {
+        let counts = &mut self.ports[port].state.counts;
+        counts.received = counts.received.saturating_sub(frames);
+        counts.lost += frames;
+    }
+
     pub(crate) fn discard(&mut self, port: usize, now: Time) -> u64 {
         self.settle(now);
         let PortOf { end, state, .. } = &mut self.ports[port];

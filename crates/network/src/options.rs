@@ -54,6 +54,8 @@ pub enum Attachment {
 /// A NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
+    /// The option that made it, of which a snapshot is.
+    pub text: String,
     /// What it is plugged into.
     pub attachment: Attachment,
     /// The file that a generator sends again.
@@ -90,6 +92,7 @@ pub enum Net {
 impl Nic {
     fn new(attachment: Attachment) -> Self {
         Self {
+            text: String::new(),
             attachment,
             replay: None,
             queues: 1,
@@ -153,6 +156,9 @@ impl FromStr for Net {
             }
         }
         nic.check()?;
+        // Files are known by what they hold, not by what they are called here.
+        let named = text.split(',').map(|part| if part.contains("replay=") { "replay" } else { part });
+        nic.text = named.collect::<Vec<_>>().join(",");
         Ok(Self::Nic(nic))
     }
 }

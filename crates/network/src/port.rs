@@ -22,6 +22,8 @@ pub trait Port: Send {
     fn receive(&mut self, now: Time) -> Option<Frame>;
     /// Throws away all frames that have arrived; how many.
     fn discard(&mut self, now: Time) -> u64;
+    /// Frames that were received are lost after all: the driver has no room for them.
+    fn lost(&mut self, frames: u64);
 }
 
 /// A port of a network that several NICs share.
@@ -70,5 +72,9 @@ impl Port for Plug {
 
     fn discard(&mut self, now: Time) -> u64 {
         self.network().discard(self.port, now)
+    }
+
+    fn lost(&mut self, frames: u64) {
+        self.network().lost(self.port, frames);
     }
 }
