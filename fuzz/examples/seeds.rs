@@ -1,7 +1,9 @@
 //! Writes the seeds of each target to `corpus/<target>`: what the fuzzer starts from.
 
 use std::{fs, io};
-use tollgate_fuzz::{capture, decode, devices, hypervisor, ledger, loader, profile, restore, snapshot, translate, virtio, vmx};
+use tollgate_fuzz::{
+    capture, decode, devices, hypervisor, ledger, loader, profile, restore, snapshot, translate, virtio, vmx,
+};
 
 fn main() -> io::Result<()> {
     let targets = [

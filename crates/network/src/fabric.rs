@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Frames that wait at a port which the NIC does not fetch, before further ones are lost.
-const MOST_WAITING: usize = 1 << 14;
+const MOST_WAITING: usize = 1 << 10;
 
 /// What is at the other end of a port's link.
 #[derive(Debug)]
@@ -364,6 +364,10 @@ impl Network {
 /// Sends a frame to a NIC, and cuts it up if that NIC does not take it as it is.
 fn deliver(state: &mut PortState, now: Time, frame: Frame) {
     let count = frame.occupies().1;
+    if !state.listens {
+        state.counts.lost += count;
+        return;
+    }
     if !state.down.has_room(now) || state.arrivals.len() >= MOST_WAITING {
         state.counts.dropped += count;
         return;

@@ -88,7 +88,7 @@ impl Steering {
         let Some(hash) = rss::symmetric(frame) else { return 0 };
         match self.flows[hash as usize % FLOWS] {
             queue if u16::from(queue) < queues => queue.into(),
-            _ => (u64::from(hash) * u64::from(queues) >> 32) as u16,
+            _ => ((u64::from(hash) * u64::from(queues)) >> 32) as u16,
         }
     }
 

@@ -111,7 +111,7 @@ impl Bench {
         (self.driver.bytes::<1>(at + 0x2000)[0], answer)
     }
 
-    fn from_host(&mut self, bytes: Vec<u8>) {
+    fn host_sends(&mut self, bytes: Vec<u8>) {
         let now = self.now();
         self.network.lock().unwrap().host_frame(0, now, bytes);
     }
@@ -180,7 +180,7 @@ fn a_frame_is_spread_over_buffers_only_if_that_was_negotiated() {
     for (features, lengths) in [(MERGE, vec![100, 100, 100, 12]), (0, vec![])] {
         let mut bench = Bench::new(&["user"], features);
         bench.give_buffers(3, 100);
-        bench.from_host(udp(1, 300 - 42));
+        bench.host_sends(udp(1, 300 - 42));
         bench.run_until(SECOND / 2);
         // Three are not enough for 312 bytes: none is used.
         let before = bench.driver.used(RX).0;
@@ -253,42 +253,42 @@ fn large_frames_come_as_the_driver_takes_them() {
     assert_eq!(bench.command(2, &[&[5, 0][..], &(1u64 << 7).to_le_bytes()].concat(), 0).0, 1);
 }
 
+/// Whether a frame for an address comes, tagged or not.
+fn is_received(bench: &mut Bench, to: [u8; 6], vlan: Option<u16>) -> bool {
+    let before = bench.driver.used(RX).0;
+    bench.give_buffers(1, 2048);
+    let mut bytes = udp(1, 20);
+    bytes[..6].copy_from_slice(&to);
+    if let Some(id) = vlan {
+        bytes.splice(12..12, [0x81, 0, (id >> 8) as u8, id as u8]);
+    }
+    bench.host_sends(bytes);
+    let then = bench.now() + SECOND / 1000;
+    bench.run_until(then);
+    bench.driver.used(RX).0 != before
+}
+
 #[test]
 fn commands_filter_frames() {
     let mut bench = Bench::new(&["user"], MERGE | CTRL_VQ | CTRL_RX | CTRL_VLAN | CTRL_MAC);
-    let mut received = |bench: &mut Bench, to: [u8; 6], vlan: Option<u16>| {
-        let before = bench.driver.used(RX).0;
-        bench.give_buffers(1, 2048);
-        let mut bytes = udp(1, 20);
-        bytes[..6].copy_from_slice(&to);
-        if let Some(id) = vlan {
-            bytes.splice(12..12, [0x81, 0, (id >> 8) as u8, id as u8]);
-        }
-        bench.from_host(bytes);
-        let then = bench.now() + SECOND / 1000;
-        bench.run_until(then);
-        bench.driver.used(RX).0 != before
-    };
     let stranger = [2, 9, 9, 9, 9, 9];
     let group = [0x33, 0x33, 0, 0, 0, 1];
-    assert!(received(&mut bench, stranger, None), "everything is received at first");
+    assert!(is_received(&mut bench, stranger, None), "everything is received at first");
     assert_eq!(bench.command(2, &[0, 0, 0], 0).0, 0);
-    let seen = |bench: &mut Bench, received: &mut dyn FnMut(&mut Bench, [u8; 6], Option<u16>) -> bool| {
-        [MAC, stranger, [0xff; 6], group].map(|to| received(bench, to, None))
-    };
-    assert_eq!(seen(&mut bench, &mut received), [true, false, true, false]);
+    let seen = |bench: &mut Bench| [MAC, stranger, [0xff; 6], group].map(|to| is_received(bench, to, None));
+    assert_eq!(seen(&mut bench), [true, false, true, false]);
     assert_eq!(bench.command(2, &[0, 1, 1], 0).0, 0);
-    assert_eq!(seen(&mut bench, &mut received), [true, false, true, true]);
+    assert_eq!(seen(&mut bench), [true, false, true, true]);
     // Tables of one station and no group, with all groups off again.
     assert_eq!(bench.command(2, &[0, 1, 0], 0).0, 0);
     let table = [&[1, 0, 1, 0, 0, 0][..], &stranger, &[0; 4]].concat();
     assert_eq!(bench.command(2, &table, 0).0, 0);
-    assert_eq!(seen(&mut bench, &mut received), [true, true, true, false]);
+    assert_eq!(seen(&mut bench), [true, true, true, false]);
     assert_eq!(bench.command(2, &[&[1, 1][..], &[2, 1, 1, 1, 1, 1]].concat(), 0).0, 0);
-    assert_eq!(seen(&mut bench, &mut received), [false, true, true, false]);
-    assert!(!received(&mut bench, stranger, Some(5)));
+    assert_eq!(seen(&mut bench), [false, true, true, false]);
+    assert!(!is_received(&mut bench, stranger, Some(5)));
     assert_eq!(bench.command(2, &[2, 0, 5, 0], 0).0, 0);
-    assert!(received(&mut bench, stranger, Some(5)));
+    assert!(is_received(&mut bench, stranger, Some(5)));
     // Commands that are none, and ones that are too short.
     for bad in [&[9, 9][..], &[0, 6, 1], &[0], &[1, 0, 255, 255, 255, 255], &[2, 0, 5], &[2, 0, 0, 16], &[4, 0, 1, 0]] {
         assert_eq!(bench.command(2, bad, 0).0, 1, "{bad:?}");
@@ -314,7 +314,7 @@ fn receive_side_scaling_spreads_flows_and_reports_hashes() {
         let frame = udp(port, 20);
         let (hash, _) = network::rss::hash(&frame, &key, |_| true).unwrap();
         expected[hash as usize % 2] += 1;
-        bench.from_host(frame);
+        bench.host_sends(frame);
     }
     bench.run_until(SECOND);
     assert_eq!([bench.driver.used(0).0, bench.driver.used(2).0], expected);
@@ -340,7 +340,7 @@ fn flows_come_back_to_the_queue_that_they_are_sent_from() {
         let before = bench.driver.used(queue - 1).0;
         bench.driver.offer(queue - 1, 0, &[(BUFFERS, 2048, WRITE)]);
         bench.driver.notify(queue - 1);
-        bench.from_host(udp(77, 20));
+        bench.host_sends(udp(77, 20));
         let then = bench.now() + SECOND;
         bench.run_until(then);
         assert_eq!(bench.driver.used(queue - 1).0, before + 1, "{queue}");
@@ -445,7 +445,7 @@ fn packed_rings_go_round_and_round() {
         assert_eq!(bench.to_host(), [udp(round, 30)]);
         bench.offer_packed(RX, 100 + round, &[(BUFFERS, 2048, WRITE)]);
         bench.driver.notify(RX);
-        bench.from_host(udp(round, 50));
+        bench.host_sends(udp(round, 50));
         let then = bench.now() + SECOND / 1000;
         bench.run_until(then);
         assert_eq!(bench.used_packed(RX, 1), Some((100 + round, 104)), "{round}");
@@ -470,7 +470,7 @@ fn packed_rings_interrupt_as_the_driver_wants() {
         }
         bench.driver.notify(RX);
         let interrupts = [0; 3].map(|_: u8| {
-            bench.from_host(udp(1, 20));
+            bench.host_sends(udp(1, 20));
             let then = bench.now() + SECOND / 1000;
             bench.run_until(then);
             bench.driver.messages().len()
