@@ -1,7 +1,9 @@
 //! Writes the seeds of each target to `corpus/<target>`: what the fuzzer starts from.
 
 use std::{fs, io};
-use tollgate_fuzz::{decode, devices, hypervisor, ledger, loader, profile, restore, snapshot, translate, virtio, vmx};
+use tollgate_fuzz::{
+    capture, decode, devices, hypervisor, ledger, loader, profile, restore, snapshot, translate, virtio, vmx,
+};
 
 fn main() -> io::Result<()> {
     let targets = [
@@ -14,6 +16,7 @@ fn main() -> io::Result<()> {
         ("restore", restore::seeds()),
         ("snapshot", snapshot::seeds()),
         ("translate", translate::seeds()),
+        ("capture", capture::seeds()),
         ("virtio", virtio::seeds()),
         ("vmx", vmx::seeds()),
     ];
