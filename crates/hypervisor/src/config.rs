@@ -89,6 +89,17 @@ pub enum Irqchip {
     User,
 }
 
+/// What becomes of the roots of a guest and of its own guest at transitions between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
+#[strum(serialize_all = "kebab-case")]
+pub enum NestedRoots {
+    /// The previous roots of both are kept (KVM since 4.19).
+    Keep,
+    /// They are made anew each time.
+    Drop,
+}
+
+impl Word for NestedRoots {}
 impl Word for MmuMode {}
 impl Word for Cr0Wp {}
 impl Word for Irqchip {}
@@ -119,6 +130,9 @@ switches! {
     /// Without it each write is emulated, as KVM did in 2007.
     unsync: bool = true, "unsync", Takes::OnOff,
         "Last-level guest page tables that are written freely until the next flush (shadow) [default: on]";
+    /// What becomes of roots at transitions between a guest and its own guest.
+    nested_roots: NestedRoots = NestedRoots::Keep, "nested-roots", Takes::Word("WHAT", <NestedRoots as VariantNames>::VARIANTS),
+        "Roots of the MMU at transitions between a guest and its own guest: previous ones are kept, or made anew each time [default: keep]";
 }
 
 /// A switch, for whoever reads one from a user or shows one.
@@ -164,6 +178,20 @@ impl VmConfig {
     /// Every switch by name, and what it is set to.
     pub fn describe(&self) -> impl Iterator<Item = (&'static str, String)> {
         Switches::ALL.iter().map(|switch| (switch.name, (switch.value)(self)))
+    }
+}
+
+/// Prefix of the names of switches that matter only to guests that are hypervisors.
+const NESTED: &str = "nested";
+
+impl VmConfig {
+    /// What a ledger says of the switches: all of them, but those that matter only to guests that are hypervisors only where they
+    /// differ from the default.
+    pub fn facts(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let usual = Self::default();
+        let usual: Vec<_> = usual.describe().collect();
+        let told = |(fact, usual): &((&str, String), _)| !fact.0.starts_with(NESTED) || fact != usual;
+        self.describe().zip(usual).filter(told).map(|(fact, _)| fact)
     }
 }
 
