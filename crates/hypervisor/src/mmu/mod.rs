@@ -13,6 +13,7 @@
 //! (by emulated writes) its memory. What all that would cost on a real host collects in [`Mmu::tolls`].
 
 mod check;
+mod check_nested;
 mod cr3_cache;
 mod direct;
 mod dirty;
@@ -377,6 +378,10 @@ impl Mmu {
     pub fn fault(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, fault: Fault) -> Resolution {
         self.stats.faults += 1;
         self.tolls.add(ledger::Operation::Fault, 1);
+        if vcpu.current().is_some_and(|set| self.is_obsolete(set)) {
+            // Another virtual processor has dropped the roots meanwhile (KVM's is_page_fault_stale): the next entry has new ones.
+            return Resolution::Fixed;
+        }
         let resolution = match fault {
             Fault::Page { linear, code } => self.shadow_fault(vcpu, guest, linear, code),
             Fault::Violation { gpa, linear, qualification } => match vcpu.level {
