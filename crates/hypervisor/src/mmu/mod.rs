@@ -391,7 +391,10 @@ impl Mmu {
                     self.direct_fault(vcpu, gpa, qualification & ept::WRITE != 0, present)
                 }
             },
-            Fault::Misconfiguration { .. } => Resolution::Emulate { mmio: true },
+            Fault::Misconfiguration { gpa } => match vcpu.level {
+                Level::Ept { .. } => self.ept_misconfiguration(vcpu, guest, gpa),
+                Level::Guest | Level::Nested => Resolution::Emulate { mmio: true },
+            },
         };
         if let Resolution::Inject(_) | Resolution::Reflect(_) = resolution {
             self.stats.injected += 1;

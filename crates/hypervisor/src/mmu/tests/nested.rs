@@ -136,7 +136,12 @@ impl Rig {
             Err(NestedFault::Exit(EptExit::LogFull { qualification, .. })) => {
                 Found::Exit(EptExit::LogFull { gpa: 0, linear: 0, qualification })
             }
-            Err(NestedFault::Exit(exit)) => Found::Exit(exit),
+            Err(NestedFault::Exit(exit)) => {
+                if let EptExit::Violation { gpa, .. } = exit {
+                    self.mmu.nested_violation(&self.vcpu, gpa);
+                }
+                Found::Exit(exit)
+            }
         }
     }
 
@@ -521,9 +526,10 @@ impl World {
             let found = self.access(linear, wanted, Privilege::Supervisor);
             wanted = Access::Read;
             let Found::Exit(EptExit::Violation { gpa, .. }) = found else { break };
-            let Some((at, _)) = self.last_entry_of(gpa) else { break };
+            let Some((at, old)) = self.last_entry_of(gpa) else { break };
             let level = EPT.iter().position(|frames| frames.contains(&(at >> 12)));
-            let Some(level) = level else { break };
+            // Of a large page, the violation has invalidated no more than what the processor had of this address.
+            let Some(level) = level.filter(|level| *level == 0 || old == 0) else { break };
             let value = self.ept_entry(level as u8 + 1, at >> 12, at >> 3 & 0x1ff) | ept::RIGHTS;
             self.store(at, value);
         }
