@@ -4,6 +4,7 @@
 
 use super::super::nested::{EptExit, EptFormat, Nested, NestedInvept, Pml};
 use super::super::{NestedFault, ept};
+use super::stress::states;
 use super::*;
 use crate::config::NestedRoots;
 use testkit::Random;
@@ -609,7 +610,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        match self.random.below(30) {
+        match self.random.below(31) {
             0..=9 => {
                 for _ in 0..10 {
                     self.any_access();
@@ -622,6 +623,11 @@ impl World {
             23 | 24 => self.choose_shape(),
             25 => self.swap(),
             26 => self.write_somewhere(),
+            27 if self.random.one_in(4) => {
+                for (rig, config) in self.rigs.iter_mut().zip(configs()) {
+                    states::replace(rig, &config);
+                }
+            }
             _ => self.interfere(),
         }
     }
@@ -683,4 +689,93 @@ fn a_guest_of_a_guest_meets_what_it_meets_on_a_processor() {
         (0..5).for_each(|kind| seen[kind] += here[kind]);
     }
     assert!(seen[..4].iter().all(|count| *count > 50), "too few of a kind: {seen:?}");
+}
+
+#[test]
+fn forged_states_with_shadow_ept_are_refused_or_can_be_gone_on_from() {
+    let mut random = Random::new(11);
+    let (mut accepted, mut refused) = (0, 0);
+    for seed in 0..2 {
+        let mut world = World::new(seed);
+        (0..60).for_each(|_| world.step());
+        world.any_access();
+        let guest = world.guest;
+        for (rig, config) in world.rigs.iter().zip(configs()) {
+            let file = states::save(rig);
+            let mut victim = Rig::new(&config, RAM);
+            for _ in 0..20 {
+                match states::restore(&mut victim, &states::forge_file(&file, &mut random)) {
+                    Ok(()) => {
+                        accepted += 1;
+                        states::go_on(&mut victim, &guest, &mut random);
+                    }
+                    Err(_) => refused += 1,
+                }
+            }
+        }
+    }
+    assert!(accepted > 60 && refused > 60, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn a_small_pool_is_recycled_and_bounded() {
+    let config = VmConfig { mmu_pages: Some(64), huge_pages: false, unrestricted_guest: false, ..VmConfig::default() };
+    for mmu in [MmuMode::Tdp, MmuMode::LegacyTdp] {
+        let mut rig = Rig::new(&VmConfig { mmu, ..config.clone() }, RAM);
+        // Each of 64 tables at the top leads to the same one at the bottom by ways of its own.
+        let entry = |frame: u64| frame << 12 | ept::RIGHTS;
+        for number in 0..64u64 {
+            let [top, upper, middle] = [0x200 + number, 0x240 + number, 0x280 + number];
+            for (table, value) in [(top, entry(upper)), (upper, entry(middle)), (middle, entry(0x2c0))] {
+                rig.ram().write(table << 12, value);
+            }
+        }
+        rig.ram().write(0x2c0_000, entry(0x300) | ept::WRITE_BACK << ept::TYPE_SHIFT);
+        for number in 0..256u64 {
+            let eptp = (0x200 + number % 64) << 12 | ept::EPTP_FOUR_LEVELS | ept::WRITE_BACK;
+            let nested = Nested { eptp: Some(eptp), ept: FORMAT, pml: None };
+            let mut guest = Guest { cr0: CR0_PE, rflags: 2, nested: Some(nested), ..Guest::default() };
+            let found = rig.nested_access(&mut guest, 0x123, Access::Write, Privilege::Supervisor);
+            assert_eq!(found, Found::Place(0x300_123));
+            assert!(rig.mmu.pages_used().0 <= 64);
+            rig.check();
+        }
+        assert!(rig.mmu.stats().recycled > 100, "{:?}", rig.mmu.stats());
+    }
+}
+
+#[test]
+fn tables_have_the_format_that_the_guest_is_offered() {
+    let mut rig = Rig::new(&VmConfig { unrestricted_guest: false, ..VmConfig::default() }, RAM);
+    let leaf = |rights: u64| 0x300_000 | rights | ept::WRITE_BACK << ept::TYPE_SHIFT;
+    for (at, value) in [(0x200_000, 0x201_407), (0x201_000, 0x202_407), (0x202_000, 0x203_407)] {
+        rig.ram().write::<u64>(at, value);
+    }
+    let mut fetch = |ept: EptFormat, at: u64, value: u64| {
+        let before: u64 = rig.ram().read(at).unwrap();
+        rig.ram().write(at, value);
+        let nested = Nested { eptp: Some(0x200_000 | ept::EPTP_FOUR_LEVELS | ept::WRITE_BACK), ept, pml: None };
+        let mut guest = Guest { cr0: CR0_PE, rflags: 2, nested: Some(nested), ..Guest::default() };
+        let found = rig.nested_access(&mut guest, 0, Access::Fetch, Privilege::Supervisor);
+        rig.ram().write(at, before);
+        rig.mmu.page_written(at, 8);
+        rig.mmu.nested_invept(&mut rig.vcpu, NestedInvept::All);
+        found
+    };
+    let plain = EptFormat { execute_only: false, pages_2m: false, pages_1g: false, ..FORMAT };
+    let wrong = Found::Exit(EptExit::Misconfiguration { gpa: 0 });
+    let execute = leaf(ept::EXECUTE);
+    assert_eq!((fetch(FORMAT, 0x203_000, execute), fetch(plain, 0x203_000, execute)), (Found::Place(0x300_000), wrong));
+    let user = leaf(ept::USER_EXECUTE);
+    let by_mode = EptFormat { mode_based: true, ..FORMAT };
+    // With paging off, all addresses are those of user mode.
+    assert_eq!(
+        fetch(by_mode, 0x203_000, user),
+        Found::Exit(EptExit::Violation { gpa: 0, linear: 0, qualification: 0x184 })
+    );
+    let large = 0x200_000 | ept::RIGHTS | ept::LARGE;
+    assert_eq!((fetch(FORMAT, 0x202_000, large), fetch(plain, 0x202_000, large)), (Found::Place(0x200_000), wrong));
+    let huge = ept::RIGHTS | ept::LARGE;
+    assert_eq!(fetch(EptFormat { pages_2m: true, ..plain }, 0x201_000, huge), wrong);
+    assert_eq!(fetch(FORMAT, 0x201_000, huge), Found::Place(0));
 }
