@@ -90,6 +90,8 @@ impl ExitContext<'_> {
         let cpu = &mut *self.cpu;
         self.vcpu.visible = Visible::of(cpu);
         self.vcpu.events = Events::default();
+        self.vcpu.nested = Box::default();
+        cpu.arch.vmx.inner = None;
         self.vcpu.spec_ctrl = false;
         *cpu.controls_mut() = controls::fixed(&self.vm.config, &self.vm.shared, &self.vm.ownership, cpu);
         self.vcpu.due = self.vcpu.due.and(Flushes::RESET);
@@ -102,7 +104,7 @@ impl ExitContext<'_> {
     /// Leaves the guest's view of its registers where a look at its memory from outside finds it.
     fn show(&mut self) {
         if self.cpu.non_root() {
-            self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
+            self.ownership().follow(&mut self.vcpu.visible, self.cpu);
         }
         self.cpu.arch.vmx.visible = Some(self.vcpu.visible.view(self.cpu.arch.xcr0));
     }
@@ -120,6 +122,9 @@ impl ExitContext<'_> {
                         self.load_root()?;
                     }
                     return Ok(exit);
+                }
+                if self.leave_for_guest()? {
+                    continue;
                 }
                 if self.must_emulate() {
                     if self.cpu.stops_here(self.cache) {
@@ -140,6 +145,11 @@ impl ExitContext<'_> {
                 Exit::Vm => {
                     self.exit = self.cpu.arch.vm_exit;
                     self.left()?;
+                    if self.is_for_guest() {
+                        self.reflect(self.exit)?;
+                        continue;
+                    }
+                    self.take_interrupted();
                     if let Step::Board(exit) = exits::handle(self)? {
                         return Ok(exit);
                     }
@@ -165,15 +175,19 @@ impl ExitContext<'_> {
         (self.cpu.micro.clock >= deadline).then_some(Exit::Deadline)
     }
 
-    /// After an exit: what the guest has done to its own bits, and events whose delivery was interrupted.
+    /// After an exit: what the guest has done to its own bits.
     fn left(&mut self) -> Result<(), Failure> {
-        let exit = self.exit;
         self.charge(Operation::RunLoop, 1);
         if self.vcpu.spec_ctrl {
             self.cpu.charge_host_kind(Kind::new(Family::Rdmsr, SPEC_CTRL), 1);
         }
-        self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
-        self.follow_cached_root()?;
+        self.ownership().follow(&mut self.vcpu.visible, self.cpu);
+        self.follow_cached_root()
+    }
+
+    /// Events whose delivery the exit interrupted: they will be injected again.
+    fn take_interrupted(&mut self) {
+        let exit = self.exit;
         let length = exit.instruction_length;
         if let Some(event) = crate::events::GuestEvent::interrupted(exit.vectoring, exit.vectoring_error, length) {
             self.vcpu.events.next = Some(event);
@@ -186,6 +200,5 @@ impl ExitContext<'_> {
                 self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
             }
         }
-        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
+use crate::registers::Visible;
 use crate::mmu::{Fault, Flushes, Guest, MmuError, Resolution, Root, VcpuMmu};
 use cpu::vmx::{Invept, Invvpid};
 use ledger::Operation;
@@ -114,7 +115,7 @@ impl ExitContext<'_> {
     }
 
     /// INVVPID, if translations have tags; without, each entry flushes them.
-    fn invvpid(&mut self, what: Invvpid) {
+    pub fn invvpid(&mut self, what: Invvpid) {
         if self.vm.config.vpid {
             self.charge(Operation::Invvpid, 1);
             self.cpu.invvpid(what);
@@ -182,6 +183,21 @@ impl ExitContext<'_> {
     pub fn page_written(&mut self, address: u64, len: u64) {
         self.vm.mmu.page_written(address, len);
         self.account_for_mmu();
+    }
+
+    /// The guest has entered its own guest, or left it.
+    pub fn mmu_changed_level(&mut self, _: &Visible) -> Result<(), Failure> {
+        self.reset_mmu()
+    }
+
+    /// A guest hypervisor's INVEPT.
+    pub fn nested_invept(&mut self, _: Invept) -> Result<(), Failure> {
+        self.flush_guest()
+    }
+
+    /// A guest hypervisor's INVVPID.
+    pub fn nested_invvpid(&mut self, _: Invvpid) -> Result<(), Failure> {
+        self.flush_guest()
     }
 
     /// Unloads the roots and works out the role anew.

@@ -87,12 +87,11 @@ impl Vmcs {
     }
 
     /// Reads a region. What can't be read is all ones, as where there is no memory.
-    pub(super) fn load(ram: &Ram, region: u64) -> Self {
-        let word = |address| ram.read::<u64>(address).unwrap_or(u64::MAX);
-        let value =
-            |(place, (encoding, _)): (usize, &(u32, &str))| word(field_address(region, place)) & mask(*encoding);
+    pub(super) fn load(ram: &Ram, region: Option<u64>) -> Self {
+        let word = |offset| region.and_then(|region| ram.read::<u64>(region + offset)).unwrap_or(u64::MAX);
+        let value = |(place, (encoding, _)): (usize, &(u32, &str))| word(field_address(0, place)) & mask(*encoding);
         let values = NAMES.iter().enumerate().map(value).collect();
-        Self { launched: word(region + LAUNCH_STATE) == 1, nesting: word(region + NESTING), values }
+        Self { launched: word(LAUNCH_STATE) == 1, nesting: word(NESTING), values }
     }
 
     /// Writes a region, but for its first eight bytes.

@@ -125,7 +125,7 @@ fn vmxon(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         return cpu.conclude(reason::VMXON, Failed(error::VMXON_IN_ROOT));
     }
     let enabled = cpu.arch.cr4 & CR4_VMXE != 0;
-    let Some(capabilities) = cpu.wiring.model.vmx else { return exec::undefined(cpu, op) };
+    let Some(capabilities) = cpu.software_capabilities().copied() else { return exec::undefined(cpu, op) };
     if !enabled || !cpu.in_a_mode_of_vmx() {
         return exec::undefined(cpu, op);
     }
@@ -158,8 +158,9 @@ fn vmclear(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             if address == cpu.arch.vmx.operation.current {
                 cpu.release_vmcs();
             }
-            cpu.code_written(address, region::SIZE);
-            store_launch_state(&cpu.wiring.ram, address, false);
+            if let Some(host) = cpu.region_written(address) {
+                store_launch_state(&cpu.wiring.ram, host, false);
+            }
             Succeeded
         }
     };
@@ -181,7 +182,7 @@ fn vmptrld(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             } else {
                 if address != cpu.arch.vmx.operation.current {
                     cpu.release_vmcs();
-                    cpu.arch.vmx.operation.vmcs = Vmcs::load(&cpu.wiring.ram, address);
+                    cpu.arch.vmx.operation.vmcs = Vmcs::load(&cpu.wiring.ram, cpu.backing(address));
                     cpu.arch.vmx.operation.current = address;
                 }
                 Succeeded
@@ -200,12 +201,12 @@ fn vmptrst(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 impl Cpu {
     /// Whether VMREAD or VMWRITE (`which` of the bitmaps) of a field exits although a shadow VMCS is in use.
-    fn shadow_exits(&self, encoding: u64, which: usize) -> bool {
+    pub(in crate::vmx) fn shadow_exits(&self, encoding: u64, which: usize) -> bool {
         if !self.arch.vmx.controls.secondary(secondary::VMCS_SHADOWING) || encoding >> 15 != 0 {
             return true;
         }
         let address = self.arch.vmx.controls.shadow_bitmaps[which] + (encoding >> 3);
-        self.wiring.ram.read::<u8>(address).is_none_or(|byte| byte >> (encoding & 7) & 1 != 0)
+        self.structure::<u8>(address).is_none_or(|byte| byte >> (encoding & 7) & 1 != 0)
     }
 
     /// What VMREAD and VMWRITE do first: `Some` if they go to the shadow VMCS with this address instead of the current VMCS.
@@ -229,7 +230,7 @@ impl Cpu {
         let whole = encoding & !vmcs::HIGH;
         let quad = encoding >> vmcs::WIDTH_SHIFT & 3 == vmcs::width::QUAD;
         let place = place(whole)?;
-        let capabilities = self.wiring.model.vmx.as_ref()?;
+        let capabilities = self.software_capabilities()?;
         (exists(whole, capabilities) && (quad || !high)).then_some((whole, place, high))
     }
 
@@ -249,7 +250,7 @@ fn vmread(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         return cpu.conclude(reason::VMREAD, Failed(error::UNSUPPORTED_FIELD));
     };
     let value = match shadow {
-        Some(region) => cpu.wiring.ram.read::<u64>(field_address(region, place)).unwrap_or(u64::MAX),
+        Some(region) => cpu.structure::<u64>(field_address(region, place)).unwrap_or(u64::MAX),
         None => cpu.arch.vmx.operation.vmcs.value(place),
     };
     let value = if high { value >> 32 } else { value };
@@ -272,7 +273,7 @@ fn vmwrite(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let Some((whole, place, high)) = cpu.field(encoding) else {
         return cpu.conclude(reason::VMWRITE, Failed(error::UNSUPPORTED_FIELD));
     };
-    let anything = cpu.wiring.model.vmx.is_some_and(|c| c.has_misc(misc::VMWRITE_ANY));
+    let anything = cpu.software_capabilities().is_some_and(|c| c.has_misc(misc::VMWRITE_ANY));
     if is_information(whole) && !anything {
         return cpu.conclude(reason::VMWRITE, Failed(error::VMWRITE_READ_ONLY));
     }
@@ -282,7 +283,7 @@ fn vmwrite(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         (false, _) => cpu.natural(cpu.reg(op.r0)),
     };
     let old = match shadow {
-        Some(region) => cpu.wiring.ram.read::<u64>(field_address(region, place)).unwrap_or(0),
+        Some(region) => cpu.structure::<u64>(field_address(region, place)).unwrap_or(0),
         None => cpu.arch.vmx.operation.vmcs.value(place),
     };
     let value = match (high, cpu.engine.long64) {
@@ -292,8 +293,7 @@ fn vmwrite(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     };
     match shadow {
         Some(region) => {
-            cpu.code_written(region, region::SIZE);
-            cpu.wiring.ram.write(field_address(region, place), value);
+            cpu.set_structure(field_address(region, place), value);
         }
         None => cpu.arch.vmx.operation.vmcs.set(whole, value),
     }
@@ -314,7 +314,7 @@ fn enter(cpu: &mut Cpu, op: &Op, launch: bool) -> Exec<Flow> {
     let current = cpu.arch.vmx.operation.current;
     let outcome = if current == NO_VMCS || cpu.region_revision(current) & region::SHADOW != 0 {
         Some(Invalid)
-    } else if cpu.arch.vmx.shadow & crate::arch::attention::SS_SHADOW != 0 {
+    } else if cpu.blocked_by_mov_ss() {
         Some(Failed(error::ENTRY_BLOCKED_BY_MOV_SS))
     } else {
         match (launch, cpu.arch.vmx.operation.vmcs.launched) {

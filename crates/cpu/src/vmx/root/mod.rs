@@ -75,14 +75,23 @@ impl Cpu {
     fn release_vmcs(&mut self) {
         let region = std::mem::replace(&mut self.arch.vmx.operation.current, NO_VMCS);
         if region != NO_VMCS {
-            self.code_written(region, region::SIZE);
             let vmcs = std::mem::take(&mut self.arch.vmx.operation.vmcs);
-            vmcs.store(&self.wiring.ram, region);
+            if let Some(host) = self.region_written(region) {
+                vmcs.store(&self.wiring.ram, host);
+            }
         }
     }
 
     /// The first 32 bits of a VMCS region; all ones where there is no memory.
     fn region_revision(&self, address: u64) -> u32 {
-        self.wiring.ram.read::<u32>(address).unwrap_or(u32::MAX)
+        self.structure::<u32>(address).unwrap_or(u32::MAX)
+    }
+
+    /// A VMCS region is about to be written: where it is.
+    fn region_written(&mut self, region: u64) -> Option<u64> {
+        let host = self.backing(region)?;
+        self.code_written(host, region::SIZE);
+        self.note_structure(region, region::SIZE);
+        Some(host)
     }
 }
