@@ -90,6 +90,17 @@ pub enum Irqchip {
     User,
 }
 
+/// What becomes of the roots of a guest and of its own guest at transitions between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
+#[strum(serialize_all = "kebab-case")]
+pub enum NestedRoots {
+    /// The previous roots of both are kept (KVM since 4.19).
+    Keep,
+    /// They are made anew each time.
+    Drop,
+}
+
+impl Word for NestedRoots {}
 impl Word for MmuMode {}
 impl Word for Cr0Wp {}
 impl Word for Irqchip {}
@@ -131,10 +142,13 @@ switches! {
     /// VMREAD and VMWRITE of a guest that is a hypervisor go to a shadow VMCS, without exits.
     shadow_vmcs: bool = true, "shadow-vmcs", Takes::OnOff,
         "A shadow VMCS for guests that are hypervisors. Default: on where the processor has VMCS shadowing";
+    /// What becomes of roots at transitions between a guest and its own guest.
+    nested_roots: NestedRoots = NestedRoots::Keep, "nested-roots", Takes::Word("WHAT", <NestedRoots as VariantNames>::VARIANTS),
+        "Roots of the MMU at transitions between a guest and its own guest: previous ones are kept, or made anew each time [default: keep]";
 }
 
 /// Switches that say nothing of a machine whose guest has no VMX.
-const FOR_GUEST_HYPERVISORS: &[&str] = &["nested", "nested-ept", "nested-vpid", "shadow-vmcs"];
+const FOR_GUEST_HYPERVISORS: &[&str] = &["nested", "nested-ept", "nested-vpid", "nested-roots", "shadow-vmcs"];
 
 /// A switch, for whoever reads one from a user or shows one.
 pub struct Switch {
@@ -235,9 +249,8 @@ impl Switches {
         if self.nested == Some(true) && profile.vmx.is_none() {
             return lacks("--nested on".to_owned(), "VMX", "");
         }
-        let shadowing = profile.vmx.as_ref().is_some_and(|vmx| {
-            vmx.secondary.value.allowed_1 & secondary::VMCS_SHADOWING != 0
-        });
+        let shadowing =
+            profile.vmx.as_ref().is_some_and(|vmx| vmx.secondary.value.allowed_1 & secondary::VMCS_SHADOWING != 0);
         if self.shadow_vmcs == Some(true) && !shadowing {
             return lacks("--shadow-vmcs on".to_owned(), "VMCS shadowing", "");
         }

@@ -3,17 +3,12 @@
 
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
-use crate::registers::Visible;
 use crate::mmu::{Fault, Flushes, Guest, MmuError, Resolution, Root, VcpuMmu};
 use cpu::vmx::{Invept, Invvpid};
 use ledger::Operation;
 use x86::control::*;
 use x86::ept;
 use x86::page::PAGE;
-use x86::vmx::qualification::ept::RIGHTS_SHIFT;
-
-/// Table entries that the exit qualification of an EPT violation says were there: what they allow.
-const PRESENT: u64 = ept::RIGHTS << RIGHTS_SHIFT;
 
 impl ExitContext<'_> {
     /// The guest's registers as the MMU wants them.
@@ -29,6 +24,7 @@ impl ExitContext<'_> {
             cpl: cpu.arch.cpl,
             pkru: cpu.arch.pkru,
             pkrs: cpu.arch.msr.pkrs as u32,
+            nested: self.nested_paging(),
         }
     }
 
@@ -46,6 +42,8 @@ impl ExitContext<'_> {
             None => return Err(self.mmu_failure(MmuError::Limit("mmu-pages"))),
         };
         self.account_for_mmu();
+        let logged = self.vm.mmu.take_logged();
+        self.follow_log(logged);
         Ok(result)
     }
 
@@ -123,7 +121,7 @@ impl ExitContext<'_> {
     }
 
     fn ept_pointer(&self, root: Root) -> u64 {
-        let flags = if self.vm.shared.ept_flags { ept::EPTP_ACCESSED_DIRTY } else { 0 };
+        let flags = if root.flags { ept::EPTP_ACCESSED_DIRTY } else { 0 };
         root.hpa | u64::from(root.levels - 1) << ept::EPTP_LENGTH_SHIFT | ept::WRITE_BACK | flags
     }
 
@@ -154,8 +152,7 @@ impl ExitContext<'_> {
 
     /// Follows an EPT violation.
     pub fn ept_fault(&mut self, gpa: u64, qualification: u64) -> Result<Step, Failure> {
-        let (write, present) = (qualification & ept::WRITE != 0, qualification & PRESENT != 0);
-        self.fault(Fault::Violation { gpa, write, present })
+        self.fault(Fault::Violation { gpa, linear: self.exit.guest_linear, qualification })
     }
 
     /// Follows an EPT misconfiguration.
@@ -175,6 +172,10 @@ impl ExitContext<'_> {
                 Some(event) => self.emulate_event(event),
                 None => self.emulate(),
             },
+            Resolution::Reflect(exit) => {
+                self.reflect_ept(exit);
+                Ok(Step::Resume)
+            }
             Resolution::Limit(name) => Err(self.mmu_failure(MmuError::Limit(name))),
         }
     }
@@ -183,21 +184,6 @@ impl ExitContext<'_> {
     pub fn page_written(&mut self, address: u64, len: u64) {
         self.vm.mmu.page_written(address, len);
         self.account_for_mmu();
-    }
-
-    /// The guest has entered its own guest, or left it.
-    pub fn mmu_changed_level(&mut self, _: &Visible) -> Result<(), Failure> {
-        self.reset_mmu()
-    }
-
-    /// A guest hypervisor's INVEPT.
-    pub fn nested_invept(&mut self, _: Invept) -> Result<(), Failure> {
-        self.flush_guest()
-    }
-
-    /// A guest hypervisor's INVVPID.
-    pub fn nested_invvpid(&mut self, _: Invvpid) -> Result<(), Failure> {
-        self.flush_guest()
     }
 
     /// Unloads the roots and works out the role anew.

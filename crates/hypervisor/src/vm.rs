@@ -127,7 +127,10 @@ impl Hypervisor {
 
     /// Whether guests get a CR3 cache.
     pub(crate) fn caches_cr3(&self) -> bool {
-        self.config.paravirt && !self.config.nested && self.config.mmu == MmuMode::Shadow && self.shared.cr3_targets != 0
+        self.config.paravirt
+            && !self.config.nested
+            && self.config.mmu == MmuMode::Shadow
+            && self.shared.cr3_targets != 0
     }
 }
 

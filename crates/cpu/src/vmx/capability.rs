@@ -202,15 +202,18 @@ impl VmxCapabilities {
 
     /// What a hypervisor can offer of it to a guest: what it carries out itself, and no EPT or VPID if it does not want to.
     pub fn for_guests(mut self, ept: bool, vpid: bool) -> Self {
-        let mut without = secondary::EPT_VIOLATION_VE | secondary::MODE_BASED_EXECUTE;
+        let mut without = secondary::EPT_VIOLATION_VE;
         if !ept {
-            without |= secondary::EPT | secondary::UNRESTRICTED_GUEST | secondary::PML | secondary::VM_FUNCTIONS;
+            without |= secondary::EPT | secondary::UNRESTRICTED_GUEST | secondary::PML;
+            without |= secondary::VM_FUNCTIONS | secondary::MODE_BASED_EXECUTE;
             self.ept_vpid &= !ept_vpid::OF_EPT;
         }
         if !vpid {
             without |= secondary::VPID;
             self.ept_vpid &= !ept_vpid::OF_VPID;
         }
+        // Exits report no more than the hypervisor's processor tells it.
+        self.ept_vpid &= !ept_vpid::ADVANCED_INFORMATION;
         self.secondary.may &= !without;
         self.exit.may &= !exit::LOAD_CET;
         self.entry.may &= !entry::LOAD_CET;

@@ -209,6 +209,8 @@ impl Cpu {
             }
             // Memory of the guest's, which tables decide on.
             reason::EPT_VIOLATION | reason::EPT_MISCONFIGURATION | reason::PML_FULL => false,
+            // Its function may be one that is carried out.
+            reason::VMFUNC => false,
             _ => true,
         }
     }

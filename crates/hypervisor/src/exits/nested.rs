@@ -22,10 +22,9 @@ pub(super) fn vmfunc(context: &mut ExitContext) -> Result<Step, Failure> {
     if !context.in_inner() {
         return undefined(context);
     }
-    let before = context.vcpu.visible;
     let (step, completed) = context.execute_for_guest()?;
     if completed {
-        context.mmu_changed_level(&before)?;
+        context.switched_ept()?;
     }
     Ok(step)
 }

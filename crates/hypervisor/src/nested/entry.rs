@@ -4,10 +4,12 @@ use super::merge::{Pages, merged};
 use crate::events::GuestEvent;
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
+use crate::mmu::{EptFormat, Nested, Pml, TransitionTags};
 use crate::registers::{Ownership, Visible};
-use cpu::vmx::{Controls, GuestView, Invvpid, MsrBitmap};
+use cpu::vmx::{Controls, GuestView, MsrBitmap};
 use ledger::{Family, Kind, Operation, TICKS_PER_CYCLE, Ticks};
 use x86::page::PAGE;
+use x86::vmx::capability::ept_vpid;
 use x86::vmx::{interruption, pin, primary, reason, secondary};
 
 /// What `prepare_vmcs02` writes at each entry, what for rarely changed fields of vmcs12 and what `nested_vmx_run` reads of vmcs12
@@ -21,7 +23,6 @@ const TAG: u16 = 1 << 15;
 impl ExitContext<'_> {
     /// L1's entry has passed its checks, and the registers are L2's: goes on there.
     pub(super) fn enter_inner(&mut self, view: &GuestView) -> Result<(), Failure> {
-        let before = self.vcpu.visible;
         self.charge(Operation::NestedEntry, 1);
         self.charge(Operation::Vmwrite, WRITES);
         // vmcs02 becomes the current one.
@@ -39,8 +40,7 @@ impl ExitContext<'_> {
         self.vcpu.events.next = injected(&inner);
         self.vcpu.visible = Visible::of_view(view);
         self.cpu.arch.vmx.inner = Some(self.guest_name(&inner));
-        self.changed_level(&before)?;
-        self.enter_tag(&inner)
+        self.changed_level(Some(inner.tag()).filter(|tag| *tag != 0), true)
     }
 
     /// Pages of L1's memory that vmcs12 names.
@@ -76,30 +76,56 @@ impl ExitContext<'_> {
     }
 
     /// The VPID of L2's translations.
-    fn inner_tag(&self, outer: u16) -> u16 {
+    pub fn inner_tag(&self, outer: u16) -> u16 {
         if self.vm.config.nested_vpid && outer != 0 { outer | TAG } else { outer }
     }
 
-    /// Flushes what L2 must not find, and L1 does not: L2 has had no VPID, or another one, or the one that L1 has.
-    fn enter_tag(&mut self, inner: &Controls) -> Result<(), Failure> {
-        if !self.vm.config.vpid {
-            return Ok(());
-        }
-        let wanted = inner.tag();
-        let changed = std::mem::replace(&mut self.vcpu.nested.vpid, wanted) != wanted;
-        if wanted == 0 || changed || !self.vm.config.nested_vpid {
-            self.charge(Operation::TlbFlush, 1);
-            let vpid = self.cpu.controls().vpid;
-            self.invvpid(Invvpid::Single(vpid));
-        }
+    /// The level has changed: registers, role and roots follow.
+    /// `tag` is the VPID that L1 has given L2, `entry` whether L2 is what runs next.
+    pub(super) fn changed_level(&mut self, tag: Option<u16>, entry: bool) -> Result<(), Failure> {
+        self.program();
+        self.cpu.mode_changed();
+        let tags = TransitionTags { entry, vpid12: tag, vpid02: self.vm.config.nested_vpid };
+        let last = self.vcpu.nested.vpid;
+        self.vcpu.nested.vpid = self.with_mmu(|mmu, vcpu, guest| {
+            mmu.nested_transition(vcpu, guest);
+            mmu.nested_transition_flush(vcpu, tags, last)
+        })?;
         Ok(())
     }
 
-    /// The level has changed: registers, role and roots follow.
-    pub(super) fn changed_level(&mut self, before: &Visible) -> Result<(), Failure> {
-        self.program();
-        self.cpu.mode_changed();
-        self.mmu_changed_level(before)
+    /// The registers of L2 as the MMU wants them, besides those that every guest has.
+    pub fn nested_paging(&self) -> Option<Nested> {
+        let inner = self.vcpu.nested.running()?;
+        let can = |feature| self.vm.offer.is_some_and(|offer| offer.vmx.has_ept_vpid(feature));
+        let ept = EptFormat {
+            execute_only: can(ept_vpid::EXECUTE_ONLY),
+            flags: can(ept_vpid::ACCESSED_DIRTY),
+            pages_2m: can(ept_vpid::PAGES_2M),
+            pages_1g: can(ept_vpid::PAGES_1G),
+            mode_based: inner.secondary(secondary::MODE_BASED_EXECUTE),
+        };
+        let log = Pml { address: inner.pml_address, index: inner.pml_index };
+        Some(Nested {
+            eptp: inner.secondary(secondary::EPT).then_some(inner.eptp),
+            ept,
+            pml: inner.secondary(secondary::PML).then_some(log),
+        })
+    }
+
+    /// L2 has chosen another EPT pointer of L1's list.
+    pub fn switched_ept(&mut self) -> Result<(), Failure> {
+        if let Some(inner) = self.vcpu.nested.running() {
+            self.cpu.arch.vmx.inner = Some(self.guest_name(inner));
+        }
+        self.with_mmu(|mmu, vcpu, guest| mmu.nested_transition(vcpu, guest))
+    }
+
+    /// The MMU has logged modifications for L1.
+    pub fn follow_log(&mut self, logged: u16) {
+        if let Some(inner) = &mut self.vcpu.nested.vmx.running {
+            inner.pml_index = inner.pml_index.wrapping_sub(logged);
+        }
     }
 
     /// Which control-register bits are the running guest's own.
@@ -114,7 +140,8 @@ impl ExitContext<'_> {
     pub fn program_inner(&mut self) {
         let Some(inner) = self.vcpu.nested.running() else { return };
         let clock = self.cpu.micro.clock;
-        let left = self.vcpu.nested.timer_at.saturating_sub(clock) / TICKS_PER_CYCLE >> cpu::vmx::PREEMPTION_TIMER_SHIFT;
+        let left =
+            self.vcpu.nested.timer_at.saturating_sub(clock) / TICKS_PER_CYCLE >> cpu::vmx::PREEMPTION_TIMER_SHIFT;
         let visible = self.vcpu.visible;
         let cr0 = visible.cr0 & !inner.cr0_mask | inner.cr0_shadow & inner.cr0_mask;
         let cr4 = visible.cr4 & !inner.cr4_mask | inner.cr4_shadow & inner.cr4_mask;

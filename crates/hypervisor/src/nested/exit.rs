@@ -2,11 +2,13 @@
 
 use crate::exit_context::ExitContext;
 use crate::failure::Failure;
+use crate::mmu::EptExit;
 use crate::registers::Visible;
-use cpu::vmx::{Outcome, VmExit};
+use cpu::vmx::{Controls, Outcome, VmExit};
 use ledger::{Family, Kind, Operation, TICKS_PER_CYCLE};
-use x86::vmx::{exit as exit_control, interruption, reason};
 use x86::vector;
+use x86::vmx::qualification::ept as qualification;
+use x86::vmx::{exit as exit_control, interruptibility, interruption, reason};
 
 /// What KVM of Linux 6.1 reads of vmcs02 and writes to vmcs01 when it leaves L2 for L1: the state of L2; that of the host that L1 is
 /// (eight segments, tables, SYSENTER, control registers, PAT, DR7).
@@ -34,7 +36,8 @@ impl ExitContext<'_> {
             reason::EXCEPTION_NMI if kind == interruption::NMI => return false,
             // With shadow paging, most are the hypervisor's own.
             reason::EXCEPTION_NMI
-                if !self.vm.config.mmu.is_tdp() && exit.interruption & interruption::VECTOR == u32::from(vector::PF) =>
+                if !self.vm.config.mmu.is_tdp()
+                    && exit.interruption & interruption::VECTOR == u32::from(vector::PF) =>
             {
                 return false;
             }
@@ -51,7 +54,6 @@ impl ExitContext<'_> {
     /// Leaves L2 for L1, which finds this exit.
     pub fn reflect(&mut self, mut exit: VmExit) -> Result<(), Failure> {
         let Some(offer) = self.vm.offer else { return Ok(()) };
-        let before = self.vcpu.visible;
         self.charge(Operation::NestedExit, 1);
         self.charge(Operation::Vmread, READS + RARE_READS);
         self.charge(Operation::Vmwrite, WRITES);
@@ -60,6 +62,15 @@ impl ExitContext<'_> {
             exit.vectoring = event.information;
             exit.vectoring_error = event.error;
             exit.instruction_length = if event.length != 0 { event.length } else { exit.instruction_length };
+            if event.kind() == interruption::NMI {
+                // It was being delivered: it blocks others.
+                self.cpu.controls_mut().interruptibility |= interruptibility::NMI;
+            }
+        }
+        let unblocked = exit.basic() == reason::EPT_VIOLATION && exit.qualification & qualification::NMI_UNBLOCKED != 0;
+        if unblocked && exit.vectoring & interruption::VALID == 0 {
+            // L1 is told that IRET has, and blocks them again itself.
+            self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
         }
         let clock = self.cpu.micro.clock;
         let left = self.vcpu.nested.timer_at.saturating_sub(clock) / TICKS_PER_CYCLE >> offer.vmx.timer_shift();
@@ -74,7 +85,8 @@ impl ExitContext<'_> {
                 inner.preemption_timer = u32::try_from(left).unwrap_or(u32::MAX);
             }
         }
-        let view = before.view(self.cpu.arch.xcr0);
+        let tag = self.vcpu.nested.running().map(Controls::tag).filter(|tag| *tag != 0);
+        let view = self.vcpu.visible.view(self.cpu.arch.xcr0);
         let memory = Some(self.vm.memory.clone());
         let mut surroundings = cpu::vmx::Surroundings { memory, vmx: Some((&mut self.vcpu.nested.vmx, offer)) };
         let emulation = self.cpu.exit_in_software(&view, &mut surroundings, self.cache, exit);
@@ -95,12 +107,27 @@ impl ExitContext<'_> {
         if emulation.outcome == Outcome::Shutdown {
             self.vcpu.events.shutdown = true;
         }
-        if !self.vm.config.nested_vpid && self.vm.config.vpid {
-            self.charge(Operation::TlbFlush, 1);
-            let vpid = self.cpu.controls().vpid;
-            self.invvpid(cpu::vmx::Invvpid::Single(vpid));
-        }
-        self.changed_level(&before)
+        self.changed_level(tag, false)
+    }
+
+    /// L1's EPT does not allow an access of L2.
+    pub fn reflect_ept(&mut self, what: EptExit) {
+        let length = self.exit.instruction_length;
+        let exit = |reason, qualification, gpa, linear| VmExit {
+            reason,
+            qualification,
+            guest_physical: gpa,
+            guest_linear: linear,
+            instruction_length: length,
+            ..VmExit::default()
+        };
+        self.reflect_next(match what {
+            EptExit::Violation { gpa, linear, qualification } => {
+                exit(reason::EPT_VIOLATION, qualification, gpa, linear)
+            }
+            EptExit::Misconfiguration { gpa } => exit(reason::EPT_MISCONFIGURATION, 0, gpa, 0),
+            EptExit::LogFull { qualification, .. } => exit(reason::PML_FULL, qualification, 0, 0),
+        });
     }
 
     /// Has L2 exit to L1 before anything else happens.

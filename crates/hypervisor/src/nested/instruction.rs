@@ -2,7 +2,8 @@
 
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
-use cpu::vmx::{Accesses, Invalidation, Outcome};
+use crate::mmu::NestedInvept;
+use cpu::vmx::{Accesses, Invalidation, Invept, Invvpid, Outcome};
 use ledger::Operation;
 
 impl ExitContext<'_> {
@@ -28,7 +29,7 @@ impl ExitContext<'_> {
         let (step, completed) = self.finish(&emulation)?;
         if completed && before != self.vcpu.visible {
             // An entry that failed late loads the state of the host that L1 is.
-            self.changed_level(&before)?;
+            self.changed_level(None, false)?;
         }
         if std::mem::take(&mut self.vcpu.nested.init) && !self.vcpu.nested.vmx.operation.is_on() {
             return Ok(Step::Board(cpu::Exit::Init));
@@ -40,11 +41,27 @@ impl ExitContext<'_> {
     fn follow_invalidations(&mut self, invalidations: &[Invalidation]) -> Result<(), Failure> {
         for what in invalidations {
             match *what {
-                Invalidation::Ept(what) => self.nested_invept(what)?,
+                Invalidation::Ept(what) => {
+                    let what = match what {
+                        Invept::Single(eptp) => NestedInvept::Single(eptp),
+                        Invept::Global => NestedInvept::All,
+                    };
+                    self.with_mmu(|mmu, vcpu, _| mmu.nested_invept(vcpu, what))?;
+                }
                 Invalidation::Vpid(what) => self.nested_invvpid(what)?,
             }
         }
         Ok(())
+    }
+
+    /// INVVPID: the tags of all of L1's guests are one.
+    fn nested_invvpid(&mut self, what: Invvpid) -> Result<(), Failure> {
+        let vpid = self.inner_tag(self.cpu.controls().vpid);
+        self.invvpid(match what {
+            Invvpid::Address { linear, .. } => Invvpid::Address { vpid, linear },
+            _ => Invvpid::Single(vpid),
+        });
+        self.with_mmu(|mmu, vcpu, _| mmu.nested_invvpid(vcpu))
     }
 }
 

@@ -9,14 +9,21 @@ use x86::vmx::{pin, primary, secondary};
 /// Pin-based controls that L2 has because L1 wants them. External interrupts and NMIs exit to L0 anyway; posted interrupts are processed in
 /// software.
 const PIN: u32 = pin::PREEMPTION_TIMER;
-/// Primary controls that L0 makes its own of.
-const PRIMARY_OF_L0: u32 = primary::INTERRUPT_WINDOW
-    | primary::NMI_WINDOW
-    | primary::TPR_SHADOW
-    | primary::IO_BITMAPS
-    | primary::MSR_BITMAPS
-    | primary::TSC_OFFSETTING
-    | primary::SECONDARY;
+/// Primary controls likewise. L0 makes windows, bitmaps, the TPR shadow and time its own.
+const PRIMARY: u32 = primary::HLT
+    | primary::INVLPG
+    | primary::MWAIT
+    | primary::RDPMC
+    | primary::RDTSC
+    | primary::CR3_LOAD
+    | primary::CR3_STORE
+    | primary::CR8_LOAD
+    | primary::CR8_STORE
+    | primary::MOV_DR
+    | primary::UNCONDITIONAL_IO
+    | primary::MONITOR_TRAP
+    | primary::MONITOR
+    | primary::PAUSE;
 /// Secondary controls that L2 has because L1 wants them.
 const SECONDARY: u32 = secondary::RDTSCP
     | secondary::INVPCID
@@ -33,8 +40,7 @@ const SECONDARY: u32 = secondary::RDTSCP
     | secondary::TSC_SCALING
     | secondary::VM_FUNCTIONS;
 /// Secondary controls of vmcs01 that are there for L1's own sake, not for L0's.
-const SECONDARY_OF_L1: u32 =
-    secondary::RDTSCP | secondary::INVPCID | secondary::XSAVES | secondary::VMCS_SHADOWING;
+const SECONDARY_OF_L1: u32 = secondary::RDTSCP | secondary::INVPCID | secondary::XSAVES | secondary::VMCS_SHADOWING;
 
 /// What of vmcs12 names pages of L1, as L0 has them. `None`: there is no memory.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +99,7 @@ pub(super) fn merged(outer: &Controls, inner: &Controls, pages: &Pages, offset: 
     let tdp = outer.secondary(secondary::EPT);
     let bitmap = msr_bitmap(outer, inner, pages);
     let mut first = outer.primary & !(primary::IO_BITMAPS | primary::MSR_BITMAPS) | primary::UNCONDITIONAL_IO;
-    first |= inner.primary & !PRIMARY_OF_L0;
+    first |= inner.primary & PRIMARY;
     first |= if bitmap.is_some() { primary::MSR_BITMAPS } else { 0 };
     let mut second = outer.second() & !SECONDARY_OF_L1 | inner.second() & SECONDARY;
     match pages.virtual_apic.filter(|_| inner.primary(primary::TPR_SHADOW)) {
@@ -109,6 +115,9 @@ pub(super) fn merged(outer: &Controls, inner: &Controls, pages: &Pages, offset: 
         second &= !secondary::APIC_ACCESSES;
     }
     first |= if second != 0 { primary::SECONDARY } else { 0 };
+    if tdp && inner.secondary(secondary::EPT) {
+        second |= inner.second() & secondary::MODE_BASED_EXECUTE;
+    }
     let faults = outer.exception_bitmap >> vector::PF & 1 != 0;
     let (tsc_offset, tsc_multiplier) = time(inner, offset);
     Controls {

@@ -179,7 +179,7 @@ fn go_on(rig: &mut Rig, guest: &Guest, random: &mut Random) {
         match random.below(12) {
             0..=3 if mmu.prepare(vcpu, guest).is_ok() => {
                 let fault = match mmu.mode.is_tdp() {
-                    true => Fault::Violation { gpa, write: random.one_in(2), present: random.one_in(2) },
+                    true => Fault::Violation { gpa, linear: 0, qualification: random.below(0x40) },
                     false => Fault::Page { linear, code: random.below(32) as u32 },
                 };
                 mmu.fault(vcpu, guest, fault);
