@@ -279,6 +279,7 @@ impl Cpu {
         require(arch.gpr[16..].iter().all(|register| *register == 0), "a register that does not exist")?;
         require(arch.tiles.fit(), "its tiles")?;
         require(arch.vmx.controls.fits(), "its VMX controls")?;
+        require(!arch.vmx.active || arch.vmx.controls.link_fits(), "its shadow VMCS")?;
         require(arch.vmx.operation.is_whole(), "its VMCS")?;
         require(micro.clock < LATEST, "its time")?;
         require(micro.fits(&self.wiring.model.geometry), "its TLBs or predictors")?;

@@ -101,7 +101,18 @@ pub enum NestedRoots {
 }
 
 impl Word for NestedRoots {}
+/// When the parts of the guest's CPUID that depend on its registers are worked out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
+#[strum(serialize_all = "kebab-case")]
+pub enum CpuidUpdate {
+    /// At once when a register changes: CR4.OSXSAVE, CR4.PKE, XCR0, IA32_XSS or IA32_APIC_BASE (KVM before 6.14).
+    Eager,
+    /// When the guest next executes CPUID.
+    Deferred,
+}
+
 impl Word for MmuMode {}
+impl Word for CpuidUpdate {}
 impl Word for Cr0Wp {}
 impl Word for Irqchip {}
 
@@ -112,6 +123,12 @@ switches! {
     /// What a change of CR0.WP alone leads to.
     cr0_wp: Cr0Wp = Cr0Wp::InPlace, "cr0-wp", Takes::Word("POLICY", <Cr0Wp as VariantNames>::VARIANTS),
         "What a change of CR0.WP alone leads to: new roots, new metadata only (under tdp and legacy-tdp), or no exit at all [default: in-place]";
+    /// When the parts of the guest's CPUID that depend on its registers are worked out.
+    cpuid_update: CpuidUpdate = CpuidUpdate::Eager, "cpuid-update", Takes::Word("WHEN", <CpuidUpdate as VariantNames>::VARIANTS),
+        "When CPUID's answers that depend on registers are worked out: at each change, or when CPUID is executed [default: eager]";
+    /// The sizes of XSAVE components are known since the hypervisor was loaded; otherwise it executes CPUID for each.
+    cpuid_cache: bool = true, "cpuid-cache", Takes::OnOff,
+        "Sizes of XSAVE components read once, when the hypervisor is loaded, instead of by CPUID each time (KVM before 6.1.122) [default: on]";
     /// The paravirtual interface is offered.
     paravirt: bool = false, "paravirt", Takes::OnOff, "The paravirtual interface [default: off]";
     /// Where the interrupt controllers are emulated.

@@ -96,6 +96,7 @@ impl ExitContext<'_> {
         *cpu.controls_mut() = controls::fixed(&self.vm.config, &self.vm.shared, &self.vm.ownership, cpu);
         self.vcpu.due = self.vcpu.due.and(Flushes::RESET);
         self.vcpu.adopted = true;
+        self.update_cpuid(false);
         self.unregister()?;
         self.vcpu.paravirt.hypercall_page = 0;
         self.reset_mmu()
@@ -182,6 +183,7 @@ impl ExitContext<'_> {
             self.cpu.charge_host_kind(Kind::new(Family::Rdmsr, SPEC_CTRL), 1);
         }
         self.ownership().follow(&mut self.vcpu.visible, self.cpu);
+        self.charge_xsave_state();
         self.follow_cached_root()
     }
 

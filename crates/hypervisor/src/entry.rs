@@ -19,6 +19,7 @@ impl ExitContext<'_> {
         self.inject();
         self.program();
         self.program_root(root);
+        self.charge_xsave_state();
         match self.cpu.vm_reentry() {
             Ok(()) => {
                 self.vcpu.nested.entering = false;

@@ -1,5 +1,6 @@
 //! A virtual CPU: what the hypervisor keeps for one. How it runs is in `enter_loop.rs`.
 
+use crate::cpuid::RuntimeCpuid;
 use crate::events::Events;
 use crate::mmu::Flushes;
 use crate::nested::Nested;
@@ -14,6 +15,8 @@ use x86::page::OFFSET;
 pub struct Vcpu {
     /// The guest's control registers as it sees them.
     pub(crate) visible: Visible,
+    /// What CPUID says of them.
+    pub(crate) runtime_cpuid: RuntimeCpuid,
     /// What is to be injected.
     pub(crate) events: Events,
     /// Its roots and role.

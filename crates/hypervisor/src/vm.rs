@@ -49,6 +49,8 @@ pub struct Hypervisor {
     pub(crate) shared: Shared,
     /// What the guest may use of VMX, if it may be a hypervisor.
     pub(crate) offer: Option<Offer>,
+    /// XCR0 of the host, if it has one.
+    pub(crate) host_xcr0: Option<u64>,
     /// Page directories that virtual CPUs have announced to be freed.
     pub(crate) announced: Announcements,
 }
@@ -82,8 +84,10 @@ impl Hypervisor {
         let memory = Rc::new(Memory(mmu.slots().clone()));
         let ownership = Ownership::of(&config);
         let shared = Shared::new(&config, &features);
+        let host_xcr0 = profile.host_xcr0.as_ref().map(|xcr0| xcr0.value);
         let offer = crate::nested::offer(&config, profile);
-        Ok(Self { config, mmu, memory, ownership, shared, offer, announced: Announcements::default() })
+        let announced = Announcements::default();
+        Ok(Self { config, mmu, memory, ownership, shared, host_xcr0, offer, announced })
     }
 
     /// Adds a slot of memory while the machine runs.

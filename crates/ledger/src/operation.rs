@@ -106,6 +106,12 @@ pub enum Operation {
     /// The answer to a CPUID is looked up.
     #[strum(message = "CPUID look-ups")]
     CpuidLookup,
+    /// What of the guest's CPUID depends on its registers is worked out anew; sizes of XSAVE areas are charged as such.
+    #[strum(message = "CPUID updates")]
+    CpuidUpdate,
+    /// The size of an XSAVE area is worked out: the components are gone through. CPUIDs that are executed for it are events.
+    #[strum(message = "XSAVE sizes worked out")]
+    XstateSize,
     /// An MSR is read or written for the guest.
     #[strum(message = "MSR accesses")]
     Msr,

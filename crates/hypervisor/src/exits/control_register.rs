@@ -66,6 +66,7 @@ impl ExitContext<'_> {
             if (before.cr4 ^ now.cr4) & CR4_PCIDE != 0 {
                 self.size_cr3_cache()?;
             }
+            self.cpuid_may_have_changed();
         }
         if before.efer != now.efer {
             self.mmu_efer_changed(before.efer)?;

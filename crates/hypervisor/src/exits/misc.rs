@@ -34,6 +34,7 @@ pub(super) fn xsetbv(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::Vmread, 3);
     context.charge(Operation::Vmwrite, 1);
     let (step, _) = context.execute_for_guest()?;
+    context.cpuid_may_have_changed();
     Ok(step)
 }
 

@@ -27,7 +27,7 @@ pub(super) fn read(context: &mut ExitContext) -> Result<Step, Failure> {
     let own = match index {
         MSR_HYPERCALL_PAGE if paravirt => context.vcpu.paravirt.hypercall_page,
         MSR_STATE_PAGE if paravirt => context.vcpu.paravirt.state_msr(),
-        _ => return by_processor(context, index),
+        _ => return Ok(by_processor(context, index)?.0),
     };
     context.cpu.set::<u32>(reg::RAX, own as u32);
     context.cpu.set::<u32>(reg::RDX, (own >> 32) as u32);
@@ -40,11 +40,15 @@ pub(super) fn write(context: &mut ExitContext) -> Result<Step, Failure> {
     let index = index(context);
     let paravirt = context.vm.config.paravirt && !context.in_inner();
     if !paravirt || !matches!(index, MSR_HYPERCALL_PAGE | MSR_STATE_PAGE) {
-        let step = by_processor(context, index);
-        if index == msr::SPEC_CTRL && context.cpu.arch.msr.spec_ctrl != 0 {
-            context.give_spec_ctrl();
+        let (step, completed) = by_processor(context, index)?;
+        match index {
+            msr::SPEC_CTRL if context.cpu.arch.msr.spec_ctrl != 0 => context.give_spec_ctrl(),
+            // KVM does not look whether the value is another.
+            msr::XSS if completed => context.cpuid_changed(),
+            msr::APIC_BASE if completed => context.cpuid_may_have_changed(),
+            _ => {}
         }
-        return step;
+        return Ok(step);
     }
     let (low, high) = (context.cpu.arch.gpr[usize::from(reg::RAX)], context.cpu.arch.gpr[usize::from(reg::RDX)]);
     let value = high << 32 | low & 0xffff_ffff;
@@ -59,8 +63,8 @@ pub(super) fn write(context: &mut ExitContext) -> Result<Step, Failure> {
     Ok(Step::Resume)
 }
 
-/// Registers that the processor model or the board holds: they are the guest's own.
-fn by_processor(context: &mut ExitContext, index: u32) -> Result<Step, Failure> {
+/// Registers that the processor model or the board holds: they are the guest's own. Whether the access has completed.
+fn by_processor(context: &mut ExitContext, index: u32) -> Result<(Step, bool), Failure> {
     if of_apic(index) {
         context.charge_device(DeviceAddress::ApicRegister);
     }
@@ -71,7 +75,7 @@ fn by_processor(context: &mut ExitContext, index: u32) -> Result<Step, Failure> 
     if completed {
         context.control_registers_changed(before, None)?;
     }
-    Ok(step)
+    Ok((step, completed))
 }
 
 impl ExitContext<'_> {

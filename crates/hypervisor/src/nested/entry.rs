@@ -85,6 +85,7 @@ impl ExitContext<'_> {
     pub(super) fn changed_level(&mut self, tag: Option<u16>, entry: bool) -> Result<(), Failure> {
         self.program();
         self.cpu.mode_changed();
+        self.cpuid_may_have_changed();
         let tags = TransitionTags { entry, vpid12: tag, vpid02: self.vm.config.nested_vpid };
         let last = self.vcpu.nested.vpid;
         self.vcpu.nested.vpid = self.with_mmu(|mmu, vcpu, guest| {

@@ -1,8 +1,11 @@
 //! What CPUID says to the guest: the processor's own answer, less what is not virtualized, with the hypervisor's leaves.
 
+mod runtime;
+
+pub use runtime::RuntimeCpuid;
+
 use crate::config::VmConfig;
 use crate::paravirt::{CPUID_FEATURES, CPUID_SIGNATURE, SIGNATURE, feature, page};
-use crate::registers::Visible;
 use crate::vm::Hypervisor;
 use cpu::Cpu;
 use cpu::model::CpuidRegs;
@@ -48,8 +51,8 @@ fn paravirt_features(config: &VmConfig, caches_cr3: bool) -> u32 {
     HYPERCALL_PAGE | STATE_PAGE | IO_DELAY | PIC_SHORT | TLB_FLUSH | cache
 }
 
-/// The guest's CPUID.
-pub(crate) fn cpuid(vm: &Hypervisor, visible: &Visible, cpu: &mut Cpu, leaf: u32, subleaf: u32) -> CpuidRegs {
+/// The guest's CPUID, with what depends on its registers as last worked out.
+pub(crate) fn cpuid(vm: &Hypervisor, runtime: &RuntimeCpuid, cpu: &mut Cpu, leaf: u32, subleaf: u32) -> CpuidRegs {
     let config = &vm.config;
     if HYPERVISOR_LEAVES.contains(&leaf) {
         return hypervisor_leaf(config, vm.caches_cr3(), leaf);
@@ -66,19 +69,24 @@ pub(crate) fn cpuid(vm: &Hypervisor, visible: &Visible, cpu: &mut Cpu, leaf: u32
         1 => {
             set(&mut regs.ecx, 31, true);
             let xsave = regs.ecx & 1 << 26 != 0;
-            set(&mut regs.ecx, 27, xsave && visible.cr4 & CR4_OSXSAVE != 0);
+            set(&mut regs.ecx, 27, xsave && runtime.osxsave());
         }
         // MONITOR's leaf.
         5 => regs = CpuidRegs::default(),
         7 if subleaf == 0 => {
             let keys = regs.ecx & 1 << 3 != 0;
-            set(&mut regs.ecx, 4, keys && visible.cr4 & CR4_PKE != 0);
+            set(&mut regs.ecx, 4, keys && runtime.ospke());
             // Indirect-branch tracking.
             set(&mut regs.edx, 20, false);
         }
-        // The states of both.
-        0xd if subleaf == 1 => regs.ecx &= !CET_STATES,
-        0xd if subleaf < 32 && CET_STATES >> subleaf & 1 != 0 => regs = CpuidRegs::default(),
+        runtime::XSTATE if subleaf < 2 => {
+            runtime.sizes(subleaf, &mut regs);
+            if subleaf == 1 {
+                // The states of both.
+                regs.ecx &= !CET_STATES;
+            }
+        }
+        runtime::XSTATE if subleaf < 32 && CET_STATES >> subleaf & 1 != 0 => regs = CpuidRegs::default(),
         _ => {}
     }
     regs
