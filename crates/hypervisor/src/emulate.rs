@@ -9,6 +9,7 @@ use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use crate::registers::Visible;
 use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome, Surroundings};
+use cpu::{BlockCache, Cpu};
 use ledger::Operation;
 use x86::flags;
 use x86::vmx::interruptibility;
@@ -71,6 +72,20 @@ impl ExitContext<'_> {
     }
 
     pub fn in_software(&mut self, event: Option<GuestEvent>) -> Emulation {
+        self.software(|cpu, view, surroundings, cache| match event {
+            None => cpu.emulate_in(view, surroundings, cache),
+            Some(event) => {
+                let fields = (event.information, event.error, event.length);
+                cpu.emulate_event(view, surroundings, cache, fields)
+            }
+        })
+    }
+
+    /// Has the processor do something in software, as the guest sees itself.
+    pub fn software<T>(
+        &mut self,
+        work: impl FnOnce(&mut Cpu, &GuestView, &mut Surroundings, &mut BlockCache) -> T,
+    ) -> T {
         let memory = Some(self.vm.memory.clone());
         let vmx = self.vm.offer.map(|offer| (&mut self.vcpu.nested.vmx, offer));
         let mut surroundings = Surroundings { memory, vmx };
@@ -79,16 +94,10 @@ impl ExitContext<'_> {
         // The guest's time-stamp counter is ahead of the processor's by its offset.
         let offset = cpu.arch.msr.tsc_offset;
         cpu.arch.msr.tsc_offset = offset.wrapping_add(self.vcpu.tsc_offset);
-        let emulation = match event {
-            None => cpu.emulate_in(&view, &mut surroundings, self.cache),
-            Some(event) => {
-                let fields = (event.information, event.error, event.length);
-                cpu.emulate_event(&view, &mut surroundings, self.cache, fields)
-            }
-        };
+        let result = work(cpu, &view, &mut surroundings, self.cache);
         self.vcpu.tsc_offset = cpu.arch.msr.tsc_offset.wrapping_sub(offset);
         cpu.arch.msr.tsc_offset = offset;
-        emulation
+        result
     }
 
     /// Takes over the result.
@@ -101,10 +110,7 @@ impl ExitContext<'_> {
             self.cpu.arch.xcr0 = emulation.view.xcr0;
         }
         if completed {
-            self.trap_if_monitored();
-            if emulation.trap != 0 {
-                self.raise_debug(emulation.trap);
-            }
+            self.trap(emulation.trap);
         }
         let step = match emulation.outcome {
             Outcome::Completed | Outcome::Mwait { .. } | Outcome::Entered => Step::Resume,

@@ -145,6 +145,7 @@ impl ExitContext<'_> {
             match self.cpu.run(self.cache, deadline) {
                 Exit::Vm => {
                     self.exit = self.cpu.arch.vm_exit;
+                    self.vcpu.nested.left_at = self.cpu.micro.clock;
                     self.left()?;
                     if self.is_for_guest() {
                         self.reflect(self.exit)?;
@@ -169,6 +170,13 @@ impl ExitContext<'_> {
         if self.cpu.arch.attention & attention::BUS != 0 {
             self.cpu.arch.attention &= !attention::BUS;
             return Some(Exit::Bus);
+        }
+        if self.cpu.arch.attention & attention::INIT != 0 {
+            self.cpu.arch.attention &= !attention::INIT;
+            if !self.vcpu.in_vmx_operation() {
+                return Some(Exit::Init);
+            }
+            self.vcpu.nested.init = true;
         }
         if self.cpu.arch.attention & attention::CODE != 0 {
             self.cpu.drop_written_code(self.cache);

@@ -22,7 +22,10 @@ impl ExitContext<'_> {
         self.charge_xsave_state();
         match self.cpu.vm_reentry() {
             Ok(()) => {
-                self.vcpu.nested.entering = false;
+                if std::mem::take(&mut self.vcpu.nested.entering) && std::mem::take(&mut self.vcpu.nested.init) {
+                    // It was blocked until now, and L2 exits at once.
+                    self.cpu.attend(attention::INIT);
+                }
                 Ok(None)
             }
             Err(EntryFailure::GuestState(_)) if !self.vm.config.unrestricted_guest => {

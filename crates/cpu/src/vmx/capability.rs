@@ -194,7 +194,11 @@ impl VmxCapabilities {
             secondary: any(executed::SECONDARY),
             exit: any(executed::EXIT),
             entry: any(executed::ENTRY),
-            misc: misc::HLT | 4 << misc::CR3_TARGETS_SHIFT | super::PREEMPTION_TIMER_SHIFT as u64,
+            misc: misc::HLT
+                | misc::SHUTDOWN
+                | misc::WAIT_FOR_SIPI
+                | 4 << misc::CR3_TARGETS_SHIFT
+                | super::PREEMPTION_TIMER_SHIFT as u64,
             // It asks the guest's tables itself.
             ept_vpid: executed::EPT_VPID & !ept_vpid::ADVANCED_INFORMATION,
         }

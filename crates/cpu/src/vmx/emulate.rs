@@ -15,6 +15,7 @@ use crate::fault::{Cause, Exec};
 use crate::state::Cpu;
 use crate::tlb::Entry;
 use crate::walk::{Access, Privilege};
+use ledger::Ticks;
 use std::fmt::Debug;
 use std::rc::Rc;
 use x86::debug::DR6_BS;
@@ -215,6 +216,8 @@ pub struct Emulating {
     pub(super) outer: Option<Controls>,
     /// A guest hypervisor has entered its guest.
     pub(super) entered: bool,
+    /// When the processor left it.
+    pub(super) left_at: Option<Ticks>,
 }
 
 /// Adds a stretch, or makes the last one longer.

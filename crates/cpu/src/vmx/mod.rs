@@ -56,7 +56,7 @@ pub use invalidate::{Flush, Invalidation, Invept, Invvpid};
 pub use root::Operation;
 pub use software::{GuestVmx, Offer};
 pub use transition::EntryFailure;
-pub use vmcs::Vmcs;
+pub use vmcs::{ShadowVmcs, Vmcs};
 
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};

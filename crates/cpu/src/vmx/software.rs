@@ -15,6 +15,7 @@ use super::root::Operation;
 use crate::arch::attention;
 use crate::cache::BlockCache;
 use crate::state::Cpu;
+use ledger::Ticks;
 use serde::{Deserialize, Serialize};
 use x86::reg;
 use x86::vmx::qualification::control_register as access;
@@ -120,17 +121,27 @@ impl Cpu {
         }
     }
 
+    /// The time-stamp counter of the processor that exits: the time that software takes since then is nothing that its hypervisor sees.
+    pub(super) fn tsc_at_exit(&self) -> u64 {
+        let at = self.engine.emulation.as_ref().and_then(|emulating| emulating.left_at);
+        self.tsc_of(at.unwrap_or(self.micro.clock))
+    }
+
     /// Completes an exit of a guest hypervisor's guest, whose registers the processor and `view` hold: its state goes to the VMCS, that of
-    /// the guest hypervisor comes from there.
+    /// the guest hypervisor comes from there. The processor has exited at time `left_at`, of which a stored time-stamp counter tells.
     pub fn exit_in_software(
         &mut self,
         view: &GuestView,
         surroundings: &mut Surroundings,
         cache: &mut BlockCache,
         exit: VmExit,
+        left_at: Ticks,
     ) -> Emulation {
         self.in_software(view, surroundings, cache, |cpu| {
             cpu.arch.vm_exit = exit;
+            if let Some(emulating) = &mut cpu.engine.emulation {
+                emulating.left_at = Some(left_at);
+            }
             (cpu.arch.vmx.active, cpu.arch.vmx.ept) = (false, false);
             cpu.exit_to_software();
             cpu.emulated_outcome()
@@ -250,7 +261,6 @@ const BY_PRIMARY: &[(u32, u32)] = &[
     (reason::MOV_DR, primary::MOV_DR),
     (reason::MWAIT, primary::MWAIT),
     (reason::MONITOR, primary::MONITOR),
-    (reason::MONITOR_TRAP, primary::MONITOR_TRAP),
 ];
 
 /// Reasons for which one secondary control decides.

@@ -129,10 +129,7 @@ impl ExitContext<'_> {
     /// An instruction has been completed in the guest's place: shadows of the one before end, and a single step traps.
     pub fn completed(&mut self) {
         self.end_shadows();
-        self.trap_if_monitored();
-        if self.cpu.arch.flags & flags::TF != 0 {
-            self.raise_debug(DR6_BS);
-        }
+        self.trap(if self.cpu.arch.flags & flags::TF != 0 { DR6_BS } else { 0 });
     }
 
     /// Reads the exit qualification.

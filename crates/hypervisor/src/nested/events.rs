@@ -5,7 +5,7 @@ use crate::exit_context::ExitContext;
 use crate::failure::Failure;
 use cpu::arch::attention;
 use cpu::vmx::VmExit;
-use x86::vmx::{exit, interruptibility, interruption, pin, primary, reason};
+use x86::vmx::{exit, interruptibility, interruption, pending_debug, pin, primary, reason};
 
 impl ExitContext<'_> {
     /// Leaves L2 if something is due that L1 wants to know of. Whether it was.
@@ -51,16 +51,12 @@ impl ExitContext<'_> {
 
     /// Takes an interrupt as the notification of posted ones, if that is what L1 has made of it.
     fn take_posted(&mut self, vector: u8) -> bool {
-        let view = self.vcpu.visible.view(self.cpu.arch.xcr0);
-        let memory = Some(self.vm.memory.clone());
-        let Some(offer) = self.vm.offer else { return false };
         let status = self.cpu.controls().interrupt_status;
-        let vmx = &mut self.vcpu.nested.vmx;
-        if let Some(inner) = &mut vmx.running {
+        if let Some(inner) = &mut self.vcpu.nested.vmx.running {
             inner.interrupt_status = status;
         }
-        let mut surroundings = cpu::vmx::Surroundings { memory, vmx: Some((vmx, offer)) };
-        let posted = self.cpu.post_in_software(&view, &mut surroundings, self.cache, vector);
+        let posted =
+            self.software(|cpu, view, surroundings, cache| cpu.post_in_software(view, surroundings, cache, vector));
         if let Some(inner) = self.vcpu.nested.running() {
             let status = inner.interrupt_status;
             self.cpu.controls_mut().interrupt_status = status;
@@ -86,11 +82,17 @@ impl ExitContext<'_> {
         self.cpu.attend(attention::INTR);
     }
 
-    /// An instruction of L2 has been completed in its place: the monitor trap flag, if L1 has set it.
-    pub fn trap_if_monitored(&mut self) {
+    /// An instruction has been completed in the guest's place: debug traps that follow, unless L1 has set the monitor trap flag, whose exit
+    /// goes before.
+    pub fn trap(&mut self, dr6: u64) {
         let monitored = self.vcpu.nested.running().is_some_and(|inner| inner.primary(primary::MONITOR_TRAP));
         if monitored {
+            let hit = if dr6 & pending_debug::BREAKPOINTS != 0 { pending_debug::ENABLED_BREAKPOINT } else { 0 };
+            let known = pending_debug::BREAKPOINTS | pending_debug::BS;
+            self.cpu.controls_mut().pending_debug |= dr6 & known | hit;
             self.reflect_next(VmExit { reason: reason::MONITOR_TRAP, ..VmExit::default() });
+        } else if dr6 != 0 {
+            self.raise_debug(dr6);
         }
     }
 

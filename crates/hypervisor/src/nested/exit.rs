@@ -14,8 +14,6 @@ use x86::vmx::{exit as exit_control, interruptibility, interruption, reason};
 /// (eight segments, tables, SYSENTER, control registers, PAT, DR7).
 const READS: u64 = 10;
 const WRITES: u64 = 48;
-/// What it reads of vmcs02 if L1 is going to look at rarely used fields.
-const RARE_READS: u64 = 35;
 
 impl ExitContext<'_> {
     /// Whether L2 runs.
@@ -43,19 +41,14 @@ impl ExitContext<'_> {
             }
             _ => {}
         }
-        let view = self.vcpu.visible.view(self.cpu.arch.xcr0);
-        let memory = Some(self.vm.memory.clone());
-        let Some(offer) = self.vm.offer else { return false };
-        let vmx = Some((&mut self.vcpu.nested.vmx, offer));
-        let mut surroundings = cpu::vmx::Surroundings { memory, vmx };
-        self.cpu.wanted_in_software(&view, &mut surroundings, self.cache, &exit)
+        self.software(|cpu, view, surroundings, cache| cpu.wanted_in_software(view, surroundings, cache, &exit))
     }
 
     /// Leaves L2 for L1, which finds this exit.
     pub fn reflect(&mut self, mut exit: VmExit) -> Result<(), Failure> {
         let Some(offer) = self.vm.offer else { return Ok(()) };
         self.charge(Operation::NestedExit, 1);
-        self.charge(Operation::Vmread, READS + RARE_READS);
+        self.charge(Operation::Vmread, READS);
         self.charge(Operation::Vmwrite, WRITES);
         self.cpu.charge_host_kind(Kind::new(Family::VmxInstruction, reason::VMPTRLD), 1);
         if let Some(event) = self.vcpu.events.next.take().filter(|_| exit.vectoring & interruption::VALID == 0) {
@@ -86,10 +79,9 @@ impl ExitContext<'_> {
             }
         }
         let tag = self.vcpu.nested.running().map(Controls::tag).filter(|tag| *tag != 0);
-        let view = self.vcpu.visible.view(self.cpu.arch.xcr0);
-        let memory = Some(self.vm.memory.clone());
-        let mut surroundings = cpu::vmx::Surroundings { memory, vmx: Some((&mut self.vcpu.nested.vmx, offer)) };
-        let emulation = self.cpu.exit_in_software(&view, &mut surroundings, self.cache, exit);
+        let left_at = self.vcpu.nested.left_at;
+        let emulation = self
+            .software(|cpu, view, surroundings, cache| cpu.exit_in_software(view, surroundings, cache, exit, left_at));
         let interruptibility = self.cpu.controls().interruptibility;
         if let Some(mut outer) = self.vcpu.nested.outer.take() {
             outer.interruptibility = interruptibility;
@@ -97,6 +89,8 @@ impl ExitContext<'_> {
             outer.pending_debug = 0;
             *self.cpu.controls_mut() = *outer;
         }
+        self.give_shadow_vmcs(true);
+        self.vcpu.nested.rare_left = true;
         self.vcpu.nested.due = None;
         self.vcpu.nested.entering = false;
         self.vcpu.debug_registers = false;

@@ -16,6 +16,7 @@ mod exit;
 mod instruction;
 mod merge;
 mod offer;
+mod shadow_vmcs;
 
 pub(crate) use offer::offer;
 
@@ -36,12 +37,16 @@ pub(crate) struct Nested {
     pub entering: bool,
     /// When the VMX-preemption timer that L1 has set for L2 runs out.
     pub timer_at: Ticks,
+    /// When the processor exited last.
+    pub left_at: Ticks,
     /// An INIT signal waits for L1 to leave VMX operation, or for L2.
     pub init: bool,
     /// The VPID of vmcs12 for which L2's translations are tagged.
     pub vpid: u16,
     /// Rarely changed fields of vmcs12 have been written since they were copied to vmcs02.
     pub dirty: bool,
+    /// State of L2 that L1 rarely looks at has not been copied from vmcs02 yet.
+    pub rare_left: bool,
 }
 
 impl Default for Nested {
@@ -52,9 +57,11 @@ impl Default for Nested {
             due: None,
             entering: false,
             timer_at: Ticks::MAX,
+            left_at: 0,
             init: false,
             vpid: 0,
             dirty: true,
+            rare_left: false,
         }
     }
 }

@@ -126,6 +126,7 @@ impl Vmcs {
             ve_address: self.get(vmcs::VIRTUALIZATION_EXCEPTION_ADDRESS),
             shadow_bitmaps: [vmcs::VMREAD_BITMAP, vmcs::VMWRITE_BITMAP].map(|field| self.get(field)),
             link_pointer: self.get(vmcs::VMCS_LINK_POINTER),
+            shadow_vmcs: None,
             msr_lists: MsrLists {
                 exit_store: self.list(vmcs::EXIT_MSR_STORE_ADDRESS, vmcs::EXIT_MSR_STORE_COUNT),
                 exit_load: self.list(vmcs::EXIT_MSR_LOAD_ADDRESS, vmcs::EXIT_MSR_LOAD_COUNT),

@@ -199,27 +199,61 @@ fn vmptrst(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.conclude(reason::VMPTRST, Succeeded)
 }
 
+/// Where the fields are that VMREAD and VMWRITE access.
+enum Holder {
+    /// The current VMCS.
+    Current,
+    /// The shadow VMCS at this address.
+    Memory(u64),
+    /// The shadow VMCS of a hypervisor outside the machine's memory.
+    Shadow,
+}
+
 impl Cpu {
+    fn holds_nothing(&self, holder: &Holder) -> bool {
+        match holder {
+            Holder::Current => self.arch.vmx.operation.current == NO_VMCS,
+            Holder::Memory(region) => *region == NO_VMCS,
+            Holder::Shadow => false,
+        }
+    }
+
+    /// The field in this place, or this where there is no memory.
+    fn held_value(&self, holder: &Holder, place: usize, otherwise: u64) -> u64 {
+        match (holder, &self.arch.vmx.controls.shadow_vmcs) {
+            (Holder::Memory(region), _) => self.structure::<u64>(field_address(*region, place)).unwrap_or(otherwise),
+            (Holder::Shadow, Some(shadow)) => shadow.vmcs.value(place),
+            _ => self.arch.vmx.operation.vmcs.value(place),
+        }
+    }
+
     /// Whether VMREAD or VMWRITE (`which` of the bitmaps) of a field exits although a shadow VMCS is in use.
     pub(in crate::vmx) fn shadow_exits(&self, encoding: u64, which: usize) -> bool {
         if !self.arch.vmx.controls.secondary(secondary::VMCS_SHADOWING) || encoding >> 15 != 0 {
             return true;
         }
+        if let Some(shadow) = &self.arch.vmx.controls.shadow_vmcs {
+            return !shadow.has(encoding, which);
+        }
         let address = self.arch.vmx.controls.shadow_bitmaps[which] + (encoding >> 3);
         self.structure::<u8>(address).is_none_or(|byte| byte >> (encoding & 7) & 1 != 0)
     }
 
-    /// What VMREAD and VMWRITE do first: `Some` if they go to the shadow VMCS with this address instead of the current VMCS.
-    fn field_access(&mut self, op: &Op, reason: u32, encoding: u64, which: usize) -> Exec<Option<u64>> {
+    /// What VMREAD and VMWRITE do first: which VMCS they go to.
+    fn field_access(&mut self, op: &Op, reason: u32, encoding: u64, which: usize) -> Exec<Holder> {
         if self.arch.vmx.active && !self.shadow_exits(encoding, which) {
             if self.wiring.capabilities.amd || !self.in_a_mode_of_vmx() {
-                return exec::undefined(self, op).map(|_| None);
+                return exec::undefined(self, op).map(|_| Holder::Current);
             }
             self.privileged()?;
-            return Ok(Some(self.arch.vmx.controls.link_pointer));
+            let controls = &self.arch.vmx.controls;
+            return Ok(match controls.shadow_vmcs {
+                Some(_) => Holder::Shadow,
+                None => Holder::Memory(controls.link_pointer),
+            });
         }
         self.root_only(op, reason, Some(registers(op)))?;
-        Ok(None)
+        Ok(Holder::Current)
     }
 
     /// The field that an encoding names, if the processor has it: its encoding without the bit for the upper half, its place, and
@@ -242,17 +276,14 @@ impl Cpu {
 
 fn vmread(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let encoding = cpu.natural(cpu.reg(op.r1));
-    let shadow = cpu.field_access(op, reason::VMREAD, encoding, 0)?;
-    if shadow.unwrap_or(cpu.arch.vmx.operation.current) == NO_VMCS {
+    let holder = cpu.field_access(op, reason::VMREAD, encoding, 0)?;
+    if cpu.holds_nothing(&holder) {
         return cpu.conclude(reason::VMREAD, Invalid);
     }
     let Some((_, place, high)) = cpu.field(encoding) else {
         return cpu.conclude(reason::VMREAD, Failed(error::UNSUPPORTED_FIELD));
     };
-    let value = match shadow {
-        Some(region) => cpu.structure::<u64>(field_address(region, place)).unwrap_or(u64::MAX),
-        None => cpu.arch.vmx.operation.vmcs.value(place),
-    };
+    let value = cpu.held_value(&holder, place, u64::MAX);
     let value = if high { value >> 32 } else { value };
     match (op.has(Op::MEM), cpu.engine.long64) {
         (true, true) => cpu.store::<u64>(op, value)?,
@@ -266,8 +297,8 @@ fn vmread(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn vmwrite(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let memory = op.has(Op::MEM);
     let encoding = cpu.natural(cpu.reg(op.r1));
-    let shadow = cpu.field_access(op, reason::VMWRITE, encoding, 1)?;
-    if shadow.unwrap_or(cpu.arch.vmx.operation.current) == NO_VMCS {
+    let holder = cpu.field_access(op, reason::VMWRITE, encoding, 1)?;
+    if cpu.holds_nothing(&holder) {
         return cpu.conclude(reason::VMWRITE, Invalid);
     }
     let Some((whole, place, high)) = cpu.field(encoding) else {
@@ -282,20 +313,20 @@ fn vmwrite(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         (true, false) => u64::from(cpu.load::<u32>(op)?),
         (false, _) => cpu.natural(cpu.reg(op.r0)),
     };
-    let old = match shadow {
-        Some(region) => cpu.structure::<u64>(field_address(region, place)).unwrap_or(0),
-        None => cpu.arch.vmx.operation.vmcs.value(place),
-    };
+    let old = cpu.held_value(&holder, place, 0);
     let value = match (high, cpu.engine.long64) {
         (true, _) => old & 0xffff_ffff | value << 32,
         // Outside 64-bit mode the upper half of a field is written by itself, and cleared by a write to the field.
         (false, _) => value & mask(whole),
     };
-    match shadow {
-        Some(region) => {
-            cpu.set_structure(field_address(region, place), value);
+    match holder {
+        Holder::Memory(region) => cpu.set_structure(field_address(region, place), value),
+        Holder::Shadow => {
+            if let Some(shadow) = &mut cpu.arch.vmx.controls.shadow_vmcs {
+                shadow.vmcs.set(whole, value);
+            }
         }
-        None => cpu.arch.vmx.operation.vmcs.set(whole, value),
+        Holder::Current => cpu.arch.vmx.operation.vmcs.set(whole, value),
     }
     cpu.conclude(reason::VMWRITE, Succeeded)
 }

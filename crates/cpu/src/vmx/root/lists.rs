@@ -3,7 +3,7 @@
 use super::super::controls::MsrList;
 use crate::state::Cpu;
 use ledger::{Family, Kind};
-use x86::msr::{FS_BASE, GS_BASE, X2APIC_FIRST, X2APIC_LAST};
+use x86::msr::{FS_BASE, GS_BASE, TSC, X2APIC_FIRST, X2APIC_LAST};
 
 /// IA32_BIOS_UPDT_TRIG: microcode is not loaded by a list.
 const BIOS_UPDATE_TRIGGER: u32 = 0x79;
@@ -45,7 +45,7 @@ impl Cpu {
             if number >= u64::from(self.vmx_capabilities().most_msrs()) || !in_lists(index) {
                 return Err(());
             }
-            let value = self.read_msr(index).ok_or(())?;
+            let value = if index == TSC { self.tsc_at_exit() } else { self.read_msr(index).ok_or(())? };
             self.set_structure(at + 8, value);
             self.charge_transition(Kind::new(Family::MsrList, index));
         }

@@ -63,6 +63,11 @@ impl Operation {
         (self.current != NO_VMCS).then_some((self.current, &self.vmcs))
     }
 
+    /// The fields of the current VMCS, for a hypervisor that has the VMX of its guest in hand.
+    pub fn current_mut(&mut self) -> Option<&mut Vmcs> {
+        (self.current != NO_VMCS).then_some(&mut self.vmcs)
+    }
+
     /// Whether it can have been saved.
     pub(crate) fn is_whole(&self) -> bool {
         let in_place = |region: u64| region == NO_VMCS || region & OFFSET == 0;
