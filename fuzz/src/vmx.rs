@@ -199,7 +199,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(exits, again, "the same ends");
     assert!(first.cpu.arch == second.cpu.arch && first.cpu.micro.clock == second.cpu.micro.clock, "the same state");
     let (arch, micro) = (first.cpu.arch.clone(), first.cpu.micro.clone());
-    assert!(first.cpu.restore(arch, micro).is_ok(), "a state that can be saved can be restored");
+    assert_eq!(first.cpu.restore(arch, micro), Ok(()), "a state that can be saved can be restored");
 }
 
 /// Inputs of random bytes: what they mean is found by the fuzzer.

@@ -259,7 +259,12 @@ impl Cpu {
 
     /// The time-stamp counter as it is outside non-root mode.
     pub fn machine_tsc(&self) -> u64 {
-        (self.micro.clock / ledger::TICKS_PER_CYCLE).wrapping_add(self.arch.msr.tsc_offset)
+        self.tsc_of(self.micro.clock)
+    }
+
+    /// What it is at another time, in root mode.
+    pub(crate) fn tsc_of(&self, at: Ticks) -> u64 {
+        (at / ledger::TICKS_PER_CYCLE).wrapping_add(self.arch.msr.tsc_offset)
     }
 }
 
@@ -279,6 +284,7 @@ impl Cpu {
         require(arch.gpr[16..].iter().all(|register| *register == 0), "a register that does not exist")?;
         require(arch.tiles.fit(), "its tiles")?;
         require(arch.vmx.controls.fits(), "its VMX controls")?;
+        require(!arch.vmx.active || arch.vmx.controls.link_fits(), "its shadow VMCS")?;
         require(arch.vmx.operation.is_whole(), "its VMCS")?;
         require(micro.clock < LATEST, "its time")?;
         require(micro.fits(&self.wiring.model.geometry), "its TLBs or predictors")?;

@@ -5,7 +5,9 @@ use crate::vcpu::Vcpu;
 use crate::vm::Hypervisor;
 use cpu::vmx::VmExit;
 use cpu::{BlockCache, Cpu, Exit};
-use ledger::Operation;
+use ledger::{Family, Kind, Operation};
+use x86::control::CR4_OSXSAVE;
+use x86::msr::XSS;
 
 /// What follows a handled exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +37,20 @@ impl ExitContext<'_> {
     pub fn charge(&mut self, operation: Operation, count: u64) {
         if count != 0 {
             self.cpu.charge_host(operation, count);
+        }
+    }
+
+    /// Charges what loads XCR0 and IA32_XSS of the guest before an entry, and of the host after an exit, where they differ (KVM's
+    /// `kvm_load_guest_xsave_state` and `kvm_load_host_xsave_state`). The host has no supervisor states.
+    pub fn charge_xsave_state(&mut self) {
+        if self.vcpu.visible.cr4 & CR4_OSXSAVE == 0 {
+            return;
+        }
+        if self.vm.host_xcr0.is_some_and(|host| host != self.cpu.arch.xcr0) {
+            self.cpu.charge_host_kind(Kind::new(Family::Xsetbv, 0), 1);
+        }
+        if self.cpu.arch.msr.xss != 0 {
+            self.cpu.charge_host_kind(Kind::new(Family::Wrmsr, XSS), 1);
         }
     }
 

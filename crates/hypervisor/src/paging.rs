@@ -24,7 +24,7 @@ impl ExitContext<'_> {
             cpl: cpu.arch.cpl,
             pkru: cpu.arch.pkru,
             pkrs: cpu.arch.msr.pkrs as u32,
-            nested: None,
+            nested: self.nested_paging(),
         }
     }
 
@@ -42,6 +42,8 @@ impl ExitContext<'_> {
             None => return Err(self.mmu_failure(MmuError::Limit("mmu-pages"))),
         };
         self.account_for_mmu();
+        let logged = self.vm.mmu.take_logged();
+        self.follow_log(logged);
         Ok(result)
     }
 
@@ -111,7 +113,7 @@ impl ExitContext<'_> {
     }
 
     /// INVVPID, if translations have tags; without, each entry flushes them.
-    fn invvpid(&mut self, what: Invvpid) {
+    pub fn invvpid(&mut self, what: Invvpid) {
         if self.vm.config.vpid {
             self.charge(Operation::Invvpid, 1);
             self.cpu.invvpid(what);
@@ -170,8 +172,10 @@ impl ExitContext<'_> {
                 Some(event) => self.emulate_event(event),
                 None => self.emulate(),
             },
-            // No guest of the guest runs.
-            Resolution::Reflect(_) => Err(self.mmu_failure(MmuError::Limit("levels of guests"))),
+            Resolution::Reflect(exit) => {
+                self.reflect_ept(exit);
+                Ok(Step::Resume)
+            }
             Resolution::Limit(name) => Err(self.mmu_failure(MmuError::Limit(name))),
         }
     }

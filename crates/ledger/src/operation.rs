@@ -106,6 +106,12 @@ pub enum Operation {
     /// The answer to a CPUID is looked up.
     #[strum(message = "CPUID look-ups")]
     CpuidLookup,
+    /// What of the guest's CPUID depends on its registers is worked out anew; sizes of XSAVE areas are charged as such.
+    #[strum(message = "CPUID updates")]
+    CpuidUpdate,
+    /// The size of an XSAVE area is worked out: the components are gone through. CPUIDs that are executed for it are events.
+    #[strum(message = "XSAVE sizes worked out")]
+    XstateSize,
     /// An MSR is read or written for the guest.
     #[strum(message = "MSR accesses")]
     Msr,
@@ -130,6 +136,18 @@ pub enum Operation {
     /// The paravirtual state page of a virtual CPU is updated.
     #[strum(message = "paravirtual state updates")]
     ProfileMove,
+    /// An instruction of VMX of a guest hypervisor is carried out: its operand is found, permissions and the current VMCS are checked.
+    #[strum(message = "VMX instructions carried out")]
+    NestedInstruction,
+    /// A guest hypervisor's VM entry: its VMCS is checked and merged with the hypervisor's own. VMWRITEs and VMPTRLDs are charged as such.
+    #[strum(message = "nested entries")]
+    NestedEntry,
+    /// A VM exit to a guest hypervisor: its VMCS is filled, its state taken from there.
+    #[strum(message = "nested exits")]
+    NestedExit,
+    /// MSR bitmaps of a guest hypervisor are merged with the hypervisor's own.
+    #[strum(message = "MSR bitmaps merged")]
+    NestedBitmap,
 }
 
 impl Operation {

@@ -28,7 +28,7 @@ impl Platform {
     pub fn describe(&self) -> Vec<(&'static str, String)> {
         let mut facts = vec![("platform", self.name().to_string())];
         if let Platform::Hvm(config) = self {
-            facts.extend(config.facts());
+            facts.extend(config.describe());
         }
         facts
     }

@@ -133,6 +133,9 @@ fn text(profile: &Profile) -> String {
     if let Some(value) = &profile.arch_capabilities {
         facts.push(("ARCH_CAPABILITIES", format!("{:#x}", value.value), &value.from));
     }
+    if let Some(value) = &profile.host_xcr0 {
+        facts.push(("XCR0 of a host", format!("{:#x}", value.value), &value.from));
+    }
     let facts: Vec<Vec<String>> = facts
         .into_iter()
         .map(|(name, value, from)| vec![name.to_owned(), value, from.confidence.name().to_owned(), from.source.clone()])

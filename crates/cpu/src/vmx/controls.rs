@@ -1,9 +1,10 @@
 //! What a VMCS holds besides the registers: the controls of non-root mode, and the guest state that no register has.
 
 use super::root::NO_VMCS;
+use super::vmcs::ShadowVmcs;
 use std::rc::Rc;
 use x86::page::OFFSET;
-use x86::vmx::{interruption, primary, secondary};
+use x86::vmx::{function, interruption, pin, primary, secondary};
 
 /// I/O bitmaps A and B, one after the other.
 pub type IoBitmap = [u8; 8192];
@@ -135,6 +136,9 @@ pub struct Controls {
     pub shadow_bitmaps: [u64; 2],
     /// VMCS link pointer: with VMCS shadowing, the shadow VMCS.
     pub link_pointer: u64,
+    /// With VMCS shadowing, of a hypervisor outside the machine's memory: the shadow VMCS, in place of what [`Self::shadow_bitmaps`] and
+    /// [`Self::link_pointer`] lead to.
+    pub shadow_vmcs: Option<Box<ShadowVmcs>>,
     /// MSRs that a VM exit stores, then loads, and a VM entry loads.
     pub msr_lists: MsrLists,
 
@@ -177,21 +181,34 @@ impl Controls {
 
     /// Whether every structure in memory lies in one page, as VM entries make sure: what a saved state has may be anything.
     pub(crate) fn fits(&self) -> bool {
+        if self.shadow_vmcs.as_ref().is_some_and(|shadow| !shadow.vmcs.is_whole()) {
+            return false;
+        }
         let lists = [&self.msr_lists.exit_store, &self.msr_lists.exit_load, &self.msr_lists.entry_load];
+        // An entry looks at the addresses that its controls use; the others may be anything.
         let pages = [
-            self.virtual_apic,
-            self.apic_access,
-            self.eptp_list,
-            self.pml_address,
-            self.ve_address,
-            self.shadow_bitmaps[0],
-            self.shadow_bitmaps[1],
+            (self.primary(primary::TPR_SHADOW), self.virtual_apic),
+            (self.secondary(secondary::APIC_ACCESSES), self.apic_access),
+            (
+                self.vm_functions & 1 << function::EPTP_SWITCHING != 0 && self.secondary(secondary::VM_FUNCTIONS),
+                self.eptp_list,
+            ),
+            (self.secondary(secondary::PML), self.pml_address),
+            (self.secondary(secondary::EPT_VIOLATION_VE), self.ve_address),
+            (self.secondary(secondary::VMCS_SHADOWING), self.shadow_bitmaps[0] | self.shadow_bitmaps[1]),
         ];
+        let used = pages.into_iter().filter_map(|(used, page)| used.then_some(page));
         let bitmaps = self.io_bitmap_addresses.into_iter().flatten().chain(self.msr_bitmap_address);
-        let aligned = pages.into_iter().chain(bitmaps).all(|page| page & OFFSET == 0);
-        let link = self.link_pointer == NO_VMCS || self.link_pointer & OFFSET == 0;
-        let small = self.posted_descriptor & 63 == 0 && lists.iter().all(|list| list.address & 15 == 0);
-        aligned && link && small && self.cr3_target_count as usize <= self.cr3_targets.len()
+        let aligned = used.chain(bitmaps).all(|page| page & OFFSET == 0);
+        let descriptor = self.pin & pin::POSTED_INTERRUPTS == 0 || self.posted_descriptor & 63 == 0;
+        let lists = lists.iter().all(|list| list.count == 0 || list.address & 15 == 0);
+        aligned && descriptor && lists && self.cr3_target_count as usize <= self.cr3_targets.len()
+    }
+
+    /// Whether the shadow VMCS can be where it is said to be; an entry that finds another address fails after it has loaded
+    /// the controls.
+    pub(crate) fn link_fits(&self) -> bool {
+        !self.secondary(secondary::VMCS_SHADOWING) || self.link_pointer == NO_VMCS || self.link_pointer & OFFSET == 0
     }
 
     /// The secondary controls, if they count.

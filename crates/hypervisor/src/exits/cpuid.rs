@@ -14,8 +14,10 @@ pub(super) fn cpuid(context: &mut ExitContext) -> Result<Step, Failure> {
         context.raise(vector::GP, Some(0));
         return Ok(Step::Resume);
     }
+    context.cpuid_wanted();
+    let cpu = &mut *context.cpu;
     let (leaf, subleaf) = (cpu.arch.gpr[usize::from(reg::RAX)] as u32, cpu.arch.gpr[usize::from(reg::RCX)] as u32);
-    let regs = crate::cpuid::cpuid(context.vm, &context.vcpu.visible, cpu, leaf, subleaf);
+    let regs = crate::cpuid::cpuid(context.vm, &context.vcpu.runtime_cpuid, cpu, leaf, subleaf);
     for (number, value) in [(reg::RAX, regs.eax), (reg::RBX, regs.ebx), (reg::RCX, regs.ecx), (reg::RDX, regs.edx)] {
         cpu.set::<u32>(number, value);
     }

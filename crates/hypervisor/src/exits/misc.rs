@@ -11,7 +11,7 @@ pub(super) fn triple_fault(_: &mut ExitContext) -> Result<Step, Failure> {
     Ok(Step::Board(Exit::Shutdown))
 }
 
-/// Instructions of VMX and SMX, which the guest's processor does not have.
+/// Instructions that the guest's processor does not have: SMX, and VMX unless it may be a hypervisor.
 pub(super) fn undefined(context: &mut ExitContext) -> Result<Step, Failure> {
     context.raise(vector::UD, None);
     Ok(Step::Resume)
@@ -34,6 +34,7 @@ pub(super) fn xsetbv(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::Vmread, 3);
     context.charge(Operation::Vmwrite, 1);
     let (step, _) = context.execute_for_guest()?;
+    context.cpuid_may_have_changed();
     Ok(step)
 }
 

@@ -349,7 +349,8 @@ impl Guest {
         Outcome { registers, results: words(DATA, 64), exceptions: words(LOG, 64), written }
     }
 
-    fn charged(&self, kind: impl Fn(&Kind) -> bool) -> u64 {
+    /// Events and operations so far of the kinds asked for.
+    pub fn charged(&self, kind: impl Fn(&Kind) -> bool) -> u64 {
         let recorder = self.recorder.borrow();
         recorder.events().filter(|event| kind(&event.2)).map(|event| event.3.count).sum()
     }
@@ -357,6 +358,11 @@ impl Guest {
     /// Exits for a reason so far.
     pub fn exits(&self, reason: u32) -> u64 {
         self.charged(|kind| *kind == Kind::new(Family::VmExit, reason))
+    }
+
+    /// CPUIDs of a sub-leaf that the hypervisor has executed.
+    pub fn cpuids(&self, leaf: u32, subleaf: u32) -> u64 {
+        self.charged(|kind| *kind == Kind::cpuid(leaf, subleaf))
     }
 
     /// Operations of a kind so far.

@@ -257,6 +257,8 @@ pub struct Profile {
     pub vmx: Option<Vmx>,
     /// Contents of IA32_ARCH_CAPABILITIES, if the processor has it.
     pub arch_capabilities: Option<Sourced<u64>>,
+    /// XCR0 of a Linux host on the processor, on which a hypervisor runs. `None`: it has no XSAVE.
+    pub host_xcr0: Option<Sourced<u64>>,
     /// Sizes of TLBs and predictors.
     pub sizes: Sizes,
     /// What everything costs.

@@ -183,6 +183,7 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         "virtualization",
         "vmx",
         "arch_capabilities",
+        "host",
         "tlb",
         "predictor",
         "class",
@@ -210,6 +211,10 @@ fn read(top: &At) -> Result<Profile, ProfileError> {
         virtualization: virtualization(&top.table("virtualization")?)?,
         vmx: match top.table.contains_key("vmx") {
             true => Some(vmx(&top.table("vmx")?)?),
+            false => None,
+        },
+        host_xcr0: match top.table.contains_key("host") {
+            true => Some(sized(top, "host", "xcr0", 0, i64::MAX)?.map(|n| n as u64)),
             false => None,
         },
         arch_capabilities: match top.table.contains_key("arch_capabilities") {

@@ -36,6 +36,18 @@ fn costs_by_parameter_come_before_those_of_the_family() {
     assert_eq!(skx.of(Kind::new(Family::ControlRegister, 3)), 191_000);
 }
 
+#[test]
+fn the_host_enables_only_states_that_its_processor_has() {
+    for name in Profile::names() {
+        let profile = Profile::named(name).unwrap();
+        let states =
+            profile.cpuid().iter().find(|leaf| leaf.leaf == 0xd && leaf.subleaf == Some(0)).map_or(0, |leaf| leaf.eax);
+        let host = profile.host_xcr0.as_ref().map_or(0, |xcr0| xcr0.value);
+        assert_eq!(host & !u64::from(states), 0, "{name}");
+        assert!(profile.synthetic || (host & 3 == 3) == (states != 0), "{name}");
+    }
+}
+
 /// Linux executes VERW at each return to user space where CPUID has MD_CLEAR and IA32_ARCH_CAPABILITIES lacks MDS_NO.
 #[test]
 fn verw_costs_what_clearing_buffers_costs_where_there_is_something_to_clear() {

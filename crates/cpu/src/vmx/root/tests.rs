@@ -248,7 +248,7 @@ fn a_vmcs_goes_to_its_region_when_another_becomes_current() {
     assert_eq!((m.cpu.reg(reg::RBX), m.cpu.reg(reg::RCX)), (0, 0x1234));
     m.execute(|a| a.vmxoff()).expect("no exception");
     assert!(!m.cpu.arch.vmx.operation.is_on());
-    assert_eq!(Vmcs::load(&m.cpu.wiring.ram, FIRST).get(vmcs::GUEST_RSP), 0x1234);
+    assert_eq!(Vmcs::load(&m.cpu.wiring.ram, Some(FIRST)).get(vmcs::GUEST_RSP), 0x1234);
 }
 
 #[test]
@@ -476,22 +476,33 @@ fn an_unusable_segment_register_of_the_host_is_one_with_selector_0() {
     assert_eq!((code.selector, code.rights & rights::L), (8, rights::L));
 }
 
+/// Structures that lie across pages, and the controls by which the processor uses them.
 #[test]
-fn a_saved_state_with_structures_across_pages_is_refused() {
-    type Change = fn(&mut crate::arch::Arch);
-    let changes: &[Change] = &[
-        |arch| arch.vmx.controls.virtual_apic = 0xffe,
-        |arch| arch.vmx.controls.link_pointer = 0x1ffd,
-        |arch| arch.vmx.controls.posted_descriptor = 0xff8,
-        |arch| arch.vmx.controls.msr_lists.exit_load.address = 0xffc,
-        |arch| arch.vmx.controls.msr_bitmap_address = Some(3),
-        |arch| arch.vmx.operation.current = 0x1004,
+fn a_saved_state_with_structures_across_pages_is_refused_if_they_are_used() {
+    type Change = fn(&mut crate::vmx::NonRoot);
+    let changes: &[(Change, Change)] = &[
+        (|vmx| vmx.controls.virtual_apic = 0xffe, |vmx| vmx.controls.primary |= primary::TPR_SHADOW),
+        (|vmx| vmx.controls.pml_address = 0xffe, |vmx| vmx.controls.secondary |= secondary::PML),
+        (|vmx| vmx.controls.posted_descriptor = 0xff8, |vmx| vmx.controls.pin |= pin::POSTED_INTERRUPTS),
+        (|vmx| vmx.controls.msr_lists.exit_load.address = 0xffc, |vmx| vmx.controls.msr_lists.exit_load.count = 1),
+        (
+            |vmx| vmx.controls.link_pointer = 0x1ffd,
+            |vmx| {
+                vmx.active = true;
+                vmx.controls.secondary |= secondary::VMCS_SHADOWING;
+            },
+        ),
+        (|_| (), |vmx| vmx.controls.msr_bitmap_address = Some(3)),
+        (|_| (), |vmx| vmx.operation.current = 0x1004),
     ];
-    for change in changes {
+    for (number, (place, using)) in changes.iter().enumerate() {
         let mut m = host();
         let (mut arch, micro) = (m.cpu.arch.clone(), m.cpu.micro.clone());
-        change(&mut arch);
-        assert!(m.cpu.restore(arch, micro).is_err());
+        arch.vmx.controls.primary |= primary::SECONDARY;
+        place(&mut arch.vmx);
+        assert_eq!(m.cpu.restore(arch.clone(), micro.clone()), Ok(()), "case {number}: not used");
+        using(&mut arch.vmx);
+        assert!(m.cpu.restore(arch, micro).is_err(), "case {number}: used");
     }
 }
 

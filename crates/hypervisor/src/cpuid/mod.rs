@@ -1,8 +1,11 @@
 //! What CPUID says to the guest: the processor's own answer, less what is not virtualized, with the hypervisor's leaves.
 
+mod runtime;
+
+pub use runtime::RuntimeCpuid;
+
 use crate::config::VmConfig;
 use crate::paravirt::{CPUID_FEATURES, CPUID_SIGNATURE, SIGNATURE, feature, page};
-use crate::registers::Visible;
 use crate::vm::Hypervisor;
 use cpu::Cpu;
 use cpu::model::CpuidRegs;
@@ -31,6 +34,9 @@ const HIDDEN: &[(u32, u32, bool)] = &[
     (0x8000_0001, 2, false),
 ];
 
+/// The leaf and the bit of VMX.
+const VMX: (u32, u32) = (1, 5);
+
 fn set(word: &mut u32, bit: u32, on: bool) {
     *word = (*word & !(1 << bit)) | if on { 1 << bit } else { 0 };
 }
@@ -45,8 +51,8 @@ fn paravirt_features(config: &VmConfig, caches_cr3: bool) -> u32 {
     HYPERCALL_PAGE | STATE_PAGE | IO_DELAY | PIC_SHORT | TLB_FLUSH | cache
 }
 
-/// The guest's CPUID.
-pub(crate) fn cpuid(vm: &Hypervisor, visible: &Visible, cpu: &mut Cpu, leaf: u32, subleaf: u32) -> CpuidRegs {
+/// The guest's CPUID, with what depends on its registers as last worked out.
+pub(crate) fn cpuid(vm: &Hypervisor, runtime: &RuntimeCpuid, cpu: &mut Cpu, leaf: u32, subleaf: u32) -> CpuidRegs {
     let config = &vm.config;
     if HYPERVISOR_LEAVES.contains(&leaf) {
         return hypervisor_leaf(config, vm.caches_cr3(), leaf);
@@ -54,7 +60,8 @@ pub(crate) fn cpuid(vm: &Hypervisor, visible: &Visible, cpu: &mut Cpu, leaf: u32
     let mut regs = cpu.cpuid(leaf, subleaf);
     let shadow = !config.mmu.is_tdp();
     for &(hidden, bit, shadow_only) in HIDDEN {
-        if hidden == leaf && (leaf != 7 || subleaf == 0) && (shadow || !shadow_only) {
+        let offered = config.nested && (hidden, bit) == VMX;
+        if hidden == leaf && (leaf != 7 || subleaf == 0) && (shadow || !shadow_only) && !offered {
             set(&mut regs.ecx, bit, false);
         }
     }
@@ -62,19 +69,24 @@ pub(crate) fn cpuid(vm: &Hypervisor, visible: &Visible, cpu: &mut Cpu, leaf: u32
         1 => {
             set(&mut regs.ecx, 31, true);
             let xsave = regs.ecx & 1 << 26 != 0;
-            set(&mut regs.ecx, 27, xsave && visible.cr4 & CR4_OSXSAVE != 0);
+            set(&mut regs.ecx, 27, xsave && runtime.osxsave());
         }
         // MONITOR's leaf.
         5 => regs = CpuidRegs::default(),
         7 if subleaf == 0 => {
             let keys = regs.ecx & 1 << 3 != 0;
-            set(&mut regs.ecx, 4, keys && visible.cr4 & CR4_PKE != 0);
+            set(&mut regs.ecx, 4, keys && runtime.ospke());
             // Indirect-branch tracking.
             set(&mut regs.edx, 20, false);
         }
-        // The states of both.
-        0xd if subleaf == 1 => regs.ecx &= !CET_STATES,
-        0xd if subleaf < 32 && CET_STATES >> subleaf & 1 != 0 => regs = CpuidRegs::default(),
+        runtime::XSTATE if subleaf < 2 => {
+            runtime.sizes(subleaf, &mut regs);
+            if subleaf == 1 {
+                // The states of both.
+                regs.ecx &= !CET_STATES;
+            }
+        }
+        runtime::XSTATE if subleaf < 32 && CET_STATES >> subleaf & 1 != 0 => regs = CpuidRegs::default(),
         _ => {}
     }
     regs
@@ -96,5 +108,6 @@ fn hypervisor_leaf(config: &VmConfig, caches_cr3: bool, leaf: u32) -> CpuidRegs 
 /// CR4 bits that CPUID does not offer although the processor has them.
 pub fn hidden_cr4(config: &VmConfig) -> u64 {
     let shadow = if config.mmu.is_tdp() { 0 } else { CR4_PKE };
-    CR4_VMXE | CR4_PKS | CR4_CET | shadow
+    let vmx = if config.nested { 0 } else { CR4_VMXE };
+    vmx | CR4_PKS | CR4_CET | shadow
 }
