@@ -3,7 +3,6 @@
 
 use super::Mmu;
 use super::pool::{EntryRef, Page, PageId};
-use super::shadow_ept::Says;
 use super::spte;
 
 impl Mmu {
@@ -25,29 +24,6 @@ impl Mmu {
             }
         }
         Ok(())
-    }
-
-    fn agrees(&self, at: EntryRef, entry: u64, says: Option<Says>) -> bool {
-        let page = self.pool.page(at.page);
-        match (self.child(at), says) {
-            (Some(child), Some(says)) => {
-                let below = self.pool.page(child);
-                match says {
-                    Says::Table(gfn, access) => !below.role.direct && (below.gfn, below.role.access) == (gfn, access),
-                    Says::Page(gfn, access) => {
-                        below.role.direct && below.gfn == gfn && below.role.access & !access == 0
-                    }
-                }
-            }
-            (None, Some(Says::Page(gfn, _))) if self.format.is_mmio(entry) => {
-                self.format.mmio(gfn) == Some(entry) && self.slots.find(gfn).is_none()
-            }
-            (None, Some(Says::Page(gfn, access))) => {
-                let frame = page.frame(usize::from(at.index));
-                frame == gfn && self.format.access(entry) & !access == 0
-            }
-            _ => false,
-        }
     }
 
     /// Checks an entry of a tree of the TDP MMU that allows writes.

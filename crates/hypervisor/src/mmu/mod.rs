@@ -277,9 +277,12 @@ impl Mmu {
         Self::limit(config, guest_pages).saturating_add(vcpus).saturating_add(1)
     }
 
-    /// The limit of table pages. Two-dimensional tables have none in KVM: enough for two roots with small pages, and MMIO.
+    /// The limit of table pages. Two-dimensional tables have none in KVM: enough for two roots with small pages, and MMIO; and for
+    /// shadow EPT what KVM lets shadow pages take.
     fn limit(config: &VmConfig, guest_pages: u64) -> u32 {
-        let tdp = u32::try_from(guest_pages / 512 * 2).unwrap_or(u32::MAX).saturating_add(256);
+        let shadow_ept = if config.nested && config.nested_ept { config.mmu_pages_for(guest_pages) } else { 0 };
+        let tdp =
+            u32::try_from(guest_pages / 512 * 2).unwrap_or(u32::MAX).saturating_add(256).saturating_add(shadow_ept);
         match (config.mmu, config.mmu_pages) {
             (MmuMode::Tdp, None) => tdp,
             _ => config.mmu_pages_for(guest_pages),

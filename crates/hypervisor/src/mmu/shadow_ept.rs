@@ -7,7 +7,7 @@
 use super::guest_walk::{Step, Walk};
 use super::mapping::Target;
 use super::nested::{EptExit, EptFormat, Level, same_tables};
-use super::pool::Keeping;
+use super::pool::{EntryRef, Keeping};
 use super::role::Role;
 use super::shadow::LIMIT;
 use super::spte::{EXEC, READ, USER_EXEC, WRITE};
@@ -102,6 +102,30 @@ impl Mmu {
         let access = if clean { access & !WRITE } else { access };
         // What allows nothing maps nothing.
         (access != 0).then(|| Says::Page(layout.page(value, shift) >> SHIFT, access))
+    }
+
+    /// Whether an entry of shadow EPT says what the guest's EPT says, or less.
+    pub(super) fn agrees(&self, at: EntryRef, entry: u64, says: Option<Says>) -> bool {
+        let page = self.pool.page(at.page);
+        match (self.child(at), says) {
+            (Some(child), Some(says)) => {
+                let below = self.pool.page(child);
+                match says {
+                    Says::Table(gfn, access) => !below.role.direct && (below.gfn, below.role.access) == (gfn, access),
+                    Says::Page(gfn, access) => {
+                        below.role.direct && below.gfn == gfn && below.role.access & !access == 0
+                    }
+                }
+            }
+            (None, Some(Says::Page(gfn, _))) if self.format.is_mmio(entry) => {
+                self.format.mmio(gfn) == Some(entry) && self.slots.find(gfn).is_none()
+            }
+            (None, Some(Says::Page(gfn, access))) => {
+                let frame = page.frame(usize::from(at.index));
+                frame == gfn && self.format.access(entry) & !access == 0
+            }
+            _ => false,
+        }
     }
 
     /// Walks the guest's EPT for an access of its own guest, and sets accessed and dirty flags.
