@@ -16,7 +16,8 @@ impl ExitContext<'_> {
             self.reflect(exit)?;
             return Ok(true);
         }
-        if self.vcpu.nested.entering {
+        if self.vcpu.nested.entering || self.vcpu.events.next.is_some() {
+            // What L1 injects, or what was being delivered, comes first.
             return Ok(false);
         }
         if std::mem::take(&mut self.vcpu.nested.init) {
