@@ -769,10 +769,8 @@ fn tables_have_the_format_that_the_guest_is_offered() {
     let user = leaf(ept::USER_EXECUTE);
     let by_mode = EptFormat { mode_based: true, ..FORMAT };
     // With paging off, all addresses are those of user mode.
-    assert_eq!(
-        fetch(by_mode, 0x203_000, user),
-        Found::Exit(EptExit::Violation { gpa: 0, linear: 0, qualification: 0x184 })
-    );
+    let refused = Found::Exit(EptExit::Violation { gpa: 0, linear: 0, qualification: 0x184 });
+    assert_eq!((fetch(by_mode, 0x203_000, user), fetch(FORMAT, 0x203_000, user)), (Found::Place(0x300_000), refused));
     let large = 0x200_000 | ept::RIGHTS | ept::LARGE;
     assert_eq!((fetch(FORMAT, 0x202_000, large), fetch(plain, 0x202_000, large)), (Found::Place(0x200_000), wrong));
     let huge = ept::RIGHTS | ept::LARGE;
