@@ -2,7 +2,7 @@
 
 use std::{fs, io};
 use tollgate_fuzz::{
-    capture, decode, devices, hypervisor, ledger, loader, profile, restore, snapshot, translate, virtio, vmx,
+    capture, decode, devices, hypervisor, ledger, loader, nested, profile, restore, snapshot, translate, virtio, vmx,
 };
 
 fn main() -> io::Result<()> {
@@ -12,6 +12,7 @@ fn main() -> io::Result<()> {
         ("hypervisor", hypervisor::seeds()),
         ("ledger", ledger::seeds()),
         ("loader", loader::seeds()),
+        ("nested", nested::seeds()),
         ("profile", profile::seeds()),
         ("restore", restore::seeds()),
         ("snapshot", snapshot::seeds()),

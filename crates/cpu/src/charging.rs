@@ -66,7 +66,10 @@ impl Cpu {
 
     /// In non-root mode of a hypervisor that runs on the machine: which of its guests runs ([`Origin::guest`]).
     pub fn guest_of_software(&self) -> Option<u64> {
-        let NonRoot { active, ept, controls, operation, .. } = &*self.arch.vmx;
+        let NonRoot { active, ept, controls, operation, inner, .. } = &*self.arch.vmx;
+        if inner.is_some() {
+            return *inner;
+        }
         if !active || !operation.is_on() {
             return None;
         }

@@ -141,20 +141,37 @@ impl Layout for Layout64 {
     }
 }
 
-/// Extended page tables (SDM vol. 3, 28.3.2). Execute-only translations are supported.
+/// Extended page tables (SDM vol. 3, 28.3.2).
 #[derive(Clone, Copy, Debug)]
 pub struct LayoutEpt {
     /// Address bits that the processor does not have.
     beyond: u64,
     /// Bits one of which an entry that is present has.
     present: u64,
+    /// Bits that no entry has that does not allow reads.
+    with_read: u64,
+    /// Log2 of the size of the largest pages.
+    largest: u32,
 }
 
 impl LayoutEpt {
-    /// On a processor that has no physical addresses with these bits.
+    /// On a processor that has no physical addresses with these bits, with execute-only translations and pages of all sizes.
     #[inline]
     pub fn new(beyond: u64) -> Self {
-        Self { beyond: beyond & ADDRESS, present: ept::RIGHTS }
+        Self { beyond: beyond & ADDRESS, present: ept::RIGHTS, with_read: ept::WRITE, largest: SHIFT_1G }
+    }
+
+    /// With or without execute-only translations.
+    #[inline]
+    pub fn execute_only(self, on: bool) -> Self {
+        let fetches = if on { 0 } else { ept::EXECUTE | ept::USER_EXECUTE };
+        Self { with_read: ept::WRITE | fetches, ..self }
+    }
+
+    /// With pages of up to 2^`shift` bytes.
+    #[inline]
+    pub fn largest(self, shift: u32) -> Self {
+        Self { largest: shift, ..self }
     }
 
     /// With mode-based execute control: user code has a permission of its own.
@@ -177,7 +194,7 @@ impl Layout for LayoutEpt {
 
     #[inline(always)]
     fn is_page(&self, entry: u64, shift: u32) -> bool {
-        shift == SHIFT || entry & ept::LARGE != 0 && shift <= SHIFT_1G
+        shift == SHIFT || entry & ept::LARGE != 0 && shift <= self.largest
     }
 
     /// Whether the entry is misconfigured (SDM vol. 3, 28.3.3.1).
@@ -185,7 +202,7 @@ impl Layout for LayoutEpt {
     fn is_reserved(&self, entry: u64, shift: u32, page: bool) -> bool {
         let here = if page { ((1 << shift) - 1) & ADDRESS } else { ept::RESERVED_TABLE };
         let kind = entry >> ept::TYPE_SHIFT & ept::TYPE_MASK;
-        entry & (ept::READ | ept::WRITE) == ept::WRITE
+        entry & ept::READ == 0 && entry & self.with_read & self.present != 0
             || entry & (here | self.beyond) != 0
             || page && ept::RESERVED_TYPES >> kind & 1 != 0
     }

@@ -9,7 +9,7 @@ impl Cpu {
     #[cold]
     pub(crate) fn stops_at_probe(&mut self) -> bool {
         // The guest of the machine's own hypervisor may have other functions at the same addresses.
-        if self.arch.vmx.active && self.arch.vmx.operation.is_on() {
+        if self.guest_of_software().is_some() {
             return false;
         }
         if std::mem::take(&mut self.micro.probe_passed) {

@@ -510,7 +510,8 @@ impl Cpu {
             }
             return Some(Exit::Vm);
         }
-        if self.arch.attention & attention::INIT != 0 && !self.arch.vmx.operation.is_on() {
+        let blocks_init = self.arch.vmx.active || self.arch.vmx.operation.is_on();
+        if self.arch.attention & attention::INIT != 0 && !blocks_init {
             // VMX operation had blocked it.
             self.arch.attention &= !attention::INIT;
             return Some(Exit::Init);

@@ -259,7 +259,12 @@ impl Cpu {
 
     /// The time-stamp counter as it is outside non-root mode.
     pub fn machine_tsc(&self) -> u64 {
-        (self.micro.clock / ledger::TICKS_PER_CYCLE).wrapping_add(self.arch.msr.tsc_offset)
+        self.tsc_of(self.micro.clock)
+    }
+
+    /// What it is at another time, in root mode.
+    pub(crate) fn tsc_of(&self, at: Ticks) -> u64 {
+        (at / ledger::TICKS_PER_CYCLE).wrapping_add(self.arch.msr.tsc_offset)
     }
 }
 

@@ -139,13 +139,13 @@ impl Cpu {
         self.rules(privilege).denial(page, access.code(privilege)).map_or(Ok(()), Err)
     }
 
-    /// Where an entry of the tables is that are being walked: through EPT in non-root mode, by the map of its memory where a
-    /// guest is emulated. `None`: nowhere.
-    fn entry_place(&mut self, address: u64, linear: u64, purpose: Purpose, references: &mut u32) -> Exec<Option<u64>> {
+    /// The physical address of an entry of the tables that are being walked: through EPT in non-root mode.
+    fn entry_place(&mut self, address: u64, linear: u64, purpose: Purpose, references: &mut u32) -> Exec<u64> {
         if self.arch.vmx.ept {
-            return self.place(address, linear, purpose, None, references).map(|placed| Some(placed.address));
+            let placed = self.place(address, linear, purpose, None, references)?;
+            return Ok(placed.address);
         }
-        Ok(self.backing(address))
+        Ok(address)
     }
 
     /// An entry. Outside RAM there is nothing: not present in its low bit would hide the error, all ones does not.
@@ -160,14 +160,15 @@ impl Cpu {
     /// Reads an entry where loads of the PDPTE registers find them.
     pub(crate) fn read_pdpte(&mut self, address: u64) -> Exec<u64> {
         let place = self.entry_place(address, 0, Purpose::Pdpte, &mut 0)?;
-        Ok(self.read_table(place, true))
+        Ok(self.read_table(self.backing(place), true))
     }
 
     /// Sets flags in an entry.
     fn write_table(&mut self, address: u64, linear: u64, wide: bool, value: u64) -> Exec {
-        let Some(at) = self.entry_place(address, linear, Purpose::TableFlags, &mut 0)? else { return Ok(()) };
+        let place = self.entry_place(address, linear, Purpose::TableFlags, &mut 0)?;
+        let Some(at) = self.backing(place) else { return Ok(()) };
         if let Some(emulating) = &mut self.engine.emulation {
-            emulating.note_entry(address);
+            emulating.note_entry(place);
         }
         self.code_written(at, if wide { 8 } else { 4 });
         if wide {
@@ -426,7 +427,7 @@ impl ReadEntry for OwnTables<'_> {
     fn read(&mut self, address: u64, wide: bool) -> Exec<u64> {
         let place = self.cpu.entry_place(address, self.linear, Purpose::Table, &mut self.references)?;
         self.references += 1;
-        Ok(self.cpu.read_table(place, wide))
+        Ok(self.cpu.read_table(self.cpu.backing(place), wide))
     }
 }
 

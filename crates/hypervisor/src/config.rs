@@ -3,6 +3,7 @@
 use crate::switches::{Setting, Takes, Word, switches};
 use ledger::profile::Profile;
 use strum::{Display, EnumMessage, EnumString, IntoStaticStr, VariantArray, VariantNames};
+use x86::vmx::secondary;
 
 /// What a guest runs on. The other switches are for [`PlatformName::Hvm`].
 #[derive(
@@ -89,6 +90,17 @@ pub enum Irqchip {
     User,
 }
 
+/// What becomes of the roots of a guest and of its own guest at transitions between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
+#[strum(serialize_all = "kebab-case")]
+pub enum NestedRoots {
+    /// The previous roots of both are kept (KVM since 4.19).
+    Keep,
+    /// They are made anew each time.
+    Drop,
+}
+
+impl Word for NestedRoots {}
 /// When the parts of the guest's CPUID that depend on its registers are worked out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, VariantArray, VariantNames)]
 #[strum(serialize_all = "kebab-case")]
@@ -136,7 +148,24 @@ switches! {
     /// Without it each write is emulated, as KVM did in 2007.
     unsync: bool = true, "unsync", Takes::OnOff,
         "Last-level guest page tables that are written freely until the next flush (shadow) [default: on]";
+    /// The guest may be a hypervisor itself: it has VMX.
+    nested: bool = false, "nested", Takes::OnOff, "VMX for the guest, which may be a hypervisor itself [default: off]";
+    /// A guest that is a hypervisor is offered EPT.
+    nested_ept: bool = true, "nested-ept", Takes::OnOff,
+        "EPT for guests that are hypervisors. Default: on under tdp and legacy-tdp";
+    /// Translations of a guest's guest have a tag of their own, so that transitions between the two need not flush them.
+    nested_vpid: bool = true, "nested-vpid", Takes::OnOff,
+        "A tag of its own for the translations of a guest's guest. Default: as vpid";
+    /// VMREAD and VMWRITE of a guest that is a hypervisor go to a shadow VMCS, without exits.
+    shadow_vmcs: bool = true, "shadow-vmcs", Takes::OnOff,
+        "A shadow VMCS for guests that are hypervisors. Default: on where the processor has VMCS shadowing";
+    /// What becomes of roots at transitions between a guest and its own guest.
+    nested_roots: NestedRoots = NestedRoots::Keep, "nested-roots", Takes::Word("WHAT", <NestedRoots as VariantNames>::VARIANTS),
+        "Roots of the MMU at transitions between a guest and its own guest: previous ones are kept, or made anew each time [default: keep]";
 }
+
+/// Switches that say nothing of a machine whose guest has no VMX.
+const FOR_GUEST_HYPERVISORS: &[&str] = &["nested", "nested-ept", "nested-vpid", "nested-roots", "shadow-vmcs"];
 
 /// A switch, for whoever reads one from a user or shows one.
 pub struct Switch {
@@ -178,9 +207,10 @@ impl Switches {
 }
 
 impl VmConfig {
-    /// Every switch by name, and what it is set to.
+    /// Every switch that matters by name, and what it is set to: those for guest hypervisors only where there may be one.
     pub fn describe(&self) -> impl Iterator<Item = (&'static str, String)> {
-        Switches::ALL.iter().map(|switch| (switch.name, (switch.value)(self)))
+        let matters = |switch: &&Switch| self.nested || !FOR_GUEST_HYPERVISORS.contains(&switch.name);
+        Switches::ALL.iter().filter(matters).map(|switch| (switch.name, (switch.value)(self)))
     }
 }
 
@@ -193,6 +223,12 @@ pub enum ConfigError {
     /// Unpaged code cannot run on the processor without EPT.
     #[error("--unrestricted-guest on needs two-dimensional paging: use --mmu tdp or --mmu legacy-tdp")]
     UnrestrictedNeedsTdp,
+    /// A guest hypervisor's EPT cannot be shadowed by page tables.
+    #[error("--nested-ept on needs two-dimensional paging: use --mmu tdp or --mmu legacy-tdp")]
+    NestedEptNeedsTdp,
+    /// A tag of the guest's guest without one of the guest's.
+    #[error("--nested-vpid on needs tags: use --vpid on")]
+    NestedVpidNeedsVpid,
     /// Fewer MMU pages than one guest can run with.
     #[error("--mmu-pages {0} is too few: at least {min} are needed", min = VmConfig::MIN_MMU_PAGES)]
     TooFewPages(u32),
@@ -227,10 +263,22 @@ impl Switches {
         if self.unrestricted_guest == Some(true) && !processor.unrestricted_guest {
             return lacks("--unrestricted-guest on".to_owned(), "unrestricted guest mode", "");
         }
+        if self.nested == Some(true) && profile.vmx.is_none() {
+            return lacks("--nested on".to_owned(), "VMX", "");
+        }
+        let shadowing =
+            profile.vmx.as_ref().is_some_and(|vmx| vmx.secondary.value.allowed_1 & secondary::VMCS_SHADOWING != 0);
+        if self.shadow_vmcs == Some(true) && !shadowing {
+            return lacks("--shadow-vmcs on".to_owned(), "VMCS shadowing", "");
+        }
+        let vpid = self.vpid.unwrap_or(processor.vpid);
         let config = self.over(VmConfig {
             mmu,
             vpid: processor.vpid,
             unrestricted_guest: processor.unrestricted_guest && mmu.is_tdp(),
+            nested_ept: mmu.is_tdp(),
+            nested_vpid: vpid,
+            shadow_vmcs: shadowing,
             ..VmConfig::default()
         });
         config.validate()?;
@@ -249,6 +297,12 @@ impl VmConfig {
         }
         if self.unrestricted_guest && !self.mmu.is_tdp() {
             return Err(ConfigError::UnrestrictedNeedsTdp);
+        }
+        if self.nested && self.nested_ept && !self.mmu.is_tdp() {
+            return Err(ConfigError::NestedEptNeedsTdp);
+        }
+        if self.nested && self.nested_vpid && !self.vpid {
+            return Err(ConfigError::NestedVpidNeedsVpid);
         }
         match self.mmu_pages {
             Some(pages) if pages < Self::MIN_MMU_PAGES => Err(ConfigError::TooFewPages(pages)),
@@ -282,8 +336,10 @@ mod tests {
                 assert_eq!(switches.set(switch, value), Some(()), "{} {value}", switch.name);
                 let given: Vec<_> = switches.given().map(|(switch, value)| (switch.name, value)).collect();
                 assert_eq!(given, [(switch.name, (*value).to_owned())]);
-                let described = switches.over(VmConfig::default()).describe().find(|(name, _)| *name == switch.name);
-                assert_eq!(described.map(|(_, shown)| shown).as_deref(), Some(*value));
+                let config = switches.over(VmConfig { nested: true, ..VmConfig::default() });
+                let described = config.describe().find(|(name, _)| *name == switch.name);
+                let shown = described.map(|(_, shown)| shown);
+                assert_eq!(shown.as_deref(), Some(*value).filter(|_| config.nested));
                 assert_eq!(Switches::default().or(&switches), switches);
             }
             assert_eq!(Switches::default().set(switch, "both"), None, "{}", switch.name);
@@ -293,7 +349,8 @@ mod tests {
 
     #[test]
     fn help_names_the_default() {
-        for (switch, (_, value)) in Switches::ALL.iter().zip(VmConfig::default().describe()) {
+        for switch in Switches::ALL {
+            let value = (switch.value)(&VmConfig::default());
             if switch.help.contains("[default: ") {
                 assert!(switch.help.ends_with(&format!(" [default: {value}]")), "{}", switch.name);
             }

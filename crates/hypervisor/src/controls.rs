@@ -29,8 +29,6 @@ pub struct Shared {
     secondary: bool,
     /// CR3-target values of the processor that may be used.
     pub cr3_targets: usize,
-    /// EPT has accessed and dirty flags.
-    pub ept_flags: bool,
 }
 
 impl Shared {
@@ -54,7 +52,6 @@ impl Shared {
             msr: processor.msr_bitmap.then(|| Rc::new(msr)),
             // They came with EPT and VPID.
             secondary: processor.ept || processor.vpid,
-            ept_flags: processor.ept_ad,
             cr3_targets: usize::from(processor.cr3_targets).min(page::ENTRIES),
         }
     }

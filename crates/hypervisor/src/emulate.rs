@@ -8,10 +8,11 @@ use crate::events::{GuestEvent, vector};
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use crate::registers::Visible;
-use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome};
+use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome, Surroundings};
+use cpu::{BlockCache, Cpu};
 use ledger::Operation;
 use x86::flags;
-use x86::vmx::interruptibility;
+use x86::vmx::{interruptibility, reason};
 
 impl Visible {
     /// With XCR0, as [`Cpu::emulate`](cpu::Cpu::emulate) takes it.
@@ -19,7 +20,7 @@ impl Visible {
         GuestView { cr0: self.cr0, cr3: self.cr3, cr4: self.cr4, efer: self.efer, pdpte: self.pdpte, xcr0 }
     }
 
-    fn of_view(view: &GuestView) -> Self {
+    pub(crate) fn of_view(view: &GuestView) -> Self {
         Self { cr0: view.cr0, cr3: view.cr3, cr4: view.cr4, efer: view.efer, pdpte: view.pdpte }
     }
 }
@@ -70,44 +71,57 @@ impl ExitContext<'_> {
         })
     }
 
-    fn in_software(&mut self, event: Option<GuestEvent>) -> Emulation {
-        let memory = self.vm.memory.clone();
+    pub fn in_software(&mut self, event: Option<GuestEvent>) -> Emulation {
+        self.software(|cpu, view, surroundings, cache| match event {
+            None => cpu.emulate_in(view, surroundings, cache),
+            Some(event) => {
+                let fields = (event.information, event.error, event.length);
+                cpu.emulate_event(view, surroundings, cache, fields)
+            }
+        })
+    }
+
+    /// Has the processor do something in software, as the guest sees itself.
+    pub fn software<T>(
+        &mut self,
+        work: impl FnOnce(&mut Cpu, &GuestView, &mut Surroundings, &mut BlockCache) -> T,
+    ) -> T {
+        let memory = Some(self.vm.memory.clone());
+        let vmx = self.vm.offer.map(|offer| (&mut self.vcpu.nested.vmx, offer));
+        let mut surroundings = Surroundings { memory, vmx };
         let cpu = &mut *self.cpu;
         let view = self.vcpu.visible.view(cpu.arch.xcr0);
         // The guest's time-stamp counter is ahead of the processor's by its offset.
         let offset = cpu.arch.msr.tsc_offset;
         cpu.arch.msr.tsc_offset = offset.wrapping_add(self.vcpu.tsc_offset);
-        let emulation = match event {
-            None => cpu.emulate(&view, Some(&memory), self.cache),
-            Some(event) => {
-                let fields = (event.information, event.error, event.length);
-                cpu.emulate_event(&view, Some(&memory), self.cache, fields)
-            }
-        };
+        let result = work(cpu, &view, &mut surroundings, self.cache);
         self.vcpu.tsc_offset = cpu.arch.msr.tsc_offset.wrapping_sub(offset);
         cpu.arch.msr.tsc_offset = offset;
-        emulation
+        result
     }
 
     /// Takes over the result.
-    fn finish(&mut self, emulation: &Emulation) -> Result<(Step, bool), Failure> {
-        for write in &emulation.accesses.writes {
-            self.page_written(write.address, write.len);
-        }
-        // Accessed and dirty flags change nothing in what shadows a table, but its page.
-        for entry in &emulation.accesses.marked_entries {
-            self.vm.mmu.mark_written(entry >> 12);
-        }
-        let completed = !matches!(emulation.outcome, Outcome::Exception { .. } | Outcome::Shutdown);
-        if completed {
+    pub fn finish(&mut self, emulation: &Emulation) -> Result<(Step, bool), Failure> {
+        self.follow_writes(emulation);
+        let exits = emulation.outcome == Outcome::Exit;
+        let completed = !exits && !matches!(emulation.outcome, Outcome::Exception { .. } | Outcome::Shutdown);
+        if completed || exits {
             self.vcpu.visible = Visible::of_view(&emulation.view);
             self.cpu.arch.xcr0 = emulation.view.xcr0;
-            if emulation.trap != 0 {
-                self.raise_debug(emulation.trap);
-            }
+        }
+        if completed {
+            self.trap(emulation.trap);
         }
         let step = match emulation.outcome {
-            Outcome::Completed | Outcome::Mwait { .. } => Step::Resume,
+            Outcome::Completed | Outcome::Mwait { .. } | Outcome::Entered => Step::Resume,
+            Outcome::Exit => {
+                let exit = self.cpu.arch.vm_exit;
+                if exit.basic() == reason::EPT_VIOLATION {
+                    self.with_mmu(|mmu, vcpu, _| mmu.nested_violation(vcpu, exit.guest_physical))?;
+                }
+                self.reflect_next(self.cpu.arch.vm_exit);
+                Step::Resume
+            }
             Outcome::Exception { vector: vector::PF, code, address, .. } => {
                 self.raise_page_fault(address, code.unwrap_or(0));
                 Step::Resume
@@ -124,6 +138,16 @@ impl ExitContext<'_> {
             Outcome::Shutdown => Step::Board(cpu::Exit::Shutdown),
         };
         Ok((step, completed))
+    }
+
+    /// Follows what was written in the guest's memory.
+    pub fn follow_writes(&mut self, emulation: &Emulation) {
+        for write in &emulation.accesses.writes {
+            self.page_written(write.address, write.len);
+        }
+        for entry in &emulation.accesses.marked_entries {
+            self.vm.mmu.entry_marked(*entry);
+        }
     }
 
     /// The price of decoding, walking and accessing.

@@ -90,6 +90,8 @@ impl ExitContext<'_> {
         let cpu = &mut *self.cpu;
         self.vcpu.visible = Visible::of(cpu);
         self.vcpu.events = Events::default();
+        self.vcpu.nested = Box::default();
+        cpu.arch.vmx.inner = None;
         self.vcpu.spec_ctrl = false;
         *cpu.controls_mut() = controls::fixed(&self.vm.config, &self.vm.shared, &self.vm.ownership, cpu);
         self.vcpu.due = self.vcpu.due.and(Flushes::RESET);
@@ -103,7 +105,7 @@ impl ExitContext<'_> {
     /// Leaves the guest's view of its registers where a look at its memory from outside finds it.
     fn show(&mut self) {
         if self.cpu.non_root() {
-            self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
+            self.ownership().follow(&mut self.vcpu.visible, self.cpu);
         }
         self.cpu.arch.vmx.visible = Some(self.vcpu.visible.view(self.cpu.arch.xcr0));
     }
@@ -121,6 +123,9 @@ impl ExitContext<'_> {
                         self.load_root()?;
                     }
                     return Ok(exit);
+                }
+                if self.leave_for_guest()? {
+                    continue;
                 }
                 if self.must_emulate() {
                     if self.cpu.stops_here(self.cache) {
@@ -140,7 +145,13 @@ impl ExitContext<'_> {
             match self.cpu.run(self.cache, deadline) {
                 Exit::Vm => {
                     self.exit = self.cpu.arch.vm_exit;
+                    self.vcpu.nested.left_at = self.cpu.micro.clock;
                     self.left()?;
+                    if self.is_for_guest() {
+                        self.reflect(self.exit)?;
+                        continue;
+                    }
+                    self.take_interrupted();
                     if let Step::Board(exit) = exits::handle(self)? {
                         return Ok(exit);
                     }
@@ -160,22 +171,33 @@ impl ExitContext<'_> {
             self.cpu.arch.attention &= !attention::BUS;
             return Some(Exit::Bus);
         }
+        if self.cpu.arch.attention & attention::INIT != 0 {
+            self.cpu.arch.attention &= !attention::INIT;
+            if !self.vcpu.in_vmx_operation() {
+                return Some(Exit::Init);
+            }
+            self.vcpu.nested.init = true;
+        }
         if self.cpu.arch.attention & attention::CODE != 0 {
             self.cpu.drop_written_code(self.cache);
         }
         (self.cpu.micro.clock >= deadline).then_some(Exit::Deadline)
     }
 
-    /// After an exit: what the guest has done to its own bits, and events whose delivery was interrupted.
+    /// After an exit: what the guest has done to its own bits.
     fn left(&mut self) -> Result<(), Failure> {
-        let exit = self.exit;
         self.charge(Operation::RunLoop, 1);
         if self.vcpu.spec_ctrl {
             self.cpu.charge_host_kind(Kind::new(Family::Rdmsr, SPEC_CTRL), 1);
         }
-        self.vm.ownership.follow(&mut self.vcpu.visible, self.cpu);
+        self.ownership().follow(&mut self.vcpu.visible, self.cpu);
         self.charge_xsave_state();
-        self.follow_cached_root()?;
+        self.follow_cached_root()
+    }
+
+    /// Events whose delivery the exit interrupted: they will be injected again.
+    fn take_interrupted(&mut self) {
+        let exit = self.exit;
         let length = exit.instruction_length;
         if let Some(event) = crate::events::GuestEvent::interrupted(exit.vectoring, exit.vectoring_error, length) {
             self.vcpu.events.next = Some(event);
@@ -188,6 +210,5 @@ impl ExitContext<'_> {
                 self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
             }
         }
-        Ok(())
     }
 }

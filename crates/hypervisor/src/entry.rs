@@ -21,7 +21,13 @@ impl ExitContext<'_> {
         self.program_root(root);
         self.charge_xsave_state();
         match self.cpu.vm_reentry() {
-            Ok(()) => Ok(None),
+            Ok(()) => {
+                if std::mem::take(&mut self.vcpu.nested.entering) && std::mem::take(&mut self.vcpu.nested.init) {
+                    // It was blocked until now, and L2 exits at once.
+                    self.cpu.attend(attention::INIT);
+                }
+                Ok(None)
+            }
             Err(EntryFailure::GuestState(_)) if !self.vm.config.unrestricted_guest => {
                 // Segments that only real mode leaves behind, on the way to protected mode.
                 self.take_back();
@@ -47,16 +53,21 @@ impl ExitContext<'_> {
         let shadow = blocking & (interruptibility::STI | interruptibility::MOV_SS) != 0;
         let nmi_shut = shadow || blocking & interruptibility::NMI != 0;
         let open = !shadow && self.cpu.arch.flags & flags::IF != 0;
+        // While L2 runs they may be L1's, which has not been told yet because that must wait.
+        let (nmis_away, interrupts_away) = self.of_guest_hypervisor();
         let event = if let Some(event) = self.vcpu.events.next.take() {
             Some(event)
-        } else if self.vcpu.events.nmi && !nmi_shut {
+        } else if self.vcpu.events.nmi && !nmi_shut && !nmis_away {
             self.vcpu.events.nmi = false;
             Some(GuestEvent::nmi())
-        } else if self.vcpu.events.waiting && open {
+        } else if self.vcpu.events.waiting && open && !interrupts_away {
             self.acknowledge()
         } else {
             None
         };
+        if interrupts_away && self.vcpu.events.waiting {
+            self.exit_for_interrupt();
+        }
         if let Some(event) = &event {
             self.charge(Operation::Inject, 1);
             if event.is_fault() {
@@ -66,12 +77,13 @@ impl ExitContext<'_> {
         }
         // Exceptions have no error codes in real mode.
         let codeless = if self.vcpu.visible.cr0 & CR0_PE == 0 { interruption::ERROR_CODE } else { 0 };
+        let windows_away = self.windows_of_guest_hypervisor();
         let controls = self.cpu.controls_mut();
         (controls.entry_interruption, controls.entry_error_code, controls.entry_instruction_length) =
             event.map_or((0, 0, 0), |event| (event.information & !codeless, event.error, event.length));
         let windows =
             [(primary::INTERRUPT_WINDOW, self.vcpu.events.waiting), (primary::NMI_WINDOW, self.vcpu.events.nmi)];
-        let wanted = windows.iter().filter(|(_, wanted)| *wanted).fold(0, |all, (bit, _)| all | bit);
+        let wanted = windows.iter().filter(|(_, wanted)| *wanted).fold(windows_away, |all, (bit, _)| all | bit);
         let asked = controls.primary & (primary::INTERRUPT_WINDOW | primary::NMI_WINDOW);
         controls.primary = controls.primary & !asked | wanted;
         self.charge(Operation::InterruptWindow, u64::from((asked ^ wanted).count_ones()));
@@ -92,20 +104,29 @@ impl ExitContext<'_> {
 
     /// Puts an exception into the guest at the next entry. #PF takes its address to CR2 now.
     pub fn raise(&mut self, vector: u8, code: Option<u32>) {
+        if self.exception_for_guest(vector, code, 0) {
+            return;
+        }
         self.vcpu.events.raise(vector, code);
     }
 
     /// #PF.
     pub fn raise_page_fault(&mut self, address: u64, code: u32) {
+        if self.exception_for_guest(vector::PF, Some(code), address) {
+            return;
+        }
         self.cpu.arch.cr2 = address;
-        self.raise(vector::PF, Some(code));
+        self.vcpu.events.raise(vector::PF, Some(code));
     }
 
     /// #DB that sets these bits of DR6.
     pub fn raise_debug(&mut self, dr6: u64) {
+        if self.exception_for_guest(vector::DB, None, dr6) {
+            return;
+        }
         self.cpu.arch.dr[6] = self.cpu.arch.dr[6] & !DR6_BREAKPOINTS | dr6;
         self.cpu.arch.dr[7] &= !DR7_GD;
-        self.raise(vector::DB, None);
+        self.vcpu.events.raise(vector::DB, None);
     }
 
     /// Whether the processor cannot run what comes next itself: real mode, and with two-dimensional paging also unpaged
@@ -117,9 +138,9 @@ impl ExitContext<'_> {
     }
 
     /// Writes registers and controls.
-    fn program(&mut self) {
+    pub fn program(&mut self) {
         let visible = self.vcpu.visible;
-        let ownership = &self.vm.ownership;
+        let ownership = self.ownership();
         let cpu = &mut *self.cpu;
         cpu.arch.cr0 = ownership.real_cr0(&visible);
         cpu.arch.cr4 = ownership.real_cr4(&visible);
@@ -128,9 +149,13 @@ impl ExitContext<'_> {
         controls.cr0_shadow = visible.cr0;
         controls.cr4_shadow = visible.cr4;
         controls.entry = if visible.long() { entry::IA32E_GUEST } else { 0 };
-        controls.tsc_offset = self.vcpu.tsc_offset;
         // Debug registers that the guest was given stay its own for one run.
         let exiting = if std::mem::take(&mut self.vcpu.debug_registers) { 0 } else { primary::MOV_DR };
         controls.primary = controls.primary & !primary::MOV_DR | exiting;
+        if self.in_inner() {
+            self.program_inner();
+        } else {
+            self.cpu.controls_mut().tsc_offset = self.vcpu.tsc_offset;
+        }
     }
 }

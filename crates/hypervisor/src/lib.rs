@@ -16,6 +16,7 @@ mod exit_context;
 mod exits;
 pub mod failure;
 pub mod mmu;
+mod nested;
 mod paging;
 pub mod paravirt;
 pub mod registers;

@@ -9,10 +9,6 @@ use ledger::Operation;
 use x86::control::*;
 use x86::ept;
 use x86::page::PAGE;
-use x86::vmx::qualification::ept::RIGHTS_SHIFT;
-
-/// Table entries that the exit qualification of an EPT violation says were there: what they allow.
-const PRESENT: u64 = ept::RIGHTS << RIGHTS_SHIFT;
 
 impl ExitContext<'_> {
     /// The guest's registers as the MMU wants them.
@@ -28,6 +24,7 @@ impl ExitContext<'_> {
             cpl: cpu.arch.cpl,
             pkru: cpu.arch.pkru,
             pkrs: cpu.arch.msr.pkrs as u32,
+            nested: self.nested_paging(),
         }
     }
 
@@ -45,6 +42,8 @@ impl ExitContext<'_> {
             None => return Err(self.mmu_failure(MmuError::Limit("mmu-pages"))),
         };
         self.account_for_mmu();
+        let logged = self.vm.mmu.take_logged();
+        self.follow_log(logged);
         Ok(result)
     }
 
@@ -114,7 +113,7 @@ impl ExitContext<'_> {
     }
 
     /// INVVPID, if translations have tags; without, each entry flushes them.
-    fn invvpid(&mut self, what: Invvpid) {
+    pub fn invvpid(&mut self, what: Invvpid) {
         if self.vm.config.vpid {
             self.charge(Operation::Invvpid, 1);
             self.cpu.invvpid(what);
@@ -122,7 +121,7 @@ impl ExitContext<'_> {
     }
 
     fn ept_pointer(&self, root: Root) -> u64 {
-        let flags = if self.vm.shared.ept_flags { ept::EPTP_ACCESSED_DIRTY } else { 0 };
+        let flags = if root.flags { ept::EPTP_ACCESSED_DIRTY } else { 0 };
         root.hpa | u64::from(root.levels - 1) << ept::EPTP_LENGTH_SHIFT | ept::WRITE_BACK | flags
     }
 
@@ -153,8 +152,7 @@ impl ExitContext<'_> {
 
     /// Follows an EPT violation.
     pub fn ept_fault(&mut self, gpa: u64, qualification: u64) -> Result<Step, Failure> {
-        let (write, present) = (qualification & ept::WRITE != 0, qualification & PRESENT != 0);
-        self.fault(Fault::Violation { gpa, write, present })
+        self.fault(Fault::Violation { gpa, linear: self.exit.guest_linear, qualification })
     }
 
     /// Follows an EPT misconfiguration.
@@ -174,6 +172,10 @@ impl ExitContext<'_> {
                 Some(event) => self.emulate_event(event),
                 None => self.emulate(),
             },
+            Resolution::Reflect(exit) => {
+                self.reflect_ept(exit);
+                Ok(Step::Resume)
+            }
             Resolution::Limit(name) => Err(self.mmu_failure(MmuError::Limit(name))),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::config::{Cr0Wp, VmConfig};
 use cpu::Cpu;
+use cpu::vmx::Controls;
 use serde::{Deserialize, Serialize};
 use x86::control::*;
 use x86::page::ADDRESS;
@@ -75,6 +76,11 @@ impl Ownership {
         let pge = if tdp { CR4_PGE } else { 0 };
         let harmless = CR4_PVI | CR4_TSD | CR4_DE | CR4_PCE | CR4_OSFXSR | CR4_OSXMMEXCPT | CR4_FSGSBASE;
         Self { shadow: !tdp, unrestricted: config.unrestricted_guest, cr0: CR0_TS | wp, cr4: harmless | pge }
+    }
+
+    /// Those of a guest's guest, under the controls that the guest made for it.
+    pub fn within(&self, inner: &Controls) -> Self {
+        Self { cr0: self.cr0 & !inner.cr0_mask, cr4: self.cr4 & !inner.cr4_mask, ..*self }
     }
 
     /// CR0 while the guest runs.

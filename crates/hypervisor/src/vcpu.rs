@@ -3,6 +3,7 @@
 use crate::cpuid::RuntimeCpuid;
 use crate::events::Events;
 use crate::mmu::Flushes;
+use crate::nested::Nested;
 use crate::paravirt::Paravirt;
 use crate::registers::Visible;
 use cpu::Cpu;
@@ -24,6 +25,8 @@ pub struct Vcpu {
     pub(crate) paravirt: Paravirt,
     /// Added to the processor's time-stamp counter.
     pub(crate) tsc_offset: u64,
+    /// What it keeps for a guest that is a hypervisor.
+    pub(crate) nested: Box<Nested>,
     /// What of the guest's translations must go before it runs again.
     pub(crate) due: Flushes,
     /// The guest has its debug registers, until the next exit.
@@ -53,13 +56,18 @@ impl Vcpu {
             (self.followed > announced, "it has followed announcements that nobody made"),
             (unaligned, "its state page is no page"),
         ];
-        table.into_iter().find_map(|(wrong, what)| wrong.then_some(what))
+        table.into_iter().find_map(|(wrong, what)| wrong.then_some(what)).or_else(|| self.nested.wrong())
     }
 
     /// The board has reset the processor or set its registers: what it holds is the guest's state now.
     pub fn replaced(&mut self) {
         self.adopted = false;
         self.held = None;
+    }
+
+    /// Whether the guest is a hypervisor that has entered VMX operation, which blocks INIT signals.
+    pub fn in_vmx_operation(&self) -> bool {
+        self.nested.vmx.operation.is_on()
     }
 
     /// The guest's control registers as it sees them; the processor's own are those of non-root mode.

@@ -6,7 +6,7 @@ use crate::mmu::{COUNTER_END, HostFeatures, Mmu, MmuError, RestoreError, SavedMm
 use crate::registers::Ownership;
 use crate::vcpu::Vcpu;
 use cpu::Ram;
-use cpu::vmx::GuestPhysical;
+use cpu::vmx::{GuestPhysical, Offer};
 use ledger::Profile;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
@@ -47,6 +47,8 @@ pub struct Hypervisor {
     pub(crate) ownership: Ownership,
     /// What the execution controls of all virtual CPUs have in common.
     pub(crate) shared: Shared,
+    /// What the guest may use of VMX, if it may be a hypervisor.
+    pub(crate) offer: Option<Offer>,
     /// XCR0 of the host, if it has one.
     pub(crate) host_xcr0: Option<u64>,
     /// Page directories that virtual CPUs have announced to be freed.
@@ -83,7 +85,9 @@ impl Hypervisor {
         let ownership = Ownership::of(&config);
         let shared = Shared::new(&config, &features);
         let host_xcr0 = profile.host_xcr0.as_ref().map(|xcr0| xcr0.value);
-        Ok(Self { config, mmu, memory, ownership, shared, host_xcr0, announced: Announcements::default() })
+        let offer = crate::nested::offer(&config, profile);
+        let announced = Announcements::default();
+        Ok(Self { config, mmu, memory, ownership, shared, host_xcr0, offer, announced })
     }
 
     /// Adds a slot of memory while the machine runs.
@@ -127,7 +131,10 @@ impl Hypervisor {
 
     /// Whether guests get a CR3 cache.
     pub(crate) fn caches_cr3(&self) -> bool {
-        self.config.paravirt && self.config.mmu == MmuMode::Shadow && self.shared.cr3_targets != 0
+        self.config.paravirt
+            && !self.config.nested
+            && self.config.mmu == MmuMode::Shadow
+            && self.shared.cr3_targets != 0
     }
 }
 

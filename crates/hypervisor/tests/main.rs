@@ -5,5 +5,6 @@ mod cpuid;
 mod exits;
 mod guests;
 mod hostile;
+mod nested;
 mod paravirt;
 mod stress;

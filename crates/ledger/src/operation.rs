@@ -136,6 +136,18 @@ pub enum Operation {
     /// The paravirtual state page of a virtual CPU is updated.
     #[strum(message = "paravirtual state updates")]
     ProfileMove,
+    /// An instruction of VMX of a guest hypervisor is carried out: its operand is found, permissions and the current VMCS are checked.
+    #[strum(message = "VMX instructions carried out")]
+    NestedInstruction,
+    /// A guest hypervisor's VM entry: its VMCS is checked and merged with the hypervisor's own. VMWRITEs and VMPTRLDs are charged as such.
+    #[strum(message = "nested entries")]
+    NestedEntry,
+    /// A VM exit to a guest hypervisor: its VMCS is filled, its state taken from there.
+    #[strum(message = "nested exits")]
+    NestedExit,
+    /// MSR bitmaps of a guest hypervisor are merged with the hypervisor's own.
+    #[strum(message = "MSR bitmaps merged")]
+    NestedBitmap,
 }
 
 impl Operation {

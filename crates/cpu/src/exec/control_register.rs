@@ -279,7 +279,9 @@ impl Cpu {
             (CetIbt, CR4_CET),
         ];
         let always = CR4_TSD | CR4_PCE;
-        BITS.iter().filter(|(f, _)| self.wiring.capabilities.has(*f)).fold(always, |all, (_, bits)| all | bits)
+        let there =
+            BITS.iter().filter(|(f, _)| self.wiring.capabilities.has(*f)).fold(always, |all, (_, bits)| all | bits);
+        there & !self.hidden_cr4()
     }
 
     fn check_cr4(&mut self, value: u64) -> Exec {

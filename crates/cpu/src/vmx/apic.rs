@@ -58,18 +58,17 @@ pub struct TrapExit {
 
 impl Cpu {
     fn virtual_register(&self, offset: u64) -> u32 {
-        self.wiring.ram.read::<u32>(self.arch.vmx.controls.virtual_apic + offset).unwrap_or(u32::MAX)
+        self.structure::<u32>(self.arch.vmx.controls.virtual_apic + offset).unwrap_or(u32::MAX)
     }
 
     fn set_virtual_register(&mut self, offset: u64, value: u32) {
         let at = self.arch.vmx.controls.virtual_apic + offset;
-        self.code_written(at, 4);
-        self.wiring.ram.write(at, value);
+        self.set_structure(at, value);
     }
 
     /// The virtual task priority in the page that these controls name.
     pub(super) fn virtual_tpr(&self, c: &Controls) -> u32 {
-        self.wiring.ram.read::<u8>(c.virtual_apic + register::TPR).unwrap_or(u8::MAX).into()
+        self.structure::<u8>(c.virtual_apic + register::TPR).unwrap_or(u8::MAX).into()
     }
 
     /// Whether the word of a 256-bit register has the bit of a vector; sets it to `value`.
@@ -224,19 +223,22 @@ impl Cpu {
         let who = self.ident();
         self.wiring.bus.borrow_mut().end_of_interrupt(who);
         self.attend(attention::BUS);
-        self.code_written(descriptor, 64);
-        let ram = self.wiring.ram.clone();
-        let flags = ram.read::<u8>(descriptor + OUTSTANDING).unwrap_or(0);
-        ram.write(descriptor + OUTSTANDING, flags & !1);
+        self.request_posted(descriptor);
+        self.evaluate_virtual_interrupts();
+        true
+    }
+
+    /// Takes the requests of a posted-interrupt descriptor to the virtual-APIC page.
+    fn request_posted(&mut self, descriptor: u64) {
+        let flags = self.structure::<u8>(descriptor + OUTSTANDING).unwrap_or(0);
+        self.set_structure(descriptor + OUTSTANDING, flags & !1);
         for word in 0..POSTED_WORDS {
-            let requests = ram.read::<u64>(descriptor + 8 * word).unwrap_or(0);
-            ram.write(descriptor + 8 * word, 0u64);
+            let requests = self.structure::<u64>(descriptor + 8 * word).unwrap_or(0);
+            self.set_structure(descriptor + 8 * word, 0u64);
             for bit in (0..64).filter(|bit| requests >> bit & 1 != 0) {
                 self.request((word * 64 + bit) as u8);
             }
         }
-        self.evaluate_virtual_interrupts();
-        true
     }
 
     /// CR8 as a guest with a TPR shadow reads it.

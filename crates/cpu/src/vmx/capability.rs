@@ -194,11 +194,35 @@ impl VmxCapabilities {
             secondary: any(executed::SECONDARY),
             exit: any(executed::EXIT),
             entry: any(executed::ENTRY),
-            misc: misc::HLT | 4 << misc::CR3_TARGETS_SHIFT | super::PREEMPTION_TIMER_SHIFT as u64,
+            misc: misc::HLT
+                | misc::SHUTDOWN
+                | misc::WAIT_FOR_SIPI
+                | 4 << misc::CR3_TARGETS_SHIFT
+                | super::PREEMPTION_TIMER_SHIFT as u64,
             // It asks the guest's tables itself.
             ept_vpid: executed::EPT_VPID & !ept_vpid::ADVANCED_INFORMATION,
         }
     };
+
+    /// What a hypervisor can offer of it to a guest: what it carries out itself, and no EPT or VPID if it does not want to.
+    pub fn for_guests(mut self, ept: bool, vpid: bool) -> Self {
+        let mut without = secondary::EPT_VIOLATION_VE;
+        if !ept {
+            without |= secondary::EPT | secondary::UNRESTRICTED_GUEST | secondary::PML;
+            without |= secondary::VM_FUNCTIONS | secondary::MODE_BASED_EXECUTE;
+            self.ept_vpid &= !ept_vpid::OF_EPT;
+        }
+        if !vpid {
+            without |= secondary::VPID;
+            self.ept_vpid &= !ept_vpid::OF_VPID;
+        }
+        // Exits report no more than the hypervisor's processor tells it.
+        self.ept_vpid &= !ept_vpid::ADVANCED_INFORMATION;
+        self.secondary.may &= !without;
+        self.exit.may &= !exit::LOAD_CET;
+        self.entry.may &= !entry::LOAD_CET;
+        self
+    }
 
     /// Log2 of the TSC ticks in which the preemption timer counts one.
     pub fn timer_shift(&self) -> u32 {
@@ -232,15 +256,18 @@ pub(super) const CR0_FIXED: u64 = CR0_PE | CR0_NE | CR0_PG;
 impl Cpu {
     /// The controls and features that the hypervisor in charge may use: guest software finds them in capability MSRs.
     pub(crate) fn vmx_capabilities(&self) -> &VmxCapabilities {
-        match &self.wiring.model.vmx {
-            Some(capabilities) if self.arch.vmx.operation.is_on() => capabilities,
-            _ => &VmxCapabilities::EXECUTED,
-        }
+        let software = self.software_capabilities().filter(|_| self.arch.vmx.operation.is_on());
+        software.unwrap_or(&VmxCapabilities::EXECUTED)
+    }
+
+    /// The controls and features that guest software may use: the processor's, or those that a hypervisor emulates for its guest.
+    pub(super) fn software_capabilities(&self) -> Option<&VmxCapabilities> {
+        self.offered_to_guest().map(|offer| &offer.vmx).or(self.wiring.model.vmx.as_ref())
     }
 
     /// Reads a VMX capability MSR; `None` if the processor does not have it.
     pub(crate) fn vmx_msr(&self, index: u32) -> Option<u64> {
-        let c = self.wiring.model.vmx.as_ref()?;
+        let c = self.software_capabilities()?;
         let when = |there: bool, value: u64| there.then_some(value);
         match index {
             VMX_BASIC => {

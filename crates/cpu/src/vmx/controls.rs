@@ -1,6 +1,7 @@
 //! What a VMCS holds besides the registers: the controls of non-root mode, and the guest state that no register has.
 
 use super::root::NO_VMCS;
+use super::vmcs::ShadowVmcs;
 use std::rc::Rc;
 use x86::page::OFFSET;
 use x86::vmx::{function, interruption, pin, primary, secondary};
@@ -135,6 +136,9 @@ pub struct Controls {
     pub shadow_bitmaps: [u64; 2],
     /// VMCS link pointer: with VMCS shadowing, the shadow VMCS.
     pub link_pointer: u64,
+    /// With VMCS shadowing, of a hypervisor outside the machine's memory: the shadow VMCS, in place of what [`Self::shadow_bitmaps`] and
+    /// [`Self::link_pointer`] lead to.
+    pub shadow_vmcs: Option<Box<ShadowVmcs>>,
     /// MSRs that a VM exit stores, then loads, and a VM entry loads.
     pub msr_lists: MsrLists,
 
@@ -177,6 +181,9 @@ impl Controls {
 
     /// Whether every structure in memory lies in one page, as VM entries make sure: what a saved state has may be anything.
     pub(crate) fn fits(&self) -> bool {
+        if self.shadow_vmcs.as_ref().is_some_and(|shadow| !shadow.vmcs.is_whole()) {
+            return false;
+        }
         let lists = [&self.msr_lists.exit_store, &self.msr_lists.exit_load, &self.msr_lists.entry_load];
         // An entry looks at the addresses that its controls use; the others may be anything.
         let pages = [

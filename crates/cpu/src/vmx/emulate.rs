@@ -5,7 +5,9 @@
 //! through the TLB; nothing is charged, and no time passes. What was accessed is reported, so that the hypervisor can set a
 //! price on it and follow up on writes to page tables.
 
-use super::invalidate::Flush;
+use super::controls::Controls;
+use super::invalidate::{Flush, Invalidation};
+use super::software::{GuestVmx, Offer};
 use crate::arch::attention;
 use crate::cache::BlockCache;
 use crate::decode::execute;
@@ -13,6 +15,7 @@ use crate::fault::{Cause, Exec};
 use crate::state::Cpu;
 use crate::tlb::Entry;
 use crate::walk::{Access, Privilege};
+use ledger::Ticks;
 use std::fmt::Debug;
 use std::rc::Rc;
 use x86::debug::DR6_BS;
@@ -132,6 +135,8 @@ pub struct Accesses {
     pub devices: Vec<DeviceAccess>,
     /// What the instruction invalidated in the TLB that it believes in. The processor's TLB has not been touched.
     pub flushes: Vec<Flush>,
+    /// Likewise by INVEPT and INVVPID.
+    pub invalidations: Vec<Invalidation>,
 }
 
 /// How it ended.
@@ -159,6 +164,19 @@ pub enum Outcome {
     },
     /// The processor shut down (triple fault).
     Shutdown,
+    /// A guest hypervisor has entered its guest, see [`super::software`].
+    Entered,
+    /// The guest of a guest hypervisor exits: [`vm_exit`](crate::arch::Arch::vm_exit) says why.
+    Exit,
+}
+
+/// What a guest is emulated in.
+#[derive(Default)]
+pub struct Surroundings<'a> {
+    /// Where its memory is; without it, guest-physical addresses are host-physical ones.
+    pub memory: Option<Rc<dyn GuestPhysical>>,
+    /// Its VMX, if it has that, and what of it the guest may use.
+    pub vmx: Option<(&'a mut GuestVmx, Offer)>,
 }
 
 /// The result of an emulation.
@@ -192,6 +210,14 @@ pub struct Emulating {
     found: Vec<Found>,
     /// Something has changed on which the fast paths of memory depend.
     mapping_changed: bool,
+    /// What a guest hypervisor may use.
+    offer: Option<Offer>,
+    /// The controls of the hypervisor that emulates, while those of a guest hypervisor are in their place.
+    pub(super) outer: Option<Controls>,
+    /// A guest hypervisor has entered its guest.
+    pub(super) entered: bool,
+    /// When the processor left it.
+    pub(super) left_at: Option<Ticks>,
 }
 
 /// Adds a stretch, or makes the last one longer.
@@ -208,6 +234,14 @@ fn note(list: &mut Vec<Stretch>, address: u64, len: u64) {
 impl Emulating {
     pub(crate) fn note_flush(&mut self, flush: Flush) {
         self.accesses.flushes.push(flush);
+    }
+
+    pub(super) fn note_invalidation(&mut self, what: Invalidation) {
+        self.accesses.invalidations.push(what);
+    }
+
+    pub(super) fn offer(&self) -> Option<&Offer> {
+        self.offer.as_ref()
     }
 
     pub(crate) fn note_mapping(&mut self) {
@@ -237,7 +271,18 @@ impl Cpu {
         memory: Option<&Rc<dyn GuestPhysical>>,
         cache: &mut BlockCache,
     ) -> Emulation {
-        self.in_software(view, memory, cache, Self::emulate_instruction)
+        let mut surroundings = Surroundings { memory: memory.cloned(), vmx: None };
+        self.emulate_in(view, &mut surroundings, cache)
+    }
+
+    /// Likewise for a guest that may be a hypervisor.
+    pub fn emulate_in(
+        &mut self,
+        view: &GuestView,
+        surroundings: &mut Surroundings,
+        cache: &mut BlockCache,
+    ) -> Emulation {
+        self.in_software(view, surroundings, cache, Self::emulate_instruction)
     }
 
     /// Delivers an event through the guest's interrupt table in software, in the format of VM-entry interruption information
@@ -245,11 +290,11 @@ impl Cpu {
     pub fn emulate_event(
         &mut self,
         view: &GuestView,
-        memory: Option<&Rc<dyn GuestPhysical>>,
+        surroundings: &mut Surroundings,
         cache: &mut BlockCache,
         (information, error_code, instruction_length): (u32, u32, u32),
     ) -> Emulation {
-        self.in_software(view, memory, cache, |cpu| {
+        self.in_software(view, surroundings, cache, |cpu| {
             let controls = &mut cpu.arch.vmx.controls;
             controls.entry_interruption = information;
             controls.entry_error_code = error_code;
@@ -260,17 +305,22 @@ impl Cpu {
         })
     }
 
-    fn in_software(
+    pub(super) fn in_software(
         &mut self,
         view: &GuestView,
-        memory: Option<&Rc<dyn GuestPhysical>>,
+        surroundings: &mut Surroundings,
         cache: &mut BlockCache,
         body: impl FnOnce(&mut Self) -> Outcome,
     ) -> Emulation {
         debug_assert!(!self.non_root() && self.engine.emulation.is_none());
         let real = GuestView::of(self);
         let allowed = std::mem::replace(&mut self.engine.code_write_allowed, true);
-        self.engine.emulation = Some(Box::new(Emulating { memory: memory.cloned(), ..Emulating::default() }));
+        let offer = surroundings.vmx.as_ref().map(|(_, offer)| *offer);
+        let memory = surroundings.memory.clone();
+        self.engine.emulation = Some(Box::new(Emulating { memory, offer, ..Emulating::default() }));
+        if let Some((vmx, _)) = &mut surroundings.vmx {
+            self.take_guest_vmx(vmx);
+        }
         view.load(self);
         self.engine.ilen = 0;
         self.arch.attention &= !LEFT_BEHIND;
@@ -280,7 +330,10 @@ impl Cpu {
         let trap = std::mem::take(&mut self.arch.pending_dr6);
         self.arch.attention &= !(LEFT_BEHIND & !(attention::STI_SHADOW | attention::SS_SHADOW));
         let after = GuestView::of(self);
-        let done = self.engine.emulation.take().unwrap_or_default();
+        let mut done = self.engine.emulation.take().unwrap_or_default();
+        if let Some((vmx, _)) = &mut surroundings.vmx {
+            self.give_back_guest_vmx(vmx, done.outer.take(), done.entered);
+        }
         self.engine.ilen = 0;
         self.arch.single_step = false;
         self.engine.code_write_allowed = allowed;
@@ -310,6 +363,10 @@ impl Cpu {
             self.arch.rip = start;
             return self.emulated_fault();
         }
+        if self.has_entered() {
+            self.arch.pending_dr6 = 0;
+            return Outcome::Entered;
+        }
         if resume {
             self.arch.flags &= !flags::RF;
         }
@@ -317,6 +374,10 @@ impl Cpu {
             self.arch.pending_dr6 |= DR6_BS;
         }
         self.emulated_outcome()
+    }
+
+    fn has_entered(&self) -> bool {
+        self.engine.emulation.as_ref().is_some_and(|emulating| emulating.entered)
     }
 
     fn execute_in_software(&mut self) -> Exec {
@@ -343,12 +404,17 @@ impl Cpu {
                 self.arch.pending_dr6 = 0;
                 Outcome::Exception { vector, code, address, dr6 }
             }
+            Cause::VmExit if self.arch.vmx.active => {
+                self.arch.pending_dr6 = 0;
+                self.instruction_exit();
+                Outcome::Exit
+            }
             Cause::Shutdown | Cause::None | Cause::CodeWrite | Cause::Iteration | Cause::VmExit => Outcome::Shutdown,
         }
     }
 
     /// What completion leaves to be done.
-    fn emulated_outcome(&mut self) -> Outcome {
+    pub(super) fn emulated_outcome(&mut self) -> Outcome {
         let shadows =
             [(attention::STI_SHADOW, interruptibility::STI), (attention::SS_SHADOW, interruptibility::MOV_SS)];
         let set = shadows.iter().filter(|(shadow, _)| self.arch.attention & shadow != 0);
@@ -356,7 +422,12 @@ impl Cpu {
         let nmi = if self.arch.nmi_blocked { interruptibility::NMI } else { 0 };
         self.arch.vmx.controls.interruptibility = nmi | blocking;
         let due = self.arch.attention;
-        if due & attention::SHUTDOWN != 0 {
+        if self.arch.vmx.trap_exit.is_some() {
+            self.leave_after_instruction();
+        }
+        if self.arch.attention & attention::VM_EXIT != 0 {
+            Outcome::Exit
+        } else if due & attention::SHUTDOWN != 0 {
             Outcome::Shutdown
         } else if due & attention::HALT != 0 {
             Outcome::Halt
@@ -421,4 +492,5 @@ const LEFT_BEHIND: u32 = attention::STI_SHADOW
     | attention::HALT
     | attention::MWAIT
     | attention::MWAIT_MASKED
-    | attention::SHUTDOWN;
+    | attention::SHUTDOWN
+    | attention::VM_EXIT;

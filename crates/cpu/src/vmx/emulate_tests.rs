@@ -1,6 +1,6 @@
 //! Emulation: what it does, what it reports, and what it leaves alone.
 
-use super::{DeviceAccess, Emulation, Flush, GuestPhysical, GuestView, Outcome, Stretch};
+use super::{DeviceAccess, Emulation, Flush, GuestPhysical, GuestView, Outcome, Stretch, Surroundings};
 use crate::arch::{Segment, attention};
 use crate::bus::{Bus, Ident};
 use crate::ram::Ram;
@@ -379,7 +379,7 @@ fn events_are_delivered_in_software() {
     g.machine.poke(4 * 0x21, &[0x34, 0x12, 0x00, 0x02]);
     let (view, rip) = (g.view, g.machine.cpu.arch.rip);
     let cpu = &mut g.machine.cpu;
-    let done = cpu.emulate_event(&view, None, &mut g.machine.cache, (1 << 31 | 0x21, 0, 0));
+    let done = cpu.emulate_event(&view, &mut Surroundings::default(), &mut g.machine.cache, (1 << 31 | 0x21, 0, 0));
     assert_eq!((done.outcome, cpu.arch.rip, cpu.arch.seg[1].selector), (Outcome::Completed, 0x1234, 0x200));
     assert_eq!(g.machine.peek::<2>(0x7000 - 6), (rip as u16).to_le_bytes());
     assert_eq!(done.accesses.reads, [Stretch { address: 4 * 0x21, len: 4 }]);

@@ -55,15 +55,17 @@ impl ReadEntry for EptTables<'_> {
     #[inline(always)]
     fn read(&mut self, address: u64, _: bool) -> Result<u64, Infallible> {
         *self.references += 1;
-        self.last = self.cpu.wiring.ram.read::<u64>(address).unwrap_or(u64::MAX);
+        self.last = self.cpu.structure::<u64>(address).unwrap_or(u64::MAX);
         Ok(self.last)
     }
 }
 
 impl UpdateEntry for EptTables<'_> {
     fn update(&mut self, address: u64, _: bool, value: u64) -> Result<(), Infallible> {
-        self.cpu.code_written(address, 8);
-        self.cpu.wiring.ram.write(address, value);
+        if let Some(emulating) = &mut self.cpu.engine.emulation {
+            emulating.note_entry(address);
+        }
+        self.cpu.set_table(address, value);
         Ok(())
     }
 }
@@ -189,8 +191,7 @@ impl Cpu {
             return Err(self.exit_fault(reason::PML_FULL, 0));
         }
         let at = controls.pml_address + 8 * u64::from(index);
-        self.code_written(at, 8);
-        self.wiring.ram.write(at, address & !OFFSET);
+        self.set_structure(at, address & !OFFSET);
         self.arch.vmx.controls.pml_index = index.wrapping_sub(1);
         Ok(())
     }
@@ -227,20 +228,18 @@ impl Cpu {
         controls.secondary(secondary::EPT_VIOLATION_VE)
             && self.protected()
             && !self.engine.delivering
-            && self.wiring.ram.read::<u32>(busy) == Some(0)
+            && self.structure::<u32>(busy) == Some(0)
     }
 
     /// #VE, with its information area (25.5.7.2).
     fn virtualization_exception(&mut self, qualification: u64, linear: u64, physical: u64) -> Fault {
         let at = self.arch.vmx.controls.ve_address;
-        self.code_written(at, 64);
-        let ram = &self.wiring.ram;
-        ram.write(at + area::REASON, reason::EPT_VIOLATION);
-        ram.write(at + area::BUSY, u32::MAX);
-        ram.write(at + area::QUALIFICATION, qualification);
-        ram.write(at + area::LINEAR, linear);
-        ram.write(at + area::PHYSICAL, physical);
-        ram.write(at + area::EPTP_INDEX, self.arch.vmx.controls.eptp_index);
+        self.set_structure(at + area::REASON, reason::EPT_VIOLATION);
+        self.set_structure(at + area::BUSY, u32::MAX);
+        self.set_structure(at + area::QUALIFICATION, qualification);
+        self.set_structure(at + area::LINEAR, linear);
+        self.set_structure(at + area::PHYSICAL, physical);
+        self.set_structure(at + area::EPTP_INDEX, self.arch.vmx.controls.eptp_index);
         self.raise(vector::VE)
     }
 
@@ -260,13 +259,18 @@ impl Cpu {
             return false;
         }
         let at = controls.eptp_list + 8 * u64::from(argument);
-        let Some(eptp) = self.wiring.ram.read::<u64>(at).filter(|eptp| self.valid_ept_pointer(*eptp)) else {
+        let Some(eptp) = self.structure::<u64>(at).filter(|eptp| self.valid_ept_pointer(*eptp)) else {
             return false;
         };
         let controls = &mut self.arch.vmx.controls;
         controls.eptp = eptp;
         controls.eptp_index = argument as u16;
         let vpid = controls.tag();
+        if self.engine.emulation.is_some() {
+            // The hypervisor that emulates it finds the pointer in the controls.
+            self.mapping_changed();
+            return true;
+        }
         // Whatever the numbers of contexts, nothing on the fast paths is kept.
         let _ = self.micro.tlb.enter(vpid, Some(eptp));
         self.mapping_changed();

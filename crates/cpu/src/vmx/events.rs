@@ -20,7 +20,7 @@ pub struct Delivering {
 }
 
 /// Whether the exception bitmap has an exception exit.
-fn in_bitmap(controls: &Controls, vector: u8, code: Option<u32>) -> bool {
+pub(super) fn in_bitmap(controls: &Controls, vector: u8, code: Option<u32>) -> bool {
     let bit = controls.exception_bitmap >> (vector & 31) & 1 != 0;
     if vector == vector::PF {
         let matches = code.unwrap_or(0) & controls.pf_error_mask == controls.pf_error_match;

@@ -51,6 +51,15 @@ pub enum Invvpid {
     RetainGlobals(u16),
 }
 
+/// What the instructions of VMX invalidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalidation {
+    /// INVEPT.
+    Ept(Invept),
+    /// INVVPID.
+    Vpid(Invvpid),
+}
+
 impl Cpu {
     /// Does what an instruction asks of the TLB. In emulation this is only noted: the TLB is not the guest's as the instruction
     /// sees it.
@@ -73,6 +82,9 @@ impl Cpu {
 
     /// Invalidates translations made through EPT. Nothing is charged: that is up to the hypervisor.
     pub fn invept(&mut self, what: Invept) {
+        if let Some(emulating) = &mut self.engine.emulation {
+            return emulating.note_invalidation(Invalidation::Ept(what));
+        }
         match what {
             Invept::Single(eptp) => self.micro.tlb.flush_ept(Some(eptp)),
             Invept::Global => self.micro.tlb.flush_ept(None),
@@ -82,6 +94,9 @@ impl Cpu {
 
     /// Invalidates translations by VPID. Nothing is charged: that is up to the hypervisor.
     pub fn invvpid(&mut self, what: Invvpid) {
+        if let Some(emulating) = &mut self.engine.emulation {
+            return emulating.note_invalidation(Invalidation::Vpid(what));
+        }
         match what {
             Invvpid::Address { vpid, linear } => self.micro.tlb.flush_page_of_vpid(vpid, linear),
             Invvpid::Single(vpid) => self.micro.tlb.flush_vpid(vpid, true),
@@ -110,6 +125,9 @@ impl Cpu {
     /// Puts the guest's translations in force on VM entry, the host's on VM exit; [`Self::non_root`] says already which. Without
     /// VPIDs both are VPID 0, and everything of it goes.
     pub(super) fn transition_flush(&mut self) {
+        if self.engine.emulation.is_some() {
+            return;
+        }
         let under = self.translation_registers();
         let controls = &self.arch.vmx.controls;
         let mut renumbered = false;

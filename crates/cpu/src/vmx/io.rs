@@ -10,7 +10,7 @@ use x86::{reg, seg};
 
 impl Cpu {
     /// Whether one of the `size` ports from `port` exits, or they go on beyond the last port.
-    fn port_exits(&self, port: u16, size: u8) -> bool {
+    pub(super) fn port_exits(&self, port: u16, size: u8) -> bool {
         let controls = &self.arch.vmx.controls;
         if !controls.primary(primary::IO_BITMAPS) {
             return controls.primary(primary::UNCONDITIONAL_IO);
@@ -27,7 +27,7 @@ impl Cpu {
             (Some(bitmap), _) => bitmap[at],
             (None, Some(pages)) => {
                 let address = pages[at / PAGE as usize] + at as u64 % PAGE;
-                self.wiring.ram.read::<u8>(address).unwrap_or(u8::MAX)
+                self.structure::<u8>(address).unwrap_or(u8::MAX)
             }
             (None, None) => u8::MAX,
         };

@@ -32,6 +32,8 @@ mod io;
 mod msr;
 mod registers;
 pub(crate) mod root;
+mod software;
+mod structure;
 #[cfg(test)]
 mod tag_tests;
 mod transition;
@@ -43,15 +45,18 @@ mod tests;
 pub use apic::TrapExit;
 pub use capability::{Settings, VmxCapabilities};
 pub use controls::{Controls, IoBitmap, MsrBitmap, MsrList, MsrLists};
-pub use emulate::{Accesses, DeviceAccess, Emulating, Emulation, GuestPhysical, GuestView, Outcome, Stretch};
+pub use emulate::{
+    Accesses, DeviceAccess, Emulating, Emulation, GuestPhysical, GuestView, Outcome, Stretch, Surroundings,
+};
 pub(crate) use ept::{Placed, Purpose};
 pub use events::Delivering;
 pub use information::VmExit;
 pub use instructions::Pauses;
-pub use invalidate::{Flush, Invept, Invvpid};
+pub use invalidate::{Flush, Invalidation, Invept, Invvpid};
 pub use root::Operation;
+pub use software::{GuestVmx, Offer};
 pub use transition::EntryFailure;
-pub use vmcs::Vmcs;
+pub use vmcs::{ShadowVmcs, Vmcs};
 
 use ledger::Ticks;
 use serde::{Deserialize, Serialize};
@@ -71,6 +76,8 @@ pub struct NonRoot {
     pub controls: Controls,
     /// Guest software has entered VMX operation: its hypervisor is in charge of non-root mode.
     pub operation: Operation,
+    /// The guest is a hypervisor whose own guest runs: which one ([`ledger::Origin::guest`]).
+    pub inner: Option<u64>,
     /// The activity state, see [`x86::vmx::activity`]: if it is not active, nothing but events goes on.
     pub activity: u32,
     /// When the VMX-preemption timer runs out.
@@ -117,6 +124,7 @@ impl Default for NonRoot {
             ept: false,
             controls: Controls::default(),
             operation: Operation::default(),
+            inner: None,
             trap_exit: None,
             virtual_interrupt: false,
             activity: activity::ACTIVE,

@@ -6,7 +6,7 @@ use x86::msr::{BITMAP_HIGH as HIGH, BITMAP_PART as PART, BITMAP_REGISTERS as RAN
 use x86::vmx::{primary, reason};
 
 impl Cpu {
-    fn msr_exits(&self, index: u32, write: bool) -> bool {
+    pub(super) fn msr_exits(&self, index: u32, write: bool) -> bool {
         let controls = &self.arch.vmx.controls;
         if !controls.primary(primary::MSR_BITMAPS) {
             return true;
@@ -20,7 +20,7 @@ impl Cpu {
         let at = part * PART + (bit >> 3) as usize % PART;
         let byte = match (&controls.msr_bitmap, controls.msr_bitmap_address) {
             (Some(bitmap), _) => bitmap[at],
-            (None, Some(address)) => self.wiring.ram.read::<u8>(address + at as u64).unwrap_or(u8::MAX),
+            (None, Some(address)) => self.structure::<u8>(address + at as u64).unwrap_or(u8::MAX),
             (None, None) => u8::MAX,
         };
         byte >> (bit & 7) & 1 != 0

@@ -76,8 +76,18 @@ impl Cpu {
 
     #[cold]
     fn guest_control_write(&mut self, op: &Op, value: u64) -> Exec<u64> {
+        let (exits, merged) = self.control_write_exits(op.r0, value);
+        if exits {
+            let register = u64::from(op.r1) << qualification::REGISTER_SHIFT;
+            return Err(self.exit_fault(reason::CONTROL_REGISTER, u64::from(op.r0) | register));
+        }
+        Ok(merged)
+    }
+
+    /// Whether a write to a control register exits, and otherwise what is really written.
+    pub(super) fn control_write_exits(&self, number: u8, value: u64) -> (bool, u64) {
         let c = &self.arch.vmx.controls;
-        let (exits, merged) = match op.r0 {
+        match number {
             0 => ((value ^ c.cr0_shadow) & c.cr0_mask != 0, shadowed(value, c.cr0_mask, self.arch.cr0)),
             4 => ((value ^ c.cr4_shadow) & c.cr4_mask != 0, shadowed(value, c.cr4_mask, self.arch.cr4)),
             3 => {
@@ -86,12 +96,7 @@ impl Cpu {
             }
             8 => (c.primary(primary::CR8_LOAD), value),
             _ => (false, value),
-        };
-        if exits {
-            let register = u64::from(op.r1) << qualification::REGISTER_SHIFT;
-            return Err(self.exit_fault(reason::CONTROL_REGISTER, u64::from(op.r0) | register));
         }
-        Ok(merged)
     }
 
     /// Follows a MOV of a CR3-target value to CR3: the address space that is charged from now on.
@@ -110,11 +115,8 @@ impl Cpu {
     /// LMSW, after the privilege check and the read of its operand: what is written to CR0. `linear` is where a memory operand
     /// lies.
     pub(crate) fn guest_lmsw(&mut self, value: u16, linear: Option<u64>) -> Exec<u64> {
-        let c = &self.arch.vmx.controls;
         let source = u64::from(value);
-        // LMSW sets PE but never clears it.
-        let differs = ((source ^ c.cr0_shadow) & (LMSW_BITS & !CR0_PE)) | (source & !c.cr0_shadow & CR0_PE);
-        if differs & c.cr0_mask != 0 {
+        if self.lmsw_exits(source) {
             let memory = if linear.is_some() { qualification::LMSW_MEMORY } else { 0 };
             let fault = self.exit_fault(
                 reason::CONTROL_REGISTER,
@@ -123,8 +125,22 @@ impl Cpu {
             self.arch.vm_exit.guest_linear = linear.unwrap_or(0);
             return Err(fault);
         }
-        let own = LMSW_BITS & !c.cr0_mask;
+        let own = LMSW_BITS & !self.arch.vmx.controls.cr0_mask;
         Ok((self.arch.cr0 & !(own & !CR0_PE)) | (source & own))
+    }
+
+    /// Whether LMSW of this value exits.
+    pub(super) fn lmsw_exits(&self, source: u64) -> bool {
+        let c = &self.arch.vmx.controls;
+        // LMSW sets PE but never clears it.
+        let differs = ((source ^ c.cr0_shadow) & (LMSW_BITS & !CR0_PE)) | (source & !c.cr0_shadow & CR0_PE);
+        differs & c.cr0_mask != 0
+    }
+
+    /// Whether CLTS exits.
+    pub(super) fn clts_exits(&self) -> bool {
+        let c = &self.arch.vmx.controls;
+        c.cr0_mask & c.cr0_shadow & CR0_TS != 0
     }
 
     /// CLTS, after the privilege check: whether it clears the flag.
@@ -133,7 +149,7 @@ impl Cpu {
         if c.cr0_mask & CR0_TS == 0 {
             return Ok(true);
         }
-        if c.cr0_shadow & CR0_TS == 0 {
+        if !self.clts_exits() {
             return Ok(false);
         }
         Err(self.exit_fault(reason::CONTROL_REGISTER, qualification::CLTS))

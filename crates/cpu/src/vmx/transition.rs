@@ -77,8 +77,11 @@ impl Cpu {
 
     /// Goes on in non-root mode, with the guest's registers.
     pub(super) fn enter_non_root(&mut self) {
+        if self.engine.emulation.is_some() {
+            return self.entered_in_software();
+        }
         self.arch.vmx.active = true;
-        self.micro.level = 1;
+        self.micro.level = if self.arch.vmx.inner.is_some() { 2 } else { 1 };
         self.transition_flush();
         self.enter_guest_state();
         self.enter_virtual_apic();
@@ -150,6 +153,10 @@ impl Cpu {
     /// Leaves non-root mode with [`vm_exit`](crate::arch::Arch::vm_exit) as it is, RIP where it is to be; [`Cpu::run`] returns at once.
     #[cold]
     pub(crate) fn leave_guest(&mut self) {
+        if self.engine.emulation.is_some() {
+            // It is up to the hypervisor whose guest this is what becomes of the exit.
+            return self.attend(attention::VM_EXIT);
+        }
         self.engine.ilen = 0;
         self.charge_host_kind(Kind::new(Family::VmExit, self.arch.vm_exit.basic()), 1);
         self.save_guest_state();

@@ -14,7 +14,7 @@
 use super::fields::{COUNT, mask, place};
 use crate::ram::Ram;
 use serde::{Deserialize, Serialize};
-use x86::vmx::vmcs::NAMES;
+use x86::vmx::vmcs::{HIGH, NAMES};
 
 /// Offset of the launch state in a region.
 const LAUNCH_STATE: u64 = 8;
@@ -87,12 +87,11 @@ impl Vmcs {
     }
 
     /// Reads a region. What can't be read is all ones, as where there is no memory.
-    pub(super) fn load(ram: &Ram, region: u64) -> Self {
-        let word = |address| ram.read::<u64>(address).unwrap_or(u64::MAX);
-        let value =
-            |(place, (encoding, _)): (usize, &(u32, &str))| word(field_address(region, place)) & mask(*encoding);
+    pub(super) fn load(ram: &Ram, region: Option<u64>) -> Self {
+        let word = |offset| region.and_then(|region| ram.read::<u64>(region + offset)).unwrap_or(u64::MAX);
+        let value = |(place, (encoding, _)): (usize, &(u32, &str))| word(field_address(0, place)) & mask(*encoding);
         let values = NAMES.iter().enumerate().map(value).collect();
-        Self { launched: word(region + LAUNCH_STATE) == 1, nesting: word(region + NESTING), values }
+        Self { launched: word(LAUNCH_STATE) == 1, nesting: word(NESTING), values }
     }
 
     /// Writes a region, but for its first eight bytes.
@@ -102,5 +101,36 @@ impl Vmcs {
         for (place, value) in self.values.iter().enumerate() {
             ram.write(field_address(region, place), *value);
         }
+    }
+}
+
+/// As many bits as there are fields.
+type Fields = [u64; COUNT.div_ceil(u64::BITS as usize)];
+
+/// A shadow VMCS that a hypervisor keeps outside the machine's memory, and which of its fields the guest reaches without an exit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShadowVmcs {
+    /// The fields.
+    pub vmcs: Vmcs,
+    /// Those that VMREAD reaches, and those that VMWRITE does.
+    open: [Fields; 2],
+}
+
+impl ShadowVmcs {
+    /// An empty one, in which the guest reads these fields, and writes the second ones too.
+    pub fn new(read_only: &[u32], read_write: &[u32]) -> Self {
+        let mut open = [Fields::default(); 2];
+        for (which, fields) in [(0, read_only), (0, read_write), (1, read_write)] {
+            for place in fields.iter().filter_map(|field| place(*field)) {
+                open[which][place / 64] |= 1 << (place % 64);
+            }
+        }
+        Self { vmcs: Vmcs::default(), open }
+    }
+
+    /// Whether VMREAD (0) or VMWRITE (1) of a field reaches it.
+    pub(super) fn has(&self, encoding: u64, which: usize) -> bool {
+        let place = u32::try_from(encoding).ok().filter(|encoding| encoding & HIGH == 0).and_then(place);
+        place.is_some_and(|place| self.open[which][place / 64] >> (place % 64) & 1 != 0)
     }
 }

@@ -34,6 +34,9 @@ const HIDDEN: &[(u32, u32, bool)] = &[
     (0x8000_0001, 2, false),
 ];
 
+/// The leaf and the bit of VMX.
+const VMX: (u32, u32) = (1, 5);
+
 fn set(word: &mut u32, bit: u32, on: bool) {
     *word = (*word & !(1 << bit)) | if on { 1 << bit } else { 0 };
 }
@@ -57,7 +60,8 @@ pub(crate) fn cpuid(vm: &Hypervisor, runtime: &RuntimeCpuid, cpu: &mut Cpu, leaf
     let mut regs = cpu.cpuid(leaf, subleaf);
     let shadow = !config.mmu.is_tdp();
     for &(hidden, bit, shadow_only) in HIDDEN {
-        if hidden == leaf && (leaf != 7 || subleaf == 0) && (shadow || !shadow_only) {
+        let offered = config.nested && (hidden, bit) == VMX;
+        if hidden == leaf && (leaf != 7 || subleaf == 0) && (shadow || !shadow_only) && !offered {
             set(&mut regs.ecx, bit, false);
         }
     }
@@ -104,5 +108,6 @@ fn hypervisor_leaf(config: &VmConfig, caches_cr3: bool, leaf: u32) -> CpuidRegs 
 /// CR4 bits that CPUID does not offer although the processor has them.
 pub fn hidden_cr4(config: &VmConfig) -> u64 {
     let shadow = if config.mmu.is_tdp() { 0 } else { CR4_PKE };
-    CR4_VMXE | CR4_PKS | CR4_CET | shadow
+    let vmx = if config.nested { 0 } else { CR4_VMXE };
+    vmx | CR4_PKS | CR4_CET | shadow
 }

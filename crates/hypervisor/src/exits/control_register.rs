@@ -30,7 +30,8 @@ pub(super) fn access(context: &mut ExitContext) -> Result<Step, Failure> {
         return context.emulate_register_access(before, None);
     }
     // A root that was the guest's to load when it looked, and is not any more.
-    let meant = context.vcpu.paravirt.cr3.retired(given).filter(|_| context.vcpu.paravirt.state.is_some());
+    let paravirt = context.vcpu.paravirt.state.is_some() && !context.in_inner();
+    let meant = context.vcpu.paravirt.cr3.retired(given).filter(|_| paravirt);
     let value = meant.unwrap_or(given);
     let kept = std::mem::replace(&mut context.cpu.arch.gpr[register], value);
     let step = context.emulate_register_access(before, Some(value));

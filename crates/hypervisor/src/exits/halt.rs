@@ -21,6 +21,9 @@ impl ExitContext<'_> {
         if due {
             return Step::Resume;
         }
+        if self.in_inner() {
+            return self.halt_inner();
+        }
         if self.vm.config.irqchip == Irqchip::User {
             // The virtual CPU sleeps where its interrupts come from.
             self.charge(Operation::DeviceUser, 1);

@@ -11,7 +11,7 @@ pub(super) fn triple_fault(_: &mut ExitContext) -> Result<Step, Failure> {
     Ok(Step::Board(Exit::Shutdown))
 }
 
-/// Instructions of VMX and SMX, which the guest's processor does not have.
+/// Instructions that the guest's processor does not have: SMX, and VMX unless it may be a hypervisor.
 pub(super) fn undefined(context: &mut ExitContext) -> Result<Step, Failure> {
     context.raise(vector::UD, None);
     Ok(Step::Resume)

@@ -9,6 +9,7 @@ mod interrupt;
 mod io;
 mod misc;
 mod msr;
+mod nested;
 mod task;
 
 use crate::exit_context::{ExitContext, Step};
@@ -25,6 +26,7 @@ const HANDLERS: &[(u32, Handler)] = &[
     (reason::EXCEPTION_NMI, exception::exception_or_nmi),
     (reason::EXTERNAL_INTERRUPT, interrupt::external),
     (reason::TRIPLE_FAULT, misc::triple_fault),
+    (reason::INIT_SIGNAL, nested::init),
     (reason::INTERRUPT_WINDOW, interrupt::window),
     (reason::NMI_WINDOW, interrupt::nmi_window),
     (reason::TASK_SWITCH, task::switch),
@@ -35,15 +37,15 @@ const HANDLERS: &[(u32, Handler)] = &[
     (reason::INVLPG, misc::invlpg),
     (reason::RDPMC, misc::rdpmc),
     (reason::VMCALL, misc::vmcall),
-    (reason::VMCLEAR, misc::undefined),
-    (reason::VMLAUNCH, misc::undefined),
-    (reason::VMPTRLD, misc::undefined),
-    (reason::VMPTRST, misc::undefined),
-    (reason::VMREAD, misc::undefined),
-    (reason::VMRESUME, misc::undefined),
-    (reason::VMWRITE, misc::undefined),
-    (reason::VMXOFF, misc::undefined),
-    (reason::VMXON, misc::undefined),
+    (reason::VMCLEAR, nested::instruction),
+    (reason::VMLAUNCH, nested::instruction),
+    (reason::VMPTRLD, nested::instruction),
+    (reason::VMPTRST, nested::instruction),
+    (reason::VMREAD, nested::instruction),
+    (reason::VMRESUME, nested::instruction),
+    (reason::VMWRITE, nested::instruction),
+    (reason::VMXOFF, nested::instruction),
+    (reason::VMXON, nested::instruction),
     (reason::CONTROL_REGISTER, control_register::access),
     (reason::MOV_DR, misc::debug_register),
     (reason::IO, io::access),
@@ -54,11 +56,12 @@ const HANDLERS: &[(u32, Handler)] = &[
     (reason::PAUSE, halt::pause),
     (reason::EPT_VIOLATION, ept::violation),
     (reason::EPT_MISCONFIGURATION, ept::misconfiguration),
-    (reason::INVEPT, misc::undefined),
-    (reason::INVVPID, misc::undefined),
+    (reason::INVEPT, nested::instruction),
+    (reason::INVVPID, nested::instruction),
     (reason::WBINVD, misc::cache_flush),
     (reason::XSETBV, misc::xsetbv),
     (reason::INVPCID, misc::invpcid),
+    (reason::VMFUNC, nested::vmfunc),
 ];
 
 /// One more than the largest reason in [`HANDLERS`].
@@ -126,9 +129,7 @@ impl ExitContext<'_> {
     /// An instruction has been completed in the guest's place: shadows of the one before end, and a single step traps.
     pub fn completed(&mut self) {
         self.end_shadows();
-        if self.cpu.arch.flags & flags::TF != 0 {
-            self.raise_debug(DR6_BS);
-        }
+        self.trap(if self.cpu.arch.flags & flags::TF != 0 { DR6_BS } else { 0 });
     }
 
     /// Reads the exit qualification.

@@ -23,9 +23,10 @@ fn index(context: &ExitContext) -> u32 {
 pub(super) fn read(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::Msr, 1);
     let index = index(context);
+    let paravirt = context.vm.config.paravirt && !context.in_inner();
     let own = match index {
-        MSR_HYPERCALL_PAGE if context.vm.config.paravirt => context.vcpu.paravirt.hypercall_page,
-        MSR_STATE_PAGE if context.vm.config.paravirt => context.vcpu.paravirt.state_msr(),
+        MSR_HYPERCALL_PAGE if paravirt => context.vcpu.paravirt.hypercall_page,
+        MSR_STATE_PAGE if paravirt => context.vcpu.paravirt.state_msr(),
         _ => return Ok(by_processor(context, index)?.0),
     };
     context.cpu.set::<u32>(reg::RAX, own as u32);
@@ -37,7 +38,8 @@ pub(super) fn read(context: &mut ExitContext) -> Result<Step, Failure> {
 pub(super) fn write(context: &mut ExitContext) -> Result<Step, Failure> {
     context.charge(Operation::Msr, 1);
     let index = index(context);
-    if !context.vm.config.paravirt || !matches!(index, MSR_HYPERCALL_PAGE | MSR_STATE_PAGE) {
+    let paravirt = context.vm.config.paravirt && !context.in_inner();
+    if !paravirt || !matches!(index, MSR_HYPERCALL_PAGE | MSR_STATE_PAGE) {
         let (step, completed) = by_processor(context, index)?;
         match index {
             msr::SPEC_CTRL if context.cpu.arch.msr.spec_ctrl != 0 => context.give_spec_ctrl(),
@@ -80,7 +82,12 @@ impl ExitContext<'_> {
     /// A guest that uses IA32_SPEC_CTRL writes it at each entry of its kernel: from its first value on it has the register
     /// without exits, and each exit saves what it holds.
     fn give_spec_ctrl(&mut self) {
-        let Some(bitmap) = &mut self.cpu.controls_mut().msr_bitmap else { return };
+        // While L2 runs, the guest's own controls are put aside; L2 has the register when L1 enters it next.
+        let outer = match &mut self.vcpu.nested.outer {
+            Some(outer) => outer.as_mut(),
+            None => self.cpu.controls_mut(),
+        };
+        let Some(bitmap) = &mut outer.msr_bitmap else { return };
         controls::pass_through(Rc::make_mut(bitmap), msr::SPEC_CTRL);
         self.vcpu.spec_ctrl = true;
     }

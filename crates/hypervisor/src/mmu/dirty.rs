@@ -4,6 +4,7 @@ use super::Mmu;
 use super::pool::{EntryRef, Keeping, PageId};
 use super::rmap::{MAX_LEVEL, block};
 use super::spte::{self, frames};
+use crate::config::MmuMode;
 use ledger::Operation;
 
 impl Mmu {
@@ -41,7 +42,7 @@ impl Mmu {
         let frames: Vec<u64> = frames.collect();
         self.tolls.add(Operation::DirtyLog, frames.len() as u64);
         let mut flush = false;
-        if self.hashes() {
+        if matches!(self.mode, MmuMode::Shadow | MmuMode::LegacyTdp) {
             for frame in frames {
                 for level in 1..=MAX_LEVEL {
                     let entries = self.rmaps.get(block(frame, level), level).to_vec();

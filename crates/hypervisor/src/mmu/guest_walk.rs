@@ -1,6 +1,8 @@
 //! The hypervisor's own walk of the guest's page tables: what the processor would do, on the guest's view of memory.
 
-use super::role::Paging;
+use super::nested::{EptExit, Level};
+use super::role::Role;
+use super::shadow_ept::Says;
 use super::spte::{ALL, EXEC, USER, WRITE};
 use super::{Guest, Mmu};
 use cpu::paging::{
@@ -9,8 +11,10 @@ use cpu::paging::{
 use cpu::permission::{PageRights, Rules};
 use ledger::Operation;
 use std::convert::Infallible;
-use x86::flags;
+use x86::control::CR0_PG;
 use x86::page::*;
+use x86::vmx::qualification::ept as qualification;
+use x86::{ept, flags};
 
 /// A page fault for the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +23,15 @@ pub struct PageFault {
     pub linear: u64,
     /// The error code.
     pub code: u32,
+}
+
+/// Why an access of the guest's own guest is not possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NestedFault {
+    /// Its page tables do not allow it.
+    Page(PageFault),
+    /// The EPT of the guest does not.
+    Exit(EptExit),
 }
 
 /// What the walk read at one level.
@@ -79,7 +92,7 @@ impl Mmu {
     }
 
     /// Sets flags in an entry of a guest table, as the processor does: no matter what shadows the table.
-    fn set_guest_flags(&mut self, gpa: u64, wide: bool, value: u64) {
+    pub(super) fn set_guest_flags(&mut self, gpa: u64, wide: bool, value: u64) {
         let Some(slot) = self.slots.find_mut(gpa >> SHIFT) else { return };
         if slot.config.read_only {
             return;
@@ -100,74 +113,159 @@ impl Mmu {
     ///
     /// Only with paging on.
     pub(super) fn walk_guest(&mut self, guest: &Guest, linear: u64, want: u32) -> Result<Walk, PageFault> {
-        let registers = PagingRegisters {
+        let mut tables = GuestTables { mmu: self, unbacked: false };
+        let walk = walk_in(&mut tables, guest, linear, want).map_err(|denied| match denied {
+            Denied::Fault(fault) => fault,
+            Denied::Stop(never) => match never {},
+        })?;
+        Ok(Walk { unbacked: tables.unbacked, ..walk })
+    }
+
+    /// Walks the tables of the guest's own guest, whose registers these are, for an access of an instruction that is emulated, and
+    /// sets flags as the processor does: in those tables, and in the guest's EPT on the way to them and to the page. Where the page
+    /// is for the guest.
+    pub fn nested_walk(&mut self, guest: &Guest, linear: u64, want: u32) -> Result<u64, NestedFault> {
+        let gpa = match guest.cr0 & CR0_PG {
+            0 => linear & 0xffff_ffff,
+            _ => {
+                let mut tables = NestedTables { mmu: self, guest, linear };
+                let walk = walk_in(&mut tables, guest, linear, wanted(want)).map_err(|denied| match denied {
+                    Denied::Fault(fault) => NestedFault::Page(fault),
+                    Denied::Stop(exit) => NestedFault::Exit(exit),
+                })?;
+                walk.gfn << SHIFT | linear & OFFSET
+            }
+        };
+        let access = match (want & code::FETCH != 0, want & code::WRITE != 0) {
+            (true, _) => ept::EXECUTE,
+            (false, true) => ept::WRITE,
+            (false, false) => ept::READ,
+        };
+        let qualification = access | qualification::LINEAR_VALID | qualification::FINAL;
+        self.nested_gpa(guest, gpa, linear, qualification).map_err(NestedFault::Exit)
+    }
+
+    /// Whether the tables of the guest's own guest make the page of an address one of user mode, which is all the same to them
+    /// with paging off. A look, which leaves no trace.
+    pub(super) fn is_user_page(&mut self, guest: &Guest, linear: u64) -> bool {
+        if guest.cr0 & CR0_PG == 0 {
+            return true;
+        }
+        let registers = self.registers(guest);
+        let mut tables = SeenTables { mmu: self, guest };
+        match registers.tables(linear) {
+            Some(Tables::Bits64(layout, root)) => is_user(&layout, root, linear, &mut tables),
+            Some(Tables::Bits32(layout, root)) => is_user(&layout, root, linear, &mut tables),
+            None => false,
+        }
+    }
+
+    fn registers<'a>(&self, guest: &'a Guest) -> PagingRegisters<'a> {
+        PagingRegisters {
             cr3: guest.cr3,
             cr4: guest.cr4,
             efer: guest.efer,
             pdpte: &guest.pdpte,
             physical_bits: u32::from(self.host.physical_bits),
-        };
-        let outcome = match registers.tables(linear) {
-            Some(Tables::Bits64(layout, root)) => self.walk_by(&layout, root, guest, linear, want),
-            Some(Tables::Bits32(layout, root)) => self.walk_by(&layout, root, guest, linear, want),
-            None => Err(0),
-        };
-        outcome.map_err(|bits| PageFault { linear, code: guest.rules().error_code(want, bits) })
+        }
     }
 
-    /// [`Self::walk_guest`] in one layout. The error is the bits of the error code beyond W, U and I.
-    fn walk_by<L: Layout>(
-        &mut self,
-        layout: &L,
-        root: Root,
-        guest: &Guest,
-        linear: u64,
-        want: u32,
-    ) -> Result<Walk, u32> {
-        let mut path = Path::default();
-        let mut tables = GuestTables { mmu: self, unbacked: false };
-        let leaf = match paging::walk(layout, root, linear, &mut tables, &mut path) {
-            Ok(leaf) => leaf,
-            Err(Stop::Absent) => return Err(0),
-            Err(Stop::Reserved) => return Err(code::PRESENT | code::RESERVED),
-            Err(Stop::Unreachable(never)) => match never {},
-        };
-        let access = access_of::<L>(path.common());
-        let page = PageRights {
-            shadow: false,
-            writable: access & WRITE != 0,
-            user: access & USER != 0,
-            executable: access & EXEC != 0,
-            key: (leaf.entry >> KEY_SHIFT & KEY_MASK) as u8,
-        };
-        if let Some(bits) = guest.rules().denial(page, want) {
-            return Err(bits);
+    /// What an entry of a last-level guest table says for a shadow page of `role`, for shadow entries made ahead of the first
+    /// access: the frame and what may be done with it. `None`: it maps nothing, or has not been used by the guest yet.
+    pub(super) fn used_entry(&self, role: Role, value: u64) -> Option<(u64, u8)> {
+        if let Some(format) = role.ept {
+            return match self.ept_entry(role, format, value) {
+                Some(Says::Page(gfn, access)) => Some((gfn, access)),
+                _ => None,
+            };
         }
-        let Ok(()) = path.mark::<L, _>(&mut tables, want & code::WRITE != 0);
-        let unbacked = tables.unbacked;
-        let offset = linear & ((1 << leaf.shift) - 1);
-        let gfn = (layout.page(leaf.entry, leaf.shift) | offset) >> SHIFT;
-        let level = paging::level::<L>(leaf.shift);
-        let mut walk = Walk { steps: [Step::default(); 5], level, gfn, access, dirty: false, unbacked };
-        let mut above = ALL;
-        for (entry, level) in path.entries().iter().zip((1..=paging::level::<L>(root.shift)).rev()) {
-            let Entry { address, value } = *entry;
-            walk.steps[usize::from(level) - 1] = Step { gfn: address >> SHIFT, access: above };
-            above &= access_of::<L>(value ^ L::FORBIDS);
-            walk.dirty = value & D != 0;
-        }
-        Ok(walk)
-    }
-
-    /// What an entry of a last-level guest table says, for shadow entries made ahead of the first access: the frame and what
-    /// may be done with it. `None`: it maps nothing, or has not been used by the guest yet.
-    pub(super) fn used_entry(&self, guest: &Paging, value: u64, above: u8) -> Option<(u64, u8)> {
+        let (guest, above) = (role.paging(), role.access);
         let physical_bits = u32::from(self.host.physical_bits);
         match guest.pae {
             true => used_in(&Layout64::new(guest.long, guest.nxe, physical_bits), value, above),
             false => used_in(&Layout32::new(guest.pse, physical_bits), value, above),
         }
     }
+}
+
+/// Why tables do not allow an access.
+enum Denied<S> {
+    /// They say so.
+    Fault(PageFault),
+    /// One of them cannot be reached.
+    Stop(S),
+}
+
+/// Tables of who knows how they are reached.
+trait Reached: UpdateEntry {
+    fn mmu(&self) -> &Mmu;
+}
+
+/// Walks tables for an access with the error-code bits `want`, and sets accessed and dirty flags.
+fn walk_in<T: Reached>(tables: &mut T, guest: &Guest, linear: u64, want: u32) -> Result<Walk, Denied<T::Stop>> {
+    let outcome = match tables.mmu().registers(guest).tables(linear) {
+        Some(Tables::Bits64(layout, root)) => walk_by(tables, &layout, root, guest, linear, want),
+        Some(Tables::Bits32(layout, root)) => walk_by(tables, &layout, root, guest, linear, want),
+        None => Err(Stopped::Bits(0)),
+    };
+    outcome.map_err(|stopped| match stopped {
+        Stopped::Bits(bits) => Denied::Fault(PageFault { linear, code: guest.rules().error_code(want, bits) }),
+        Stopped::Unreachable(stop) => Denied::Stop(stop),
+    })
+}
+
+/// Why [`walk_by`] found nothing.
+enum Stopped<S> {
+    /// The bits of the error code beyond W, U and I.
+    Bits(u32),
+    Unreachable(S),
+}
+
+/// [`walk_in`] in one layout.
+fn walk_by<L: Layout, T: UpdateEntry>(
+    tables: &mut T,
+    layout: &L,
+    root: Root,
+    guest: &Guest,
+    linear: u64,
+    want: u32,
+) -> Result<Walk, Stopped<T::Stop>> {
+    let mut path = Path::default();
+    let leaf = paging::walk(layout, root, linear, tables, &mut path).map_err(|stop| match stop {
+        Stop::Absent => Stopped::Bits(0),
+        Stop::Reserved => Stopped::Bits(code::PRESENT | code::RESERVED),
+        Stop::Unreachable(stop) => Stopped::Unreachable(stop),
+    })?;
+    let access = access_of::<L>(path.common());
+    let page = PageRights {
+        shadow: false,
+        writable: access & WRITE != 0,
+        user: access & USER != 0,
+        executable: access & EXEC != 0,
+        key: (leaf.entry >> KEY_SHIFT & KEY_MASK) as u8,
+    };
+    if let Some(bits) = guest.rules().denial(page, want) {
+        return Err(Stopped::Bits(bits));
+    }
+    path.mark::<L, _>(tables, want & code::WRITE != 0).map_err(Stopped::Unreachable)?;
+    let offset = linear & ((1 << leaf.shift) - 1);
+    let gfn = (layout.page(leaf.entry, leaf.shift) | offset) >> SHIFT;
+    let level = paging::level::<L>(leaf.shift);
+    let mut walk = Walk { steps: [Step::default(); 5], level, gfn, access, dirty: false, unbacked: false };
+    let mut above = ALL;
+    for (entry, level) in path.entries().iter().zip((1..=paging::level::<L>(root.shift)).rev()) {
+        let Entry { address, value } = *entry;
+        walk.steps[usize::from(level) - 1] = Step { gfn: address >> SHIFT, access: above };
+        above &= access_of::<L>(value ^ L::FORBIDS);
+        walk.dirty = value & D != 0;
+    }
+    Ok(walk)
+}
+
+/// [`Mmu::is_user_page`] in one layout.
+fn is_user<L: Layout>(layout: &L, root: Root, linear: u64, tables: &mut SeenTables) -> bool {
+    let mut path = Path::default();
+    paging::walk(layout, root, linear, tables, &mut path).is_ok() && access_of::<L>(path.common()) & USER != 0
 }
 
 /// [`Mmu::used_entry`] in one layout.
@@ -201,5 +299,70 @@ impl UpdateEntry for GuestTables<'_> {
     fn update(&mut self, address: u64, wide: bool, value: u64) -> Result<(), Infallible> {
         self.mmu.set_guest_flags(address, wide, value);
         Ok(())
+    }
+}
+
+impl Reached for GuestTables<'_> {
+    fn mmu(&self) -> &Mmu {
+        self.mmu
+    }
+}
+
+/// The tables of the guest's own guest, which are reached through the guest's EPT.
+struct NestedTables<'a> {
+    mmu: &'a mut Mmu,
+    guest: &'a Guest,
+    linear: u64,
+}
+
+impl NestedTables<'_> {
+    fn place(&mut self, address: u64, access: u64) -> Result<u64, EptExit> {
+        self.mmu.nested_gpa(self.guest, address, self.linear, access | qualification::LINEAR_VALID)
+    }
+}
+
+impl ReadEntry for NestedTables<'_> {
+    type Stop = EptExit;
+
+    fn read(&mut self, address: u64, wide: bool) -> Result<u64, EptExit> {
+        // With accessed and dirty flags, every access to page tables counts as a write.
+        let flags = matches!(Level::of(self.guest), Level::Ept { format, .. } if format.flags);
+        let place = self.place(address, if flags { ept::READ | ept::WRITE } else { ept::READ })?;
+        self.mmu.tolls.add(Operation::GuestWalk, 1);
+        Ok(self.mmu.read_guest(place, wide).0)
+    }
+}
+
+impl UpdateEntry for NestedTables<'_> {
+    fn update(&mut self, address: u64, wide: bool, value: u64) -> Result<(), EptExit> {
+        let place = self.place(address, ept::READ | ept::WRITE)?;
+        self.mmu.set_guest_flags(place, wide, value);
+        self.mmu.entry_marked(place);
+        Ok(())
+    }
+}
+
+impl Reached for NestedTables<'_> {
+    fn mmu(&self) -> &Mmu {
+        self.mmu
+    }
+}
+
+/// The same for a look.
+struct SeenTables<'a> {
+    mmu: &'a mut Mmu,
+    guest: &'a Guest,
+}
+
+/// An entry lies where EPT maps nothing.
+struct Unmapped;
+
+impl ReadEntry for SeenTables<'_> {
+    type Stop = Unmapped;
+
+    fn read(&mut self, address: u64, wide: bool) -> Result<u64, Unmapped> {
+        let place = self.mmu.look_in_ept(self.guest, address).ok_or(Unmapped)?;
+        self.mmu.tolls.add(Operation::GuestWalk, 1);
+        Ok(self.mmu.read_guest(place, wide).0)
     }
 }

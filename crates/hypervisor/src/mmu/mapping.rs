@@ -106,7 +106,7 @@ impl Mmu {
 
     /// Whether an entry may allow writes as far as watched tables go.
     fn may_be_written(&mut self, level: u8, target: Target) -> bool {
-        if !self.hashes() {
+        if self.tracks.is_empty() {
             return true;
         }
         if level > 1 {

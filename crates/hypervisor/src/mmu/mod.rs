@@ -13,12 +13,14 @@
 //! (by emulated writes) its memory. What all that would cost on a real host collects in [`Mmu::tolls`].
 
 mod check;
+mod check_nested;
 mod cr3_cache;
 mod direct;
 mod dirty;
 mod flushes;
 mod guest_walk;
 mod mapping;
+mod nested;
 mod nocache;
 mod pages;
 mod pool;
@@ -27,6 +29,7 @@ mod rmap;
 mod role;
 mod roots;
 mod shadow;
+mod shadow_ept;
 mod slots;
 mod spte;
 mod state;
@@ -40,7 +43,8 @@ mod writes;
 
 pub use cr3_cache::Adopted;
 pub use flushes::Flushes;
-pub use guest_walk::PageFault;
+pub use guest_walk::{NestedFault, PageFault};
+pub use nested::{EptExit, EptFormat, Nested, NestedInvept, Pml, TransitionTags};
 pub use refusal::RestoreError;
 pub use slots::{Slot, SlotConfig, Slots};
 pub(crate) use state::COUNTER_END;
@@ -48,14 +52,18 @@ pub use state::SavedMmu;
 pub use tolls::Tolls;
 pub use vcpu::VcpuMmu;
 
-use crate::config::{Cr0Wp, MmuMode, VmConfig};
+use crate::config::{Cr0Wp, MmuMode, NestedRoots, VmConfig};
 use cpu::Ram;
+use nested::Level;
 use pool::{Keeping, PageId, Pool};
 use rmap::{Rmaps, Tracks};
 use role::Role;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
+use shadow_ept::Violation;
 use spte::Format;
+use x86::ept;
+use x86::vmx::qualification::ept::RIGHTS_SHIFT;
 
 /// What goes wrong on the side of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -123,6 +131,8 @@ pub struct Guest {
     pub pkru: u32,
     /// IA32_PKRS.
     pub pkrs: u32,
+    /// It is the guest's own guest (L2) that these registers are of; otherwise the guest itself.
+    pub nested: Option<Nested>,
 }
 
 /// Why the guest was stopped.
@@ -139,10 +149,10 @@ pub enum Fault {
     Violation {
         /// The guest-physical address.
         gpa: u64,
-        /// A write (bit 1 of the exit qualification).
-        write: bool,
-        /// The entry was present (any of bits 3 to 5).
-        present: bool,
+        /// The guest-linear address, where the qualification says that it is valid.
+        linear: u64,
+        /// The exit qualification.
+        qualification: u64,
     },
     /// An EPT misconfiguration.
     Misconfiguration {
@@ -163,6 +173,8 @@ pub enum Resolution {
         /// It accesses something without memory, or writes to read-only memory; otherwise a table that is watched.
         mmio: bool,
     },
+    /// The guest gets a VM exit: its own guest has done what its EPT does not allow.
+    Reflect(EptExit),
     /// A limit was reached that recycling could not help; the machine cannot go on.
     Limit(&'static str),
 }
@@ -174,6 +186,8 @@ pub struct Root {
     pub hpa: u64,
     /// Levels of the tables; 3 means PAE paging.
     pub levels: u8,
+    /// The EPT pointer enables accessed and dirty flags.
+    pub flags: bool,
 }
 
 /// How often things happened.
@@ -219,6 +233,7 @@ pub struct Mmu {
     cr0_wp: Cr0Wp,
     huge_pages: bool,
     unsync: bool,
+    keep_nested_roots: bool,
     host: HostFeatures,
     format: Format,
     ram: Ram,
@@ -244,6 +259,8 @@ pub struct Mmu {
     cr3_caches: u32,
     /// Host-physical ranges of guest memory that were written on the way.
     written: Vec<(u64, u64)>,
+    /// Pages of the guest's own guest that were logged on the way.
+    logged: u16,
     stats: Stats,
     /// What was done since the processor was last charged.
     pub tolls: Tolls,
@@ -260,9 +277,12 @@ impl Mmu {
         Self::limit(config, guest_pages).saturating_add(vcpus).saturating_add(1)
     }
 
-    /// The limit of table pages. Two-dimensional tables have none in KVM: enough for two roots with small pages, and MMIO.
+    /// The limit of table pages. Two-dimensional tables have none in KVM: enough for two roots with small pages, and MMIO; and for
+    /// shadow EPT what KVM lets shadow pages take.
     fn limit(config: &VmConfig, guest_pages: u64) -> u32 {
-        let tdp = u32::try_from(guest_pages / 512 * 2).unwrap_or(u32::MAX).saturating_add(256);
+        let shadow_ept = if config.nested && config.nested_ept { config.mmu_pages_for(guest_pages) } else { 0 };
+        let tdp =
+            u32::try_from(guest_pages / 512 * 2).unwrap_or(u32::MAX).saturating_add(256).saturating_add(shadow_ept);
         match (config.mmu, config.mmu_pages) {
             (MmuMode::Tdp, None) => tdp,
             _ => config.mmu_pages_for(guest_pages),
@@ -295,7 +315,8 @@ impl Mmu {
             mode: config.mmu,
             cr0_wp: config.cr0_wp,
             huge_pages: config.huge_pages,
-            unsync: config.unsync && config.mmu == MmuMode::Shadow,
+            unsync: config.unsync && config.mmu != MmuMode::ShadowNocache,
+            keep_nested_roots: config.nested_roots == NestedRoots::Keep,
             host,
             format,
             ram,
@@ -312,6 +333,7 @@ impl Mmu {
             pdpts: std::collections::BTreeMap::new(),
             cr3_caches: 0,
             written: Vec::new(),
+            logged: 0,
             stats: Stats::default(),
             tolls: Tolls::default(),
         })
@@ -359,12 +381,25 @@ impl Mmu {
     pub fn fault(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, fault: Fault) -> Resolution {
         self.stats.faults += 1;
         self.tolls.add(ledger::Operation::Fault, 1);
+        if vcpu.current().is_some_and(|set| self.is_obsolete(set)) {
+            // Another virtual processor has dropped the roots meanwhile (KVM's is_page_fault_stale): the next entry has new ones.
+            return Resolution::Fixed;
+        }
         let resolution = match fault {
             Fault::Page { linear, code } => self.shadow_fault(vcpu, guest, linear, code),
-            Fault::Violation { gpa, write, present } => self.direct_fault(vcpu, gpa, write, present),
-            Fault::Misconfiguration { .. } => Resolution::Emulate { mmio: true },
+            Fault::Violation { gpa, linear, qualification } => match vcpu.level {
+                Level::Ept { .. } => self.ept_fault(vcpu, guest, Violation { gpa, linear, qualification }),
+                Level::Guest | Level::Nested => {
+                    let present = qualification & ept::RIGHTS << RIGHTS_SHIFT != 0;
+                    self.direct_fault(vcpu, gpa, qualification & ept::WRITE != 0, present)
+                }
+            },
+            Fault::Misconfiguration { gpa } => match vcpu.level {
+                Level::Ept { .. } => self.ept_misconfiguration(vcpu, guest, gpa),
+                Level::Guest | Level::Nested => Resolution::Emulate { mmio: true },
+            },
         };
-        if let Resolution::Inject(_) = resolution {
+        if let Resolution::Inject(_) | Resolution::Reflect(_) = resolution {
             self.stats.injected += 1;
         }
         resolution

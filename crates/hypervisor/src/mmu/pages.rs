@@ -8,14 +8,18 @@ use crate::config::MmuMode;
 use ledger::Operation;
 
 impl Mmu {
-    /// Whether tables are kept by frame and role.
-    pub(super) fn hashes(&self) -> bool {
-        matches!(self.mode, MmuMode::Shadow | MmuMode::LegacyTdp)
+    /// How pages of a role are kept: by frame and role, or in trees.
+    pub(super) fn keeping(&self, role: Role) -> Keeping {
+        match self.mode {
+            MmuMode::Tdp if role.ept.is_some() => Keeping::Hashed,
+            MmuMode::ShadowNocache | MmuMode::Tdp => Keeping::Tree,
+            MmuMode::Shadow | MmuMode::LegacyTdp => Keeping::Hashed,
+        }
     }
 
     /// A page for `gfn` in `role`: the one there is, or a new one. `None`: the limit is reached.
     pub(super) fn get_page(&mut self, gfn: u64, role: Role) -> Option<PageId> {
-        if !self.hashes() {
+        if self.keeping(role) == Keeping::Tree {
             return self.make_page(Keeping::Tree, gfn, role);
         }
         self.tolls.add(Operation::HashLookup, 1);
@@ -74,6 +78,9 @@ impl Mmu {
                 any |= self.write_protect_entry(at, false);
             }
         }
+        for root in self.tdp_roots.clone() {
+            any |= self.write_protect_in_tree(root, gfn);
+        }
         any
     }
 
@@ -91,7 +98,8 @@ impl Mmu {
 
     /// Writes an entry that points to a table, in place of one that must be empty.
     pub(super) fn link(&mut self, at: EntryRef, child: PageId) {
-        let entry = self.format.table(self.pool.hpa(child));
+        let mode_based = self.pool.page(child).role.ept.is_some_and(|format| format.mode_based);
+        let entry = self.format.table(self.pool.hpa(child), mode_based);
         self.tolls.add(Operation::TableWrite, 1);
         self.pool.set_entry(at, entry);
         let page = self.pool.page_mut(child);

@@ -1,7 +1,8 @@
 //! Roles: what a shadow page stands for besides its guest frame, and how the guest's paging is set up.
 
 use super::Guest;
-use super::spte::ALL;
+use super::nested::EptFormat;
+use super::spte::{ALL, USER_EXEC};
 use serde::{Deserialize, Serialize};
 use x86::control::*;
 
@@ -30,6 +31,10 @@ pub struct Role {
     pub smep_andnot_wp: bool,
     /// CR4.SMAP without CR0.WP.
     pub smap_andnot_wp: bool,
+    /// The guest's own guest runs on it: its pages are not those of the guest.
+    pub guest_mode: bool,
+    /// It shadows a table of the guest's EPT, which has this format; or it maps a piece of a large page of such a table.
+    pub ept: Option<EptFormat>,
 }
 
 /// How the guest pages, as far as its translations depend on it.
@@ -55,6 +60,8 @@ pub struct Paging {
     pub smap: bool,
     /// CR4.PKE.
     pub pke: bool,
+    /// It is the guest's own guest.
+    pub guest_mode: bool,
 }
 
 /// Bits of CR0 that roles depend on.
@@ -65,8 +72,9 @@ pub const CR4_ROLE: u64 = CR4_PSE | CR4_PAE | CR4_LA57 | CR4_SMEP | CR4_SMAP | C
 impl Paging {
     /// From the guest's registers.
     pub fn of(guest: &Guest) -> Self {
+        let guest_mode = guest.nested.is_some();
         if guest.cr0 & CR0_PG == 0 {
-            return Self::default();
+            return Self { guest_mode, ..Self::default() };
         }
         Self {
             enabled: true,
@@ -79,6 +87,7 @@ impl Paging {
             smep: guest.cr4 & CR4_SMEP != 0,
             smap: guest.cr4 & CR4_SMAP != 0,
             pke: guest.cr4 & CR4_PKE != 0,
+            guest_mode,
         }
     }
 
@@ -100,7 +109,7 @@ impl Paging {
     pub fn shadow_role(&self) -> Role {
         let level = self.shadow_root_level();
         if !self.enabled {
-            return Role { level, direct: true, access: ALL, ..Role::default() };
+            return Role { level, direct: true, access: ALL, guest_mode: self.guest_mode, ..Role::default() };
         }
         let four_byte = !self.pae;
         Role {
@@ -115,6 +124,8 @@ impl Paging {
             cr0_wp: self.wp,
             smep_andnot_wp: self.smep && !self.wp,
             smap_andnot_wp: self.smap && !self.wp,
+            guest_mode: self.guest_mode,
+            ept: None,
         }
     }
 }
@@ -125,8 +136,14 @@ impl Role {
 
     /// The role of the root of two-dimensional paging. Nothing of the guest matters for what it maps; in KVM before 5.19 it held
     /// the guest's CR0.WP all the same.
-    pub fn tdp_root(cr0_wp: bool) -> Self {
-        Self { level: Self::TDP_LEVELS, direct: true, access: ALL, nxe: true, cr0_wp, ..Self::default() }
+    pub fn tdp_root(cr0_wp: bool, guest_mode: bool) -> Self {
+        Self { level: Self::TDP_LEVELS, direct: true, access: ALL, nxe: true, cr0_wp, guest_mode, ..Self::default() }
+    }
+
+    /// The role of the page that shadows the topmost table of the guest's EPT.
+    pub fn ept_root(format: EptFormat) -> Self {
+        let access = ALL | if format.mode_based { USER_EXEC } else { 0 };
+        Self { level: Self::TDP_LEVELS, access, guest_mode: true, ept: Some(format), ..Self::default() }
     }
 
     /// The role of a page that the entry `index` of a page of this role points to.

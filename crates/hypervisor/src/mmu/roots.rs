@@ -1,5 +1,6 @@
 //! Roots: what the processor's CR3 or EPT pointer points to, when it is loaded and when it is let go.
 
+use super::nested::Level;
 use super::pool::{EntryRef, Keeping, PageId};
 use super::role::{CR0_ROLE, CR4_ROLE, Paging, Role};
 use super::spte::Format;
@@ -16,8 +17,11 @@ impl Mmu {
         let pdptes = self.pool.allocate(Keeping::Special, 0, Role::default()).ok_or(MmuError::Limit("mmu-pages"))?;
         Ok(VcpuMmu {
             paging: Paging::default(),
+            level: Level::Guest,
             own: None,
             kept: Vec::new(),
+            ept_own: None,
+            ept_kept: Vec::new(),
             cache: Cr3Cache::default(),
             pdptes,
             sync: false,
@@ -28,7 +32,7 @@ impl Mmu {
     }
 
     /// Works out how the guest pages; roots that do not fit are for the caller to unload.
-    fn update_role(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) {
+    pub(super) fn update_role(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) {
         self.tolls.add(Operation::RoleUpdate, 1);
         vcpu.paging = Paging::of(guest);
     }
@@ -105,11 +109,13 @@ impl Mmu {
         *due = true;
     }
 
-    fn switch_root(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, flush: bool) {
-        let fits = |set: &RootSet| set.cr3 == guest.cr3;
+    /// Puts the roots for the guest's CR3 and role in place, if they are kept.
+    pub(super) fn switch_root(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, flush: bool) {
+        let (role, cr3) = (self.root_role(vcpu), if self.mode.is_tdp() { 0 } else { guest.cr3 });
+        let fits = |set: &RootSet| set.cr3 == cr3 && set.role == role;
         match vcpu.own.take() {
             // Only trees with a root of their own are worth keeping, and only since roots can be out of synchronization.
-            Some(set) if !set.is_pae && self.unsync => vcpu.kept.insert(0, set),
+            Some(set) if !set.is_pae && (self.unsync || self.mode.is_tdp()) => vcpu.kept.insert(0, set),
             Some(set) => self.put_down(set),
             None => {}
         }
@@ -168,7 +174,7 @@ impl Mmu {
 
     /// Lets go of all roots of a virtual processor.
     pub fn unload(&mut self, vcpu: &mut VcpuMmu) {
-        if let Some(set) = vcpu.own.take() {
+        if let Some(set) = vcpu.own_mut().take() {
             self.put_down(set);
         }
         self.drop_kept(vcpu);
@@ -177,7 +183,9 @@ impl Mmu {
 
     /// Lets go of roots that are not in use.
     pub(super) fn drop_kept(&mut self, vcpu: &mut VcpuMmu) {
-        for set in std::mem::take(&mut vcpu.kept) {
+        let kept = std::mem::take(&mut vcpu.kept);
+        let shadow_ept = std::mem::take(&mut vcpu.ept_kept);
+        for set in kept.into_iter().chain(vcpu.resting_mut().take()).chain(shadow_ept) {
             self.put_down(set);
         }
         self.drop_inactive_cached(vcpu);
@@ -220,6 +228,9 @@ impl Mmu {
 
     /// What the processor must have in CR3, or as EPT pointer, when it enters the guest now.
     pub fn prepare(&mut self, vcpu: &mut VcpuMmu, guest: &Guest) -> Result<Root, MmuError> {
+        if vcpu.level != Level::of(guest) {
+            self.nested_transition(vcpu, guest);
+        }
         if vcpu.paging != Paging::of(guest) && !self.mode.is_tdp() {
             self.reset_context(vcpu, guest);
         }
@@ -230,8 +241,13 @@ impl Mmu {
         for set in std::mem::take(&mut vcpu.kept) {
             if self.is_obsolete(&set) { self.put_down(set) } else { vcpu.kept.push(set) }
         }
-        if let Some(set) = vcpu.own.take_if(|set| self.is_obsolete(set)) {
-            self.put_down(set);
+        for set in std::mem::take(&mut vcpu.ept_kept) {
+            if self.is_obsolete(&set) { self.put_down(set) } else { vcpu.ept_kept.push(set) }
+        }
+        for own in [&mut vcpu.own, &mut vcpu.ept_own] {
+            if let Some(set) = own.take_if(|set| self.is_obsolete(set)) {
+                self.put_down(set);
+            }
         }
         if vcpu.current().is_none() {
             self.load(vcpu, guest)?;
@@ -251,12 +267,13 @@ impl Mmu {
     /// The root of a set.
     pub(super) fn root(&self, vcpu: &VcpuMmu, set: &RootSet) -> Root {
         if set.is_pae {
-            return Root { hpa: self.pool.hpa(vcpu.pdptes) + u64::from(set.place) * 32, levels: 3 };
+            return Root { hpa: self.pool.hpa(vcpu.pdptes) + u64::from(set.place) * 32, levels: 3, flags: false };
         }
-        let id = set.pages[0].unwrap_or(self.empty_root);
-        let page = self.pool.page(id);
-        let levels = if page.keeping == Keeping::Special { vcpu.paging.shadow_root_level() } else { page.role.level };
-        Root { hpa: self.pool.hpa(id), levels }
+        let flags = match set.role.ept {
+            Some(format) => format.flags,
+            None => self.mode.is_tdp() && self.host.ept_flags,
+        };
+        Root { hpa: self.pool.hpa(set.pages[0].unwrap_or(self.empty_root)), levels: set.role.level, flags }
     }
 
     /// What the processor must flush of the guest's translations before it enters it.
@@ -274,17 +291,36 @@ impl Mmu {
         self.stats.roots_loaded += 1;
         vcpu.sync = true;
         vcpu.due.loaded = true;
-        if vcpu.cache.entries() != 0 && self.mode == MmuMode::Shadow {
+        if vcpu.cache.entries() != 0 && self.mode == MmuMode::Shadow && vcpu.level == Level::Guest {
             return self.load_cached(vcpu, guest);
         }
-        vcpu.own = Some(self.make_set(vcpu, guest, 0)?);
+        let set = self.make_set(vcpu, guest, 0)?;
+        *vcpu.own_mut() = Some(set);
         Ok(())
+    }
+
+    /// The role of the roots of who runs.
+    pub(super) fn root_role(&self, vcpu: &VcpuMmu) -> Role {
+        match vcpu.level {
+            Level::Ept { format, .. } => Role::ept_root(format),
+            Level::Guest | Level::Nested => self.guest_root_role(&vcpu.paging),
+        }
+    }
+
+    /// The role of roots that shadow no EPT.
+    pub(super) fn guest_root_role(&self, paging: &Paging) -> Role {
+        match self.mode.is_tdp() {
+            true => Role::tdp_root(self.cr0_wp != Cr0Wp::Role || paging.wp, paging.guest_mode),
+            false => paging.shadow_role(),
+        }
     }
 
     /// Finds or makes the tables at the top of the guest's address space.
     pub(super) fn make_set(&mut self, vcpu: &VcpuMmu, guest: &Guest, place: u8) -> Result<RootSet, MmuError> {
         let paging = vcpu.paging;
+        let role = self.root_role(vcpu);
         let mut set = RootSet {
+            role,
             cr3: 0,
             pdpte: [0; 4],
             is_pae: false,
@@ -293,8 +329,13 @@ impl Mmu {
             generation: self.generation,
             pdpt_version: 0,
         };
+        if let Level::Ept { eptp, .. } = vcpu.level {
+            let root = self.shadow_top((eptp & ADDRESS) >> 12, role);
+            set.cr3 = eptp;
+            set.pages[0] = self.count_root(root)?;
+            return Ok(set);
+        }
         if self.mode.is_tdp() {
-            let role = Role::tdp_root(self.cr0_wp != Cr0Wp::Role || paging.wp);
             let root = match self.mode {
                 MmuMode::Tdp => self.tdp_root(role),
                 _ => self.get_page(0, role),
@@ -302,7 +343,6 @@ impl Mmu {
             set.pages[0] = self.count_root(root)?;
             return Ok(set);
         }
-        let role = paging.shadow_role();
         set.cr3 = guest.cr3;
         set.is_pae = !(paging.enabled && paging.long);
         if !set.is_pae {

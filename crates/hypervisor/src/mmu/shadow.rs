@@ -110,13 +110,18 @@ impl Mmu {
 
     /// The entry that the processor finds for an address: at the lowest level there is.
     pub(super) fn lowest(&mut self, vcpu: &VcpuMmu, address: u64) -> Option<EntryRef> {
-        let mut page = self.top(vcpu, address)?;
+        let page = self.top(vcpu, address)?;
+        Some(self.lowest_below(page, address))
+    }
+
+    /// Likewise below a page.
+    pub(super) fn lowest_below(&mut self, mut page: PageId, address: u64) -> EntryRef {
         loop {
             let at = EntryRef { page, index: index(address, self.pool.page(page).role.level) as u16 };
             self.tolls.add(Operation::TableRead, 1);
             match self.child(at) {
                 Some(child) => page = child,
-                None => return Some(at),
+                None => return at,
             }
         }
     }
@@ -126,7 +131,7 @@ impl Mmu {
     }
 
     /// The tables on the way to an address are in use: they are not being flooded with writes.
-    fn clear_writes(&mut self, vcpu: &VcpuMmu, linear: u64) {
+    pub(super) fn clear_writes(&mut self, vcpu: &VcpuMmu, linear: u64) {
         let Some(mut page) = self.top(vcpu, linear) else { return };
         loop {
             self.pool.page_mut(page).writes = 0;
@@ -139,7 +144,7 @@ impl Mmu {
     }
 
     /// Makes the tables down to where an address can be mapped, and returns the entry for it. `None`: the limit of pages.
-    fn reach(&mut self, vcpu: &VcpuMmu, linear: u64, walk: &Walk, target: Target) -> Option<EntryRef> {
+    pub(super) fn reach(&mut self, vcpu: &VcpuMmu, linear: u64, walk: &Walk, target: Target) -> Option<EntryRef> {
         let mut page = self.top(vcpu, linear)?;
         let mut level = self.pool.page(page).role.level;
         while level > walk.level {
@@ -208,7 +213,7 @@ impl Mmu {
                 let address = (table << 12) + role.guest_offset(usize::from(number));
                 self.tolls.add(Operation::GuestWalk, 1);
                 let (value, _) = self.read_guest(address, !role.four_byte);
-                match self.used_entry(&role.paging(), value, role.access) {
+                match self.used_entry(role, value) {
                     Some(found) => found,
                     None => continue,
                 }
@@ -236,22 +241,27 @@ impl Mmu {
     }
 
     fn shadow_invlpg(&mut self, vcpu: &VcpuMmu, linear: u64) {
-        for mut page in self.tops(vcpu, linear) {
-            loop {
-                let at = EntryRef { page, index: index(linear, self.pool.page(page).role.level) as u16 };
-                self.tolls.add(Operation::TableRead, 1);
-                if self.pool.page(page).unsync {
-                    self.tolls.add(Operation::SyncEntry, 1);
-                    self.sync_entry(at);
-                    // What is flushed is mostly needed again, as something else.
-                    if self.pool.entry(at) == 0 {
-                        self.reload_entry(at);
-                    }
+        for page in self.tops(vcpu, linear) {
+            self.sync_address(page, linear);
+        }
+    }
+
+    /// Synchronizes what is said about an address below the page at the top.
+    fn sync_address(&mut self, mut page: PageId, address: u64) {
+        loop {
+            let at = EntryRef { page, index: index(address, self.pool.page(page).role.level) as u16 };
+            self.tolls.add(Operation::TableRead, 1);
+            if self.pool.page(page).unsync {
+                self.tolls.add(Operation::SyncEntry, 1);
+                self.sync_entry(at);
+                // What is flushed is mostly needed again, as something else.
+                if self.pool.entry(at) == 0 {
+                    self.reload_entry(at);
                 }
-                match self.child(at) {
-                    Some(child) => page = child,
-                    None => break,
-                }
+            }
+            match self.child(at) {
+                Some(child) => page = child,
+                None => return,
             }
         }
     }
@@ -267,13 +277,14 @@ impl Mmu {
     /// Makes room for the pages that one fault may need, if need be at the cost of kept roots.
     pub(super) fn make_room(&mut self, vcpu: &mut VcpuMmu) -> bool {
         match self.mode {
-            MmuMode::ShadowNocache | MmuMode::Tdp => self.make_tree_room(),
-            MmuMode::Shadow | MmuMode::LegacyTdp => {
+            MmuMode::ShadowNocache => self.make_tree_room(),
+            MmuMode::Tdp if self.hash.is_empty() => self.make_tree_room(),
+            _ => {
                 if self.make_pages_available() {
                     return true;
                 }
                 self.drop_kept(vcpu);
-                self.make_pages_available()
+                self.make_pages_available() || self.mode == MmuMode::Tdp && self.make_tree_room()
             }
         }
     }

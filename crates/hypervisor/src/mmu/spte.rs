@@ -11,6 +11,10 @@ pub const WRITE: u8 = 2;
 pub const USER: u8 = 4;
 /// Everything is allowed.
 pub const ALL: u8 = EXEC | WRITE | USER;
+/// Under EPT, which does not know users, the same bit says that reads are allowed.
+pub const READ: u8 = USER;
+/// User-mode code may fetch, under mode-based execute control of EPT; [`EXEC`] is then for supervisor code.
+pub const USER_EXEC: u8 = 8;
 
 /// Bits that hold the address of a table or frame.
 pub const ADDRESS: u64 = page::ADDRESS & !RESERVED;
@@ -22,6 +26,8 @@ const _: () = assert!(LARGE == ept::LARGE);
 const RESERVED: u64 = 1 << 51;
 
 const EPT_WRITE_BACK: u64 = ept::WRITE_BACK << ept::TYPE_SHIFT;
+/// Rights of EPT entries, that of mode-based execute control included: where that is off, no entry has it.
+const EPT_RIGHTS: u64 = ept::RIGHTS | ept::USER_EXECUTE;
 /// Writable but not readable: accesses end in an EPT misconfiguration, which tells MMIO from what is unmapped.
 const EPT_MMIO: u64 = ept::WRITE | ept::EXECUTE;
 
@@ -61,7 +67,7 @@ impl Format {
     pub fn is_present(self, entry: u64) -> bool {
         match self {
             Self::Paging { .. } => entry & P != 0 && entry & RESERVED == 0,
-            Self::Ept { .. } => entry & ept::READ != 0,
+            Self::Ept { .. } => entry & EPT_RIGHTS != 0 && entry & ept::RIGHTS != EPT_MMIO,
         }
     }
 
@@ -76,10 +82,13 @@ impl Format {
     }
 
     /// The entry that points to a table: all permissions are left to the last level.
-    pub fn table(self, hpa: u64) -> u64 {
+    pub fn table(self, hpa: u64, mode_based: bool) -> u64 {
         match self {
             Self::Paging { .. } => hpa | P | RW | US | A,
-            Self::Ept { flags } => hpa | ept::RIGHTS | if flags { ept::ACCESSED } else { 0 },
+            Self::Ept { flags } => {
+                let rights = if mode_based { EPT_RIGHTS } else { ept::RIGHTS };
+                hpa | rights | if flags { ept::ACCESSED } else { 0 }
+            }
         }
     }
 
@@ -100,8 +109,9 @@ impl Format {
                     | if used { A } else { 0 }
             }
             Self::Ept { flags } => {
-                ept::READ
-                    | EPT_WRITE_BACK
+                EPT_WRITE_BACK
+                    | if access & READ != 0 { ept::READ } else { 0 }
+                    | if access & USER_EXEC != 0 { ept::USER_EXECUTE } else { 0 }
                     | if write { ept::WRITE } else { 0 }
                     | if access & EXEC != 0 { ept::EXECUTE } else { 0 }
                     | if flags && used { ept::ACCESSED } else { 0 }
@@ -153,7 +163,10 @@ impl Format {
             Self::Paging { .. } => {
                 write | if entry & US != 0 { USER } else { 0 } | if entry & NX == 0 { EXEC } else { 0 }
             }
-            Self::Ept { .. } => write | USER | if entry & ept::EXECUTE != 0 { EXEC } else { 0 },
+            Self::Ept { .. } => {
+                let bit = |right, bit| if entry & right != 0 { bit } else { 0 };
+                write | bit(ept::READ, READ) | bit(ept::EXECUTE, EXEC) | bit(ept::USER_EXECUTE, USER_EXEC)
+            }
         }
     }
 
@@ -175,7 +188,7 @@ impl Format {
         }
         let (old, new) = (self.access(old), self.access(new));
         // A user page that becomes a supervisor one, or the other way round, is another page to SMEP and SMAP.
-        old & !new != 0 || (old ^ new) & USER != 0
+        old & !new != 0 || matches!(self, Self::Paging { .. }) && (old ^ new) & USER != 0
     }
 }
 
@@ -215,7 +228,7 @@ mod tests {
             let mmio = format.mmio(0xfee00).unwrap();
             assert!(format.is_mmio(mmio) && !format.is_present(mmio));
             assert!(!format.is_mmio(0) && !format.is_present(0));
-            let table = format.table(0xd000_1000);
+            let table = format.table(0xd000_1000, false);
             assert!(format.is_table(table, 2) && !format.is_leaf(table, 2) && format.is_leaf(table, 1));
             let large = format.leaf(0x20_0000, 2, ALL, true);
             assert!(format.is_leaf(large, 2) && !format.is_table(large, 2) && !format.is_mmio(large));

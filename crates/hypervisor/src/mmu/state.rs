@@ -5,6 +5,7 @@
 //! saved, so that it cannot disagree with them. A saved state may come from a file that someone has made up; once it is
 //! accepted, everything that [`Mmu::check`] says is true of it.
 
+use super::nested::{EptFormat, Level};
 use super::pool::{EntryRef, Keeping, Page, PageId, SavedPool};
 use super::refusal::RestoreError;
 use super::rmap::MAX_LEVEL;
@@ -138,6 +139,7 @@ impl Mmu {
             cr0_wp: self.cr0_wp,
             huge_pages: self.huge_pages,
             unsync: self.unsync,
+            keep_nested_roots: self.keep_nested_roots,
             host: self.host,
             format: self.format,
             ram: self.ram.clone(),
@@ -154,6 +156,7 @@ impl Mmu {
             pdpts: saved.pdpts,
             cr3_caches: 0,
             written: saved.written,
+            logged: 0,
             stats: saved.stats,
             tolls: saved.tolls,
         };
@@ -219,8 +222,9 @@ impl Mmu {
 
     fn wrong_with(&self, page: &Page) -> Option<&'static str> {
         let role = page.role;
-        let in_mode = if self.hashes() { Keeping::Hashed } else { Keeping::Tree };
+        let in_mode = self.keeping(role);
         let levels = 1..=if self.mode.is_tdp() { Role::TDP_LEVELS } else { 5 };
+        let most = role.ept.map_or(ALL, |format| Role::ept_root(format).access);
         let gfns = if page.keeping == Keeping::Hashed && !role.direct { 512 } else { 0 };
         let table = [
             (page.gfn >= GFN_END || page.gfns.iter().any(|gfn| *gfn >= GFN_END), "is for a frame that does not exist"),
@@ -234,11 +238,23 @@ impl Mmu {
             Keeping::Special => (role != Role::default() || page.unsync).then_some("has a role that it cannot have"),
             kept if kept != in_mode => Some("is kept in a way that this MMU mode does not have"),
             _ if !levels.contains(&role.level) => Some("has a level that no table has"),
-            _ if role.access > ALL || role.quadrant > 3 => Some("has a role that no table has"),
-            _ if self.mode.is_tdp() && !role.direct => Some("shadows a guest table"),
+            _ if role.access & !most != 0 || role.quadrant > 3 => Some("has a role that no table has"),
+            _ if self.mode.is_tdp() && !role.direct && role.ept.is_none() => Some("shadows a guest table"),
+            _ if role.ept.is_some() && !(self.mode.is_tdp() && role.guest_mode) => {
+                Some("shadows EPT that there is not")
+            }
+            _ if role.ept.is_some_and(|format| self.is_beyond(role, format)) => {
+                Some("shadows EPT of another processor")
+            }
             _ => None,
         };
         wrong.or_else(|| table.into_iter().find_map(|(wrong, what)| wrong.then_some(what)))
+    }
+
+    /// Whether a page of `role` is of no format that its EPT can have.
+    fn is_beyond(&self, role: Role, format: EptFormat) -> bool {
+        let paged = Role { level: role.level, direct: role.direct, access: role.access, ..Role::ept_root(format) };
+        paged != role || format.flags && !self.host.ept_flags
     }
 
     /// Checks what is said about the virtual processors, and that each page that is no table has its owner.
@@ -255,11 +271,23 @@ impl Mmu {
                 return Err(wrong("it has no page of PDPTEs of its own"));
             }
             vcpu.cache.wrong().map_or(Ok(()), |what| Err(wrong(what)))?;
-            if (self.mode != MmuMode::Shadow && vcpu.cache.entries() != 0) || vcpu.kept.len() > KEPT {
+            if (self.mode != MmuMode::Shadow && vcpu.cache.entries() != 0)
+                || vcpu.kept.len().max(vcpu.ept_kept.len()) > KEPT
+            {
                 return Err(wrong("it keeps more roots than this MMU mode has"));
             }
+            if vcpu.paging.guest_mode != (vcpu.level != Level::Guest) {
+                return Err(wrong("it does not know whether its guest runs, or its guest's own"));
+            }
+            let current = vcpu.current().is_none_or(|set| set.role == self.root_role(vcpu));
+            let cached = vcpu.cache.active.is_none() || vcpu.level == Level::Guest;
+            let apart = vcpu.guest_sets().all(|set| set.role.ept.is_none())
+                && vcpu.ept_sets().all(|set| set.role.ept.is_some());
+            if !(current && cached && apart) {
+                return Err(wrong("its roots do not fit its paging"));
+            }
             for set in vcpu.sets() {
-                self.wrong_with_set(vcpu, set).map_or(Ok(()), |what| Err(wrong(what)))?;
+                self.wrong_with_set(set).map_or(Ok(()), |what| Err(wrong(what)))?;
             }
         }
         let unowned = |(id, page): &(PageId, &Page)| page.keeping == Keeping::Special && !owned.contains(id);
@@ -269,25 +297,29 @@ impl Mmu {
         }
     }
 
-    fn wrong_with_set(&self, vcpu: &VcpuMmu, set: &RootSet) -> Option<&'static str> {
-        let tdp = self.mode.is_tdp();
-        let (is_pae, level) = match tdp {
-            true => (false, Role::TDP_LEVELS),
-            false => (!(vcpu.paging.enabled && vcpu.paging.long), vcpu.paging.shadow_root_level()),
+    fn wrong_with_set(&self, set: &RootSet) -> Option<&'static str> {
+        let (tdp, role) = (self.mode.is_tdp(), set.role);
+        let possible = match (tdp, role.ept) {
+            (true, Some(format)) => role == Role::ept_root(format),
+            (true, None) => role == Role::tdp_root(role.cr0_wp, role.guest_mode),
+            (false, ept) => ept.is_none() && matches!(role.level, 2 | 4 | 5),
         };
-        if set.is_pae != is_pae || usize::from(set.place) > Self::CR3_CACHE {
+        let is_pae = !tdp && role.level == 2;
+        if !possible || set.is_pae != is_pae || usize::from(set.place) > Self::CR3_CACHE {
             return Some("its roots do not fit its paging");
         }
         if !is_pae && (set.pages[0].is_none() || set.pages[1..].iter().any(Option::is_some)) {
             return Some("its root is not one table");
         }
         let fits = |id: &PageId| {
-            (*id as usize) < self.pool.iter().len()
-                && match self.pool.page(*id).keeping {
+            (*id as usize) < self.pool.iter().len() && {
+                let page = self.pool.page(*id);
+                match page.keeping {
                     Keeping::Free => false,
-                    Keeping::Special => *id == self.empty_root && !tdp,
-                    Keeping::Hashed | Keeping::Tree => self.pool.page(*id).role.level == level,
+                    Keeping::Special => *id == self.empty_root && (!tdp || role.ept.is_some()),
+                    Keeping::Hashed | Keeping::Tree => Role { quadrant: role.quadrant, ..page.role } == role,
                 }
+            }
         };
         (!set.pages.iter().flatten().all(fits)).then_some("one of its roots is no table at the top")
     }

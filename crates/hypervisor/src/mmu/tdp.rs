@@ -1,9 +1,11 @@
 //! `tdp`: a tree per root, shared by all virtual processors that need the same, and freed with its last user.
 
 use super::Mmu;
-use super::pool::{Keeping, PageId};
+use super::pool::{EntryRef, Keeping, PageId};
 use super::role::Role;
+use super::spte::index;
 use ledger::Operation;
+use x86::page::SHIFT;
 
 impl Mmu {
     /// The root of two-dimensional paging with a role: one in use by someone, or a new one.
@@ -14,6 +16,21 @@ impl Mmu {
         let root = self.get_page(0, role)?;
         self.tdp_roots.push(root);
         Some(root)
+    }
+
+    /// Takes write permission from the entry of a tree that maps a frame. Whether it had it.
+    pub(super) fn write_protect_in_tree(&mut self, root: PageId, gfn: u64) -> bool {
+        let mut page = root;
+        loop {
+            let level = self.pool.page(page).role.level;
+            let at = EntryRef { page, index: index(gfn << SHIFT, level) as u16 };
+            self.tolls.add(Operation::TableRead, 1);
+            match self.child(at) {
+                Some(child) => page = child,
+                None if self.format.is_leaf(self.pool.entry(at), level) => return self.write_protect_entry(at, false),
+                None => return false,
+            }
+        }
     }
 
     /// Frees a tree that has lost its last user. Nothing is flushed: who loads a root flushes what the processor knows of it

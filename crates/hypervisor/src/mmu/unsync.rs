@@ -134,7 +134,7 @@ impl Mmu {
         let (role, frame) = (page.role, page.frame(usize::from(at.index)));
         let address = (page.gfn << 12) + role.guest_offset(usize::from(at.index));
         let (value, _) = self.read_guest(address, !role.four_byte);
-        let says = self.used_entry(&role.paging(), value, role.access);
+        let says = self.used_entry(role, value);
         match says {
             Some((gfn, access)) if self.format.is_present(old) && gfn == frame && self.slots.find(gfn).is_some() => {
                 let target = Target { gfn, access, write: false, used: true, may_unsync: false };

@@ -1,7 +1,8 @@
 //! The MMU of one virtual processor: the roots that it has.
 
+use super::nested::Level;
 use super::pool::PageId;
-use super::role::Paging;
+use super::role::{Paging, Role};
 use super::{Flushes, Mmu};
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,9 @@ pub(super) const KEPT: usize = 3;
 /// The tables at the top of one address space of the guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RootSet {
-    /// The guest's CR3; 0 where it does not matter.
+    /// The role of its tables.
+    pub role: Role,
+    /// The guest's CR3, or the EPT pointer that it has for its own guest; 0 where it does not matter.
     pub cr3: u64,
     /// The guest's PDPTEs, for PAE paging.
     pub pdpte: [u64; 4],
@@ -60,10 +63,16 @@ impl Cr3Cache {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VcpuMmu {
     pub(super) paging: Paging,
-    /// The roots in use, unless they are in the CR3 cache.
+    /// Whether the guest or its own guest runs.
+    pub(super) level: Level,
+    /// The roots in use, unless they are in the CR3 cache, or shadow EPT is.
     pub(super) own: Option<RootSet>,
     /// Roots used before.
     pub(super) kept: Vec<RootSet>,
+    /// The shadow EPT in use, or used last.
+    pub(super) ept_own: Option<RootSet>,
+    /// Shadow EPT used before.
+    pub(super) ept_kept: Vec<RootSet>,
     pub(super) cache: Cr3Cache,
     /// The page for PDPTEs: 128 times 32 bytes.
     pub(super) pdptes: PageId,
@@ -77,11 +86,40 @@ pub struct VcpuMmu {
 impl VcpuMmu {
     /// The roots in use.
     pub(super) fn current(&self) -> Option<&RootSet> {
-        self.own.as_ref().or_else(|| self.cache.active())
+        match self.level {
+            Level::Ept { .. } => self.ept_own.as_ref(),
+            Level::Guest | Level::Nested => self.own.as_ref().or_else(|| self.cache.active()),
+        }
+    }
+
+    /// The place of the roots in use that are not in the CR3 cache.
+    pub(super) fn own_mut(&mut self) -> &mut Option<RootSet> {
+        match self.level {
+            Level::Ept { .. } => &mut self.ept_own,
+            Level::Guest | Level::Nested => &mut self.own,
+        }
+    }
+
+    /// The place of the roots that the other of both kinds had in use last.
+    pub(super) fn resting_mut(&mut self) -> &mut Option<RootSet> {
+        match self.level {
+            Level::Ept { .. } => &mut self.own,
+            Level::Guest | Level::Nested => &mut self.ept_own,
+        }
     }
 
     /// All its sets of roots.
     pub(super) fn sets(&self) -> impl Iterator<Item = &RootSet> {
+        self.guest_sets().chain(self.ept_sets())
+    }
+
+    /// Those that shadow no EPT.
+    pub(super) fn guest_sets(&self) -> impl Iterator<Item = &RootSet> {
         self.own.iter().chain(&self.kept).chain(self.cache.sets.iter().flatten())
+    }
+
+    /// Those that do.
+    pub(super) fn ept_sets(&self) -> impl Iterator<Item = &RootSet> {
+        self.ept_own.iter().chain(&self.ept_kept)
     }
 }

@@ -4,7 +4,7 @@ use super::Mmu;
 use super::pool::{EntryRef, PageId};
 use super::spte;
 use ledger::Operation;
-use x86::page::PAGE;
+use x86::page::{PAGE, SHIFT};
 
 /// Writes to a table without its being used in between, after which it is taken to be none any more.
 const FLOOD: u32 = 3;
@@ -34,6 +34,23 @@ impl Mmu {
                 self.table_written(at >> 12, Written { offset: at % PAGE, len: here });
             }
             at += here;
+        }
+    }
+
+    /// Accessed or dirty flags were set in an entry of a page table of the guest, or of its own guest. They change nothing in what
+    /// shadows the table as such; but what is a page table for one may be a table of EPT for the other, with other bits.
+    pub fn entry_marked(&mut self, gpa: u64) {
+        let index = (gpa / 8 % 512) as u16;
+        let differs = |id: &PageId| {
+            let page = self.pool.page(*id);
+            let Some(format) = page.role.ept.filter(|_| !page.role.direct) else { return false };
+            let at = EntryRef { page: *id, index };
+            let (entry, value) = (self.pool.entry(at), self.read_guest(gpa & !7, true).0);
+            entry != 0 && !self.agrees(at, entry, self.ept_entry(page.role, format, value))
+        };
+        match self.hash.get(&(gpa >> SHIFT)).is_some_and(|bucket| bucket.iter().any(differs)) {
+            true => self.page_written(gpa & !7, 8),
+            false => self.mark_written(gpa >> SHIFT),
         }
     }
 
@@ -103,7 +120,7 @@ impl Mmu {
         }
         let (role, gfn) = (page.role, page.gfn);
         let (value, _) = self.read_guest((gfn << 12) + role.guest_offset(usize::from(at.index)), !role.four_byte);
-        let Some((gfn, access)) = self.used_entry(&role.paging(), value, role.access) else { return };
+        let Some((gfn, access)) = self.used_entry(role, value) else { return };
         self.tolls.add(Operation::SlotLookup, 1);
         if self.slots.find(gfn).is_some_and(|slot| access & spte::WRITE == 0 || !slot.config.log_dirty) {
             self.map_ahead(at, gfn, access);

@@ -72,4 +72,8 @@ pub mod ept_vpid {
     pub const INVVPID_ALL: u64 = 1 << 42;
     /// INVVPID of a VPID except for global translations.
     pub const INVVPID_RETAINING_GLOBALS: u64 = 1 << 43;
+    /// What is of EPT.
+    pub const OF_EPT: u64 = 0xffff_ffff;
+    /// What is of VPIDs.
+    pub const OF_VPID: u64 = !OF_EPT;
 }

@@ -126,6 +126,7 @@ impl Vmcs {
             ve_address: self.get(vmcs::VIRTUALIZATION_EXCEPTION_ADDRESS),
             shadow_bitmaps: [vmcs::VMREAD_BITMAP, vmcs::VMWRITE_BITMAP].map(|field| self.get(field)),
             link_pointer: self.get(vmcs::VMCS_LINK_POINTER),
+            shadow_vmcs: None,
             msr_lists: MsrLists {
                 exit_store: self.list(vmcs::EXIT_MSR_STORE_ADDRESS, vmcs::EXIT_MSR_STORE_COUNT),
                 exit_load: self.list(vmcs::EXIT_MSR_LOAD_ADDRESS, vmcs::EXIT_MSR_LOAD_COUNT),
@@ -151,7 +152,7 @@ impl Cpu {
         self.check_controls(&controls, v.get(vmcs::GUEST_CR0) & CR0_PE != 0).map_err(|_| error::ENTRY_CONTROLS)?;
         self.check_host(v).map_err(|_| error::ENTRY_HOST_STATE)?;
         let guest_nesting = Nesting::from_bits(v.nesting);
-        self.charge_host_kind(Kind::new(Family::VmEntry, 0), 1);
+        self.charge_transition(Kind::new(Family::VmEntry, 0));
         self.engine.ilen = 0;
         self.arch.attention &= !attention::VM_EXIT;
         self.wiring.ram.disarm_monitor(self.wiring.index);
@@ -159,7 +160,7 @@ impl Cpu {
         self.arch.vmx.operation.host_nesting = host_nesting;
         self.arch.vmx.operation.host_under = self.translation_registers();
         let raw = self.check_fields();
-        self.arch.vmx.controls = controls;
+        self.take_entry_controls(controls);
         self.load_guest();
         let checked = raw
             .and_then(|()| self.check_guest(&self.arch.vmx.controls).map_err(|_| 0))
@@ -180,7 +181,7 @@ impl Cpu {
 
     /// The entry has failed: back to the host, as by an exit, with everything else of the VMCS as it was.
     fn fail_entry(&mut self, reason: u32, qualification: u64) {
-        self.charge_host_kind(Kind::new(Family::VmExit, reason), 1);
+        self.charge_transition(Kind::new(Family::VmExit, reason));
         self.arch.vm_exit = VmExit { reason: reason | reason::ENTRY_FAILURE, qualification, ..VmExit::default() };
         let vmcs = &mut self.arch.vmx.operation.vmcs;
         vmcs.set(vmcs::EXIT_REASON, u64::from(reason | reason::ENTRY_FAILURE));

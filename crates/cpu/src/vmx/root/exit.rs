@@ -129,8 +129,7 @@ impl Cpu {
     /// VMX abort (27.7): the processor shuts down.
     fn abort_vmx(&mut self, indicator: u32) {
         if let Some((region, _)) = self.arch.vmx.operation.current() {
-            self.code_written(region, region::SIZE);
-            self.wiring.ram.write(region + region::ABORT, indicator);
+            self.set_structure(region + region::ABORT, indicator);
         }
         self.attend(attention::SHUTDOWN);
     }

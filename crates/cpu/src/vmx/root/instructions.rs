@@ -125,7 +125,7 @@ fn vmxon(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         return cpu.conclude(reason::VMXON, Failed(error::VMXON_IN_ROOT));
     }
     let enabled = cpu.arch.cr4 & CR4_VMXE != 0;
-    let Some(capabilities) = cpu.wiring.model.vmx else { return exec::undefined(cpu, op) };
+    let Some(capabilities) = cpu.software_capabilities().copied() else { return exec::undefined(cpu, op) };
     if !enabled || !cpu.in_a_mode_of_vmx() {
         return exec::undefined(cpu, op);
     }
@@ -158,8 +158,9 @@ fn vmclear(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             if address == cpu.arch.vmx.operation.current {
                 cpu.release_vmcs();
             }
-            cpu.code_written(address, region::SIZE);
-            store_launch_state(&cpu.wiring.ram, address, false);
+            if let Some(host) = cpu.region_written(address) {
+                store_launch_state(&cpu.wiring.ram, host, false);
+            }
             Succeeded
         }
     };
@@ -181,7 +182,7 @@ fn vmptrld(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             } else {
                 if address != cpu.arch.vmx.operation.current {
                     cpu.release_vmcs();
-                    cpu.arch.vmx.operation.vmcs = Vmcs::load(&cpu.wiring.ram, address);
+                    cpu.arch.vmx.operation.vmcs = Vmcs::load(&cpu.wiring.ram, cpu.backing(address));
                     cpu.arch.vmx.operation.current = address;
                 }
                 Succeeded
@@ -198,27 +199,61 @@ fn vmptrst(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     cpu.conclude(reason::VMPTRST, Succeeded)
 }
 
+/// Where the fields are that VMREAD and VMWRITE access.
+enum Holder {
+    /// The current VMCS.
+    Current,
+    /// The shadow VMCS at this address.
+    Memory(u64),
+    /// The shadow VMCS of a hypervisor outside the machine's memory.
+    Shadow,
+}
+
 impl Cpu {
+    fn holds_nothing(&self, holder: &Holder) -> bool {
+        match holder {
+            Holder::Current => self.arch.vmx.operation.current == NO_VMCS,
+            Holder::Memory(region) => *region == NO_VMCS,
+            Holder::Shadow => false,
+        }
+    }
+
+    /// The field in this place, or this where there is no memory.
+    fn held_value(&self, holder: &Holder, place: usize, otherwise: u64) -> u64 {
+        match (holder, &self.arch.vmx.controls.shadow_vmcs) {
+            (Holder::Memory(region), _) => self.structure::<u64>(field_address(*region, place)).unwrap_or(otherwise),
+            (Holder::Shadow, Some(shadow)) => shadow.vmcs.value(place),
+            _ => self.arch.vmx.operation.vmcs.value(place),
+        }
+    }
+
     /// Whether VMREAD or VMWRITE (`which` of the bitmaps) of a field exits although a shadow VMCS is in use.
-    fn shadow_exits(&self, encoding: u64, which: usize) -> bool {
+    pub(in crate::vmx) fn shadow_exits(&self, encoding: u64, which: usize) -> bool {
         if !self.arch.vmx.controls.secondary(secondary::VMCS_SHADOWING) || encoding >> 15 != 0 {
             return true;
         }
+        if let Some(shadow) = &self.arch.vmx.controls.shadow_vmcs {
+            return !shadow.has(encoding, which);
+        }
         let address = self.arch.vmx.controls.shadow_bitmaps[which] + (encoding >> 3);
-        self.wiring.ram.read::<u8>(address).is_none_or(|byte| byte >> (encoding & 7) & 1 != 0)
+        self.structure::<u8>(address).is_none_or(|byte| byte >> (encoding & 7) & 1 != 0)
     }
 
-    /// What VMREAD and VMWRITE do first: `Some` if they go to the shadow VMCS with this address instead of the current VMCS.
-    fn field_access(&mut self, op: &Op, reason: u32, encoding: u64, which: usize) -> Exec<Option<u64>> {
+    /// What VMREAD and VMWRITE do first: which VMCS they go to.
+    fn field_access(&mut self, op: &Op, reason: u32, encoding: u64, which: usize) -> Exec<Holder> {
         if self.arch.vmx.active && !self.shadow_exits(encoding, which) {
             if self.wiring.capabilities.amd || !self.in_a_mode_of_vmx() {
-                return exec::undefined(self, op).map(|_| None);
+                return exec::undefined(self, op).map(|_| Holder::Current);
             }
             self.privileged()?;
-            return Ok(Some(self.arch.vmx.controls.link_pointer));
+            let controls = &self.arch.vmx.controls;
+            return Ok(match controls.shadow_vmcs {
+                Some(_) => Holder::Shadow,
+                None => Holder::Memory(controls.link_pointer),
+            });
         }
         self.root_only(op, reason, Some(registers(op)))?;
-        Ok(None)
+        Ok(Holder::Current)
     }
 
     /// The field that an encoding names, if the processor has it: its encoding without the bit for the upper half, its place, and
@@ -229,7 +264,7 @@ impl Cpu {
         let whole = encoding & !vmcs::HIGH;
         let quad = encoding >> vmcs::WIDTH_SHIFT & 3 == vmcs::width::QUAD;
         let place = place(whole)?;
-        let capabilities = self.wiring.model.vmx.as_ref()?;
+        let capabilities = self.software_capabilities()?;
         (exists(whole, capabilities) && (quad || !high)).then_some((whole, place, high))
     }
 
@@ -241,17 +276,14 @@ impl Cpu {
 
 fn vmread(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let encoding = cpu.natural(cpu.reg(op.r1));
-    let shadow = cpu.field_access(op, reason::VMREAD, encoding, 0)?;
-    if shadow.unwrap_or(cpu.arch.vmx.operation.current) == NO_VMCS {
+    let holder = cpu.field_access(op, reason::VMREAD, encoding, 0)?;
+    if cpu.holds_nothing(&holder) {
         return cpu.conclude(reason::VMREAD, Invalid);
     }
     let Some((_, place, high)) = cpu.field(encoding) else {
         return cpu.conclude(reason::VMREAD, Failed(error::UNSUPPORTED_FIELD));
     };
-    let value = match shadow {
-        Some(region) => cpu.wiring.ram.read::<u64>(field_address(region, place)).unwrap_or(u64::MAX),
-        None => cpu.arch.vmx.operation.vmcs.value(place),
-    };
+    let value = cpu.held_value(&holder, place, u64::MAX);
     let value = if high { value >> 32 } else { value };
     match (op.has(Op::MEM), cpu.engine.long64) {
         (true, true) => cpu.store::<u64>(op, value)?,
@@ -265,14 +297,14 @@ fn vmread(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 fn vmwrite(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let memory = op.has(Op::MEM);
     let encoding = cpu.natural(cpu.reg(op.r1));
-    let shadow = cpu.field_access(op, reason::VMWRITE, encoding, 1)?;
-    if shadow.unwrap_or(cpu.arch.vmx.operation.current) == NO_VMCS {
+    let holder = cpu.field_access(op, reason::VMWRITE, encoding, 1)?;
+    if cpu.holds_nothing(&holder) {
         return cpu.conclude(reason::VMWRITE, Invalid);
     }
     let Some((whole, place, high)) = cpu.field(encoding) else {
         return cpu.conclude(reason::VMWRITE, Failed(error::UNSUPPORTED_FIELD));
     };
-    let anything = cpu.wiring.model.vmx.is_some_and(|c| c.has_misc(misc::VMWRITE_ANY));
+    let anything = cpu.software_capabilities().is_some_and(|c| c.has_misc(misc::VMWRITE_ANY));
     if is_information(whole) && !anything {
         return cpu.conclude(reason::VMWRITE, Failed(error::VMWRITE_READ_ONLY));
     }
@@ -281,21 +313,20 @@ fn vmwrite(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         (true, false) => u64::from(cpu.load::<u32>(op)?),
         (false, _) => cpu.natural(cpu.reg(op.r0)),
     };
-    let old = match shadow {
-        Some(region) => cpu.wiring.ram.read::<u64>(field_address(region, place)).unwrap_or(0),
-        None => cpu.arch.vmx.operation.vmcs.value(place),
-    };
+    let old = cpu.held_value(&holder, place, 0);
     let value = match (high, cpu.engine.long64) {
         (true, _) => old & 0xffff_ffff | value << 32,
         // Outside 64-bit mode the upper half of a field is written by itself, and cleared by a write to the field.
         (false, _) => value & mask(whole),
     };
-    match shadow {
-        Some(region) => {
-            cpu.code_written(region, region::SIZE);
-            cpu.wiring.ram.write(field_address(region, place), value);
+    match holder {
+        Holder::Memory(region) => cpu.set_structure(field_address(region, place), value),
+        Holder::Shadow => {
+            if let Some(shadow) = &mut cpu.arch.vmx.controls.shadow_vmcs {
+                shadow.vmcs.set(whole, value);
+            }
         }
-        None => cpu.arch.vmx.operation.vmcs.set(whole, value),
+        Holder::Current => cpu.arch.vmx.operation.vmcs.set(whole, value),
     }
     cpu.conclude(reason::VMWRITE, Succeeded)
 }
@@ -314,7 +345,7 @@ fn enter(cpu: &mut Cpu, op: &Op, launch: bool) -> Exec<Flow> {
     let current = cpu.arch.vmx.operation.current;
     let outcome = if current == NO_VMCS || cpu.region_revision(current) & region::SHADOW != 0 {
         Some(Invalid)
-    } else if cpu.arch.vmx.shadow & crate::arch::attention::SS_SHADOW != 0 {
+    } else if cpu.blocked_by_mov_ss() {
         Some(Failed(error::ENTRY_BLOCKED_BY_MOV_SS))
     } else {
         match (launch, cpu.arch.vmx.operation.vmcs.launched) {

@@ -3,7 +3,7 @@
 use super::super::controls::MsrList;
 use crate::state::Cpu;
 use ledger::{Family, Kind};
-use x86::msr::{FS_BASE, GS_BASE, X2APIC_FIRST, X2APIC_LAST};
+use x86::msr::{FS_BASE, GS_BASE, TSC, X2APIC_FIRST, X2APIC_LAST};
 
 /// IA32_BIOS_UPDT_TRIG: microcode is not loaded by a list.
 const BIOS_UPDATE_TRIGGER: u32 = 0x79;
@@ -22,8 +22,8 @@ impl Cpu {
     pub(super) fn load_msrs(&mut self, list: MsrList) -> Result<(), u64> {
         for number in 0..u64::from(list.count) {
             let at = list.address + ENTRY * number;
-            let index = self.wiring.ram.read::<u64>(at).unwrap_or(u64::MAX);
-            let value = self.wiring.ram.read::<u64>(at + 8).unwrap_or(u64::MAX);
+            let index = self.structure::<u64>(at).unwrap_or(u64::MAX);
+            let value = self.structure::<u64>(at + 8).unwrap_or(u64::MAX);
             let failed = Err(number + 1);
             let Ok(index) = u32::try_from(index) else { return failed };
             if !in_lists(index) || matches!(index, FS_BASE | GS_BASE | BIOS_UPDATE_TRIGGER) {
@@ -32,7 +32,7 @@ impl Cpu {
             if number >= u64::from(self.vmx_capabilities().most_msrs()) || !self.write_msr(index, value) {
                 return failed;
             }
-            self.charge_host_kind(Kind::new(Family::MsrList, index), 1);
+            self.charge_transition(Kind::new(Family::MsrList, index));
         }
         Ok(())
     }
@@ -41,14 +41,13 @@ impl Cpu {
     pub(super) fn store_msrs(&mut self, list: MsrList) -> Result<(), ()> {
         for number in 0..u64::from(list.count) {
             let at = list.address + ENTRY * number;
-            let index = u32::try_from(self.wiring.ram.read::<u64>(at).unwrap_or(u64::MAX)).map_err(|_| ())?;
+            let index = u32::try_from(self.structure::<u64>(at).unwrap_or(u64::MAX)).map_err(|_| ())?;
             if number >= u64::from(self.vmx_capabilities().most_msrs()) || !in_lists(index) {
                 return Err(());
             }
-            let value = self.read_msr(index).ok_or(())?;
-            self.code_written(at + 8, 8);
-            self.wiring.ram.write(at + 8, value);
-            self.charge_host_kind(Kind::new(Family::MsrList, index), 1);
+            let value = if index == TSC { self.tsc_at_exit() } else { self.read_msr(index).ok_or(())? };
+            self.set_structure(at + 8, value);
+            self.charge_transition(Kind::new(Family::MsrList, index));
         }
         Ok(())
     }

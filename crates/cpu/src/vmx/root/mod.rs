@@ -63,6 +63,11 @@ impl Operation {
         (self.current != NO_VMCS).then_some((self.current, &self.vmcs))
     }
 
+    /// The fields of the current VMCS, for a hypervisor that has the VMX of its guest in hand.
+    pub fn current_mut(&mut self) -> Option<&mut Vmcs> {
+        (self.current != NO_VMCS).then_some(&mut self.vmcs)
+    }
+
     /// Whether it can have been saved.
     pub(crate) fn is_whole(&self) -> bool {
         let in_place = |region: u64| region == NO_VMCS || region & OFFSET == 0;
@@ -75,14 +80,23 @@ impl Cpu {
     fn release_vmcs(&mut self) {
         let region = std::mem::replace(&mut self.arch.vmx.operation.current, NO_VMCS);
         if region != NO_VMCS {
-            self.code_written(region, region::SIZE);
             let vmcs = std::mem::take(&mut self.arch.vmx.operation.vmcs);
-            vmcs.store(&self.wiring.ram, region);
+            if let Some(host) = self.region_written(region) {
+                vmcs.store(&self.wiring.ram, host);
+            }
         }
     }
 
     /// The first 32 bits of a VMCS region; all ones where there is no memory.
     fn region_revision(&self, address: u64) -> u32 {
-        self.wiring.ram.read::<u32>(address).unwrap_or(u32::MAX)
+        self.structure::<u32>(address).unwrap_or(u32::MAX)
+    }
+
+    /// A VMCS region is about to be written: where it is.
+    fn region_written(&mut self, region: u64) -> Option<u64> {
+        let host = self.backing(region)?;
+        self.code_written(host, region::SIZE);
+        self.note_structure(region, region::SIZE);
+        Some(host)
     }
 }

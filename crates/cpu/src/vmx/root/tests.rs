@@ -248,7 +248,7 @@ fn a_vmcs_goes_to_its_region_when_another_becomes_current() {
     assert_eq!((m.cpu.reg(reg::RBX), m.cpu.reg(reg::RCX)), (0, 0x1234));
     m.execute(|a| a.vmxoff()).expect("no exception");
     assert!(!m.cpu.arch.vmx.operation.is_on());
-    assert_eq!(Vmcs::load(&m.cpu.wiring.ram, FIRST).get(vmcs::GUEST_RSP), 0x1234);
+    assert_eq!(Vmcs::load(&m.cpu.wiring.ram, Some(FIRST)).get(vmcs::GUEST_RSP), 0x1234);
 }
 
 #[test]

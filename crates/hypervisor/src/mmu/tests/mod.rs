@@ -1,5 +1,6 @@
 //! A processor reduced to its page walks, over each of the MMUs and over plain guest tables: what both say must agree.
 
+mod nested;
 mod stress;
 mod units;
 
@@ -166,6 +167,7 @@ impl Rig {
                     self.emulated = true;
                     return self.emulate(guest, linear, access, privilege);
                 }
+                Resolution::Reflect(exit) => panic!("{exit:?}"),
                 Resolution::Limit(name) => panic!("{name}"),
             }
         }
@@ -269,16 +271,20 @@ impl Rig {
         if gpa >> 48 != 0 {
             return Err(Fault::Misconfiguration { gpa });
         }
+        let violation = |rights: u64| {
+            let access = if write { ept::WRITE } else { ept::READ };
+            Fault::Violation { gpa, linear: 0, qualification: access | rights << RIGHTS_SHIFT }
+        };
         let mut table = root.hpa;
         for level in (1..=4u8).rev() {
             let entry: u64 = self.ram().read(table + index(gpa, level) as u64 * 8).unwrap();
             match entry & 7 {
                 2 | 6 => return Err(Fault::Misconfiguration { gpa }),
-                0 => return Err(Fault::Violation { gpa, write, present: false }),
+                0 => return Err(violation(0)),
                 _ => {}
             }
             if write && entry & 2 == 0 {
-                return Err(Fault::Violation { gpa, write, present: true });
+                return Err(violation(entry & 7));
             }
             if level == 1 || entry & 0x80 != 0 {
                 let mask = (spte::frames(level) << 12) - 1;

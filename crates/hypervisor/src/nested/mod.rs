@@ -1,0 +1,84 @@
+//! Nested VMX: the guest (L1) is a hypervisor, which runs guests of its own (L2) on this one (L0).
+//!
+//! | name | what it is | where |
+//! |---|---|---|
+//! | vmcs01 | what L0 runs L1 with | the processor's controls while L1 runs, [`Nested::outer`] while L2 does |
+//! | vmcs12 | what L1 wrote for L2 | L1's memory; the current one in [`Nested::vmx`] |
+//! | vmcs02 | what L0 runs L2 with: vmcs12 with what vmcs01 needs | the processor's controls while L2 runs |
+//!
+//! The instructions, checks and transitions are the processor's own ([`cpu::vmx::GuestVmx`]), carried out in emulation on L1's memory;
+//! what is done here is what is KVM's: the merge of the two VMCSs (`merge.rs`), the choice of who handles an exit of L2 (`exit.rs`), events
+//! across levels (`events.rs`), and the prices.
+
+mod entry;
+mod events;
+mod exit;
+mod instruction;
+mod merge;
+mod offer;
+mod shadow_vmcs;
+
+pub(crate) use offer::offer;
+
+use cpu::vmx::{Controls, GuestVmx, VmExit};
+use ledger::Ticks;
+use serde::{Deserialize, Serialize};
+
+/// What a virtual CPU keeps for a guest that is a hypervisor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Nested {
+    /// L1's VMX: its operation, the current vmcs12, and while L2 runs, the controls of vmcs12.
+    pub vmx: GuestVmx,
+    /// While L2 runs, the controls of vmcs01.
+    pub outer: Option<Box<Controls>>,
+    /// An exit to L1 that comes before anything else happens in L2.
+    pub due: Option<VmExit>,
+    /// L1 has entered L2, which has not run yet: what L1 injects comes first.
+    pub entering: bool,
+    /// When the VMX-preemption timer that L1 has set for L2 runs out.
+    pub timer_at: Ticks,
+    /// When the processor exited last.
+    pub left_at: Ticks,
+    /// An INIT signal waits for L1 to leave VMX operation, or for L2.
+    pub init: bool,
+    /// The VPID of vmcs12 for which L2's translations are tagged.
+    pub vpid: u16,
+    /// Rarely changed fields of vmcs12 have been written since they were copied to vmcs02.
+    pub dirty: bool,
+    /// State of L2 that L1 rarely looks at has not been copied from vmcs02 yet.
+    pub rare_left: bool,
+}
+
+impl Default for Nested {
+    fn default() -> Self {
+        Self {
+            vmx: GuestVmx::default(),
+            outer: None,
+            due: None,
+            entering: false,
+            timer_at: Ticks::MAX,
+            left_at: 0,
+            init: false,
+            vpid: 0,
+            dirty: true,
+            rare_left: false,
+        }
+    }
+}
+
+impl Nested {
+    /// The controls of vmcs12, if L2 runs.
+    pub fn running(&self) -> Option<&Controls> {
+        self.vmx.running.as_deref()
+    }
+
+    /// What is wrong with one that was saved.
+    pub fn wrong(&self) -> Option<&'static str> {
+        let table = [
+            (!self.vmx.is_whole(), "its guest's VMX is impossible"),
+            (self.vmx.running.is_some() != self.outer.is_some(), "it runs its guest's guest without its guest"),
+            (self.vmx.running.is_none() && (self.due.is_some() || self.entering), "it is in a guest that there is not"),
+        ];
+        table.into_iter().find_map(|(wrong, what)| wrong.then_some(what))
+    }
+}

@@ -1,0 +1,105 @@
+//! The shadow VMCS: most fields that a hypervisor reads and writes at each exit of its guest are reached by L1 without an exit of its own.
+//!
+//! It is copied from vmcs12 when L1 is going to run, and to vmcs12 when L1 has something done with that.
+
+use crate::exit_context::ExitContext;
+use cpu::vmx::ShadowVmcs;
+use ledger::{Family, Kind, Operation};
+use x86::vmx::vmcs::*;
+use x86::vmx::{primary, reason, secondary};
+
+/// Fields that L1 reads (KVM's `vmcs_shadow_fields.h`).
+const READ_ONLY: &[u32] = &[
+    EXIT_REASON,
+    EXIT_INTERRUPTION_INFORMATION,
+    EXIT_INTERRUPTION_ERROR_CODE,
+    EXIT_INSTRUCTION_LENGTH,
+    IDT_VECTORING_INFORMATION,
+    IDT_VECTORING_ERROR_CODE,
+    GUEST_CS_RIGHTS,
+    GUEST_SS_RIGHTS,
+    EXIT_QUALIFICATION,
+    GUEST_LINEAR_ADDRESS,
+    GUEST_PHYSICAL_ADDRESS,
+];
+/// Fields that L1 reads and writes.
+const READ_WRITE: &[u32] = &[
+    GUEST_INTERRUPT_STATUS,
+    PML_INDEX,
+    HOST_FS_SELECTOR,
+    HOST_GS_SELECTOR,
+    PRIMARY_CONTROLS,
+    EXCEPTION_BITMAP,
+    ENTRY_EXCEPTION_ERROR_CODE,
+    ENTRY_INTERRUPTION_INFORMATION,
+    ENTRY_INSTRUCTION_LENGTH,
+    TPR_THRESHOLD,
+    GUEST_INTERRUPTIBILITY_STATE,
+    PREEMPTION_TIMER_VALUE,
+    GUEST_RIP,
+    GUEST_RSP,
+    GUEST_CR0,
+    GUEST_CR3,
+    GUEST_CR4,
+    GUEST_RFLAGS,
+    CR0_GUEST_HOST_MASK,
+    CR0_READ_SHADOW,
+    CR4_READ_SHADOW,
+    HOST_FS_BASE,
+    HOST_GS_BASE,
+];
+
+/// Whether a field is one that is copied at each entry: others are copied only when L1 has written one of them.
+pub(super) fn is_frequent(encoding: u32) -> bool {
+    READ_WRITE.contains(&encoding)
+}
+
+/// Whether a field of the guest-state area is one that L1 rarely looks at: it is copied from vmcs02 when L1 does.
+pub(super) fn is_rare_state(encoding: u32) -> bool {
+    let guest_state = encoding >> TYPE_SHIFT & 3 == kind::GUEST;
+    guest_state && !READ_WRITE.contains(&encoding) && !READ_ONLY.contains(&encoding)
+}
+
+impl ExitContext<'_> {
+    /// L1 has something done with vmcs12: what it has written is taken over. `charged`: KVM copies it then.
+    pub(super) fn take_shadow_vmcs(&mut self, charged: bool) {
+        let Some(shadow) = &self.cpu.controls().shadow_vmcs else { return };
+        let Some(vmcs12) = self.vcpu.nested.vmx.operation.current_mut() else { return };
+        READ_WRITE.iter().for_each(|field| vmcs12.set(*field, shadow.vmcs.get(*field)));
+        if charged {
+            self.charge(Operation::Vmread, READ_WRITE.len() as u64);
+            self.charge_shadow_switch();
+        }
+    }
+
+    /// L1 goes on, with what vmcs12 holds. `charged`: KVM copies it then.
+    pub(super) fn give_shadow_vmcs(&mut self, charged: bool) {
+        if !self.vm.config.shadow_vmcs {
+            return;
+        }
+        let Some(vmcs12) = self.vcpu.nested.vmx.operation.current_mut() else {
+            let controls = self.cpu.controls_mut();
+            controls.secondary &= !secondary::VMCS_SHADOWING;
+            controls.shadow_vmcs = None;
+            return;
+        };
+        let controls = self.cpu.controls_mut();
+        controls.primary |= primary::SECONDARY;
+        controls.secondary |= secondary::VMCS_SHADOWING;
+        let make = || Box::new(ShadowVmcs::new(READ_ONLY, READ_WRITE));
+        let shadow = controls.shadow_vmcs.get_or_insert_with(make);
+        for field in READ_ONLY.iter().chain(READ_WRITE) {
+            shadow.vmcs.set(*field, vmcs12.get(*field));
+        }
+        if charged {
+            self.charge(Operation::Vmwrite, (READ_ONLY.len() + READ_WRITE.len()) as u64);
+            self.charge_shadow_switch();
+        }
+    }
+
+    /// The shadow VMCS becomes the current one, is cleared, and gives way again.
+    fn charge_shadow_switch(&mut self) {
+        self.cpu.charge_host_kind(Kind::new(Family::VmxInstruction, reason::VMPTRLD), 2);
+        self.cpu.charge_host_kind(Kind::new(Family::VmxInstruction, reason::VMCLEAR), 1);
+    }
+}
