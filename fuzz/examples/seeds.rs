@@ -1,7 +1,9 @@
 //! Writes the seeds of each target to `corpus/<target>`: what the fuzzer starts from.
 
 use std::{fs, io};
-use tollgate_fuzz::{decode, devices, hypervisor, ledger, loader, profile, restore, snapshot, translate, virtio, vmx};
+use tollgate_fuzz::{
+    decode, devices, hypervisor, ledger, loader, nested, profile, restore, snapshot, translate, virtio, vmx,
+};
 
 fn main() -> io::Result<()> {
     let targets = [
@@ -10,6 +12,7 @@ fn main() -> io::Result<()> {
         ("hypervisor", hypervisor::seeds()),
         ("ledger", ledger::seeds()),
         ("loader", loader::seeds()),
+        ("nested", nested::seeds()),
         ("profile", profile::seeds()),
         ("restore", restore::seeds()),
         ("snapshot", snapshot::seeds()),

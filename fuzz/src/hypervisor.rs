@@ -160,6 +160,7 @@ impl Scenario {
             mmu_pages: [None, Some(64), Some(72), Some(200)][usize::from(more >> 2 & 3)],
             huge_pages: bit(4),
             unsync: bit(5),
+            ..Switches::default()
         };
         // What the processor lacks, and what does not fit, is left to be chosen.
         let config = self::processor(processor, |p| {

@@ -6,6 +6,7 @@ pub mod devices;
 pub mod hypervisor;
 pub mod ledger;
 pub mod loader;
+pub mod nested;
 pub mod profile;
 pub mod restore;
 pub mod snapshot;

@@ -12,7 +12,7 @@ use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome, Surroundings}
 use cpu::{BlockCache, Cpu};
 use ledger::Operation;
 use x86::flags;
-use x86::vmx::interruptibility;
+use x86::vmx::{interruptibility, reason};
 
 impl Visible {
     /// With XCR0, as [`Cpu::emulate`](cpu::Cpu::emulate) takes it.
@@ -115,6 +115,10 @@ impl ExitContext<'_> {
         let step = match emulation.outcome {
             Outcome::Completed | Outcome::Mwait { .. } | Outcome::Entered => Step::Resume,
             Outcome::Exit => {
+                let exit = self.cpu.arch.vm_exit;
+                if exit.basic() == reason::EPT_VIOLATION {
+                    self.with_mmu(|mmu, vcpu, _| mmu.nested_violation(vcpu, exit.guest_physical))?;
+                }
                 self.reflect_next(self.cpu.arch.vm_exit);
                 Step::Resume
             }
@@ -141,9 +145,8 @@ impl ExitContext<'_> {
         for write in &emulation.accesses.writes {
             self.page_written(write.address, write.len);
         }
-        // Accessed and dirty flags change nothing in what shadows a table, but its page.
         for entry in &emulation.accesses.marked_entries {
-            self.vm.mmu.mark_written(entry >> 12);
+            self.vm.mmu.entry_marked(*entry);
         }
     }
 

@@ -126,6 +126,7 @@ impl Mmu {
         if found != (hashed && !page.invalid) {
             return Err(format!("page {id} ({:?}) and the hash disagree", page.keeping));
         }
+        self.check_shadow_ept(id, page)?;
         let mut mapped = 0;
         for index in 0..512 {
             let at = EntryRef { page: id, index };
@@ -141,6 +142,7 @@ impl Mmu {
                 if hashed && !backwards.parents.contains(at) {
                     return Err(format!("{at:?} points to page {child}, which does not know"));
                 }
+                self.check_direct_child(at, child)?;
                 let noted = page.unsync_below[usize::from(index / 64)] & 1 << (index % 64) != 0;
                 if (below.unsync || below.unsync_below != [0; 8]) && !noted {
                     return Err(format!("{at:?} does not know of unsync pages below"));
@@ -161,6 +163,7 @@ impl Mmu {
         let hpa = spte::address(entry);
         if page.keeping != Keeping::Hashed {
             return match backwards.is_backed(hpa, spte::frames(level)) {
+                true if self.format.is_writable(entry) && !self.tracks.is_empty() => self.check_tree_leaf(at),
                 true => Ok(()),
                 false => Err(format!("{at:?} maps {hpa:#x}, which is in no slot")),
             };
@@ -182,7 +185,7 @@ impl Mmu {
     }
 
     /// Checks a frame that may be written to without an exit.
-    fn check_writable(&self, at: EntryRef, frame: u64) -> Result<(), String> {
+    pub(super) fn check_writable(&self, at: EntryRef, frame: u64) -> Result<(), String> {
         if self.tracks.writes_seen(frame) {
             return Err(format!("{at:?} allows writes to the watched frame {frame:#x}"));
         }

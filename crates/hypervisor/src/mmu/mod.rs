@@ -13,6 +13,7 @@
 //! (by emulated writes) its memory. What all that would cost on a real host collects in [`Mmu::tolls`].
 
 mod check;
+mod check_nested;
 mod cr3_cache;
 mod direct;
 mod dirty;
@@ -276,9 +277,12 @@ impl Mmu {
         Self::limit(config, guest_pages).saturating_add(vcpus).saturating_add(1)
     }
 
-    /// The limit of table pages. Two-dimensional tables have none in KVM: enough for two roots with small pages, and MMIO.
+    /// The limit of table pages. Two-dimensional tables have none in KVM: enough for two roots with small pages, and MMIO; and for
+    /// shadow EPT what KVM lets shadow pages take.
     fn limit(config: &VmConfig, guest_pages: u64) -> u32 {
-        let tdp = u32::try_from(guest_pages / 512 * 2).unwrap_or(u32::MAX).saturating_add(256);
+        let shadow_ept = if config.nested && config.nested_ept { config.mmu_pages_for(guest_pages) } else { 0 };
+        let tdp =
+            u32::try_from(guest_pages / 512 * 2).unwrap_or(u32::MAX).saturating_add(256).saturating_add(shadow_ept);
         match (config.mmu, config.mmu_pages) {
             (MmuMode::Tdp, None) => tdp,
             _ => config.mmu_pages_for(guest_pages),
@@ -377,6 +381,10 @@ impl Mmu {
     pub fn fault(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, fault: Fault) -> Resolution {
         self.stats.faults += 1;
         self.tolls.add(ledger::Operation::Fault, 1);
+        if vcpu.current().is_some_and(|set| self.is_obsolete(set)) {
+            // Another virtual processor has dropped the roots meanwhile (KVM's is_page_fault_stale): the next entry has new ones.
+            return Resolution::Fixed;
+        }
         let resolution = match fault {
             Fault::Page { linear, code } => self.shadow_fault(vcpu, guest, linear, code),
             Fault::Violation { gpa, linear, qualification } => match vcpu.level {
@@ -386,7 +394,10 @@ impl Mmu {
                     self.direct_fault(vcpu, gpa, qualification & ept::WRITE != 0, present)
                 }
             },
-            Fault::Misconfiguration { .. } => Resolution::Emulate { mmio: true },
+            Fault::Misconfiguration { gpa } => match vcpu.level {
+                Level::Ept { .. } => self.ept_misconfiguration(vcpu, guest, gpa),
+                Level::Guest | Level::Nested => Resolution::Emulate { mmio: true },
+            },
         };
         if let Resolution::Inject(_) | Resolution::Reflect(_) = resolution {
             self.stats.injected += 1;

@@ -110,13 +110,18 @@ impl Mmu {
 
     /// The entry that the processor finds for an address: at the lowest level there is.
     pub(super) fn lowest(&mut self, vcpu: &VcpuMmu, address: u64) -> Option<EntryRef> {
-        let mut page = self.top(vcpu, address)?;
+        let page = self.top(vcpu, address)?;
+        Some(self.lowest_below(page, address))
+    }
+
+    /// Likewise below a page.
+    pub(super) fn lowest_below(&mut self, mut page: PageId, address: u64) -> EntryRef {
         loop {
             let at = EntryRef { page, index: index(address, self.pool.page(page).role.level) as u16 };
             self.tolls.add(Operation::TableRead, 1);
             match self.child(at) {
                 Some(child) => page = child,
-                None => return Some(at),
+                None => return at,
             }
         }
     }
@@ -242,7 +247,7 @@ impl Mmu {
     }
 
     /// Synchronizes what is said about an address below the page at the top.
-    pub(super) fn sync_address(&mut self, mut page: PageId, address: u64) {
+    fn sync_address(&mut self, mut page: PageId, address: u64) {
         loop {
             let at = EntryRef { page, index: index(address, self.pool.page(page).role.level) as u16 };
             self.tolls.add(Operation::TableRead, 1);

@@ -7,7 +7,7 @@
 use super::guest_walk::{Step, Walk};
 use super::mapping::Target;
 use super::nested::{EptExit, EptFormat, Level, same_tables};
-use super::pool::Keeping;
+use super::pool::{EntryRef, Keeping};
 use super::role::Role;
 use super::shadow::LIMIT;
 use super::spte::{EXEC, READ, USER_EXEC, WRITE};
@@ -104,6 +104,30 @@ impl Mmu {
         (access != 0).then(|| Says::Page(layout.page(value, shift) >> SHIFT, access))
     }
 
+    /// Whether an entry of shadow EPT says what the guest's EPT says, or less.
+    pub(super) fn agrees(&self, at: EntryRef, entry: u64, says: Option<Says>) -> bool {
+        let page = self.pool.page(at.page);
+        match (self.child(at), says) {
+            (Some(child), Some(says)) => {
+                let below = self.pool.page(child);
+                match says {
+                    Says::Table(gfn, access) => !below.role.direct && (below.gfn, below.role.access) == (gfn, access),
+                    Says::Page(gfn, access) => {
+                        below.role.direct && below.gfn == gfn && below.role.access & !access == 0
+                    }
+                }
+            }
+            (None, Some(Says::Page(gfn, _))) if self.format.is_mmio(entry) => {
+                self.format.mmio(gfn) == Some(entry) && self.slots.find(gfn).is_none()
+            }
+            (None, Some(Says::Page(gfn, access))) => {
+                let frame = page.frame(usize::from(at.index));
+                frame == gfn && self.format.access(entry) & !access == 0
+            }
+            _ => false,
+        }
+    }
+
     /// Walks the guest's EPT for an access of its own guest, and sets accessed and dirty flags.
     pub(super) fn walk_ept(
         &mut self,
@@ -185,7 +209,7 @@ impl Mmu {
         let walk = match self.walk_ept(guest, eptp, format, violation) {
             Ok(walk) => walk,
             Err(exit) => {
-                self.forget_in_shadow_ept(vcpu, eptp, gpa);
+                self.nested_violation(vcpu, gpa);
                 return Resolution::Reflect(exit);
             }
         };
@@ -218,14 +242,35 @@ impl Mmu {
         mapped.into()
     }
 
-    /// The guest sees a violation at an address, after which the processor knows nothing of it any more: nor do tables that are
-    /// out of synchronization, in any shadow EPT of the same tables.
-    fn forget_in_shadow_ept(&mut self, vcpu: &VcpuMmu, eptp: u64, gpa: u64) {
+    /// Handles an EPT misconfiguration of the guest's own guest. The entry marks a frame without a slot; if that is not what the
+    /// guest's EPT says any more, the entry is dropped, so that the access comes again as a violation.
+    pub(super) fn ept_misconfiguration(&mut self, vcpu: &VcpuMmu, guest: &Guest, gpa: u64) -> Resolution {
+        let Some(top) = self.top(vcpu, gpa) else { return Resolution::Fixed };
+        let at = self.lowest_below(top, gpa);
+        let said = self.look_in_ept(guest, gpa).and_then(|place| self.format.mmio(place >> SHIFT));
+        if said == Some(self.pool.entry(at)) {
+            return Resolution::Emulate { mmio: true };
+        }
+        if self.drop_entry(at) {
+            self.flush_all();
+        }
+        Resolution::Fixed
+    }
+
+    /// The guest sees a violation at an address, after which the processor knows nothing of it any more (SDM vol. 3, 28.4.3.1): nor
+    /// may shadow EPT of the same tables, as the guest need not execute INVEPT when it maps something else there.
+    pub fn nested_violation(&mut self, vcpu: &VcpuMmu, gpa: u64) {
+        let Level::Ept { eptp, .. } = vcpu.level else { return };
         let sets = vcpu.ept_sets().filter(|set| same_tables(set.cr3, eptp));
         let roots = sets.filter_map(|set| set.pages[0]);
         let tables: Vec<_> = roots.filter(|page| self.pool.page(*page).keeping == Keeping::Hashed).collect();
+        let mut flush = false;
         for page in tables {
-            self.sync_address(page, gpa);
+            let at = self.lowest_below(page, gpa);
+            flush |= self.drop_entry(at);
+        }
+        if flush {
+            self.flush_all();
         }
     }
 

@@ -40,8 +40,15 @@ impl Mmu {
     /// Accessed or dirty flags were set in an entry of a page table of the guest, or of its own guest. They change nothing in what
     /// shadows the table as such; but what is a page table for one may be a table of EPT for the other, with other bits.
     pub fn entry_marked(&mut self, gpa: u64) {
-        let ept = |id: &PageId| self.pool.page(*id).role.ept.is_some();
-        match self.hash.get(&(gpa >> SHIFT)).is_some_and(|bucket| bucket.iter().any(ept)) {
+        let index = (gpa / 8 % 512) as u16;
+        let differs = |id: &PageId| {
+            let page = self.pool.page(*id);
+            let Some(format) = page.role.ept.filter(|_| !page.role.direct) else { return false };
+            let at = EntryRef { page: *id, index };
+            let (entry, value) = (self.pool.entry(at), self.read_guest(gpa & !7, true).0);
+            entry != 0 && !self.agrees(at, entry, self.ept_entry(page.role, format, value))
+        };
+        match self.hash.get(&(gpa >> SHIFT)).is_some_and(|bucket| bucket.iter().any(differs)) {
             true => self.page_written(gpa & !7, 8),
             false => self.mark_written(gpa >> SHIFT),
         }

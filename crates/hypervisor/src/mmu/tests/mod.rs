@@ -1,5 +1,6 @@
 //! A processor reduced to its page walks, over each of the MMUs and over plain guest tables: what both say must agree.
 
+mod nested;
 mod stress;
 mod units;
 

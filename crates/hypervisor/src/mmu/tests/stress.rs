@@ -1,9 +1,10 @@
 //! Random operations of a guest on its page tables, in all modes and without a hypervisor at once: every access must meet the
 //! same, and memory must end up the same, accessed and dirty flags included.
 
-mod states;
+pub(super) mod states;
 
 use super::*;
+use crate::config::NestedRoots;
 use testkit::Random;
 
 /// Bytes of RAM.
@@ -40,6 +41,8 @@ struct World {
     guest: Guest,
     /// The same of the other virtual processor.
     other: (Shape, Guest),
+    /// The same of both virtual processors at the other level: the guest's own guest, or the guest.
+    resting: [(Shape, Guest); 2],
     bare: Bare,
     rigs: Vec<Rig>,
     /// The guest behaves: its tables are in order, and it flushes no more than it must.
@@ -58,6 +61,7 @@ fn configs() -> Vec<VmConfig> {
         all.push(VmConfig { mmu: *mmu, ..base.clone() });
     }
     all.push(VmConfig { mmu: MmuMode::Shadow, unsync: false, ..base.clone() });
+    all.push(VmConfig { mmu: MmuMode::Shadow, nested_roots: NestedRoots::Drop, ..base.clone() });
     all.push(VmConfig {
         mmu: MmuMode::Shadow,
         mmu_pages: Some(64),
@@ -76,11 +80,13 @@ impl World {
         let rigs: Vec<Rig> = configs().iter().map(|config| Rig::new(config, RAM)).collect();
         let logged = rigs.iter().map(|_| None).collect();
         let guest = Guest { cr0: CR0_PE, rflags: 2, ..Guest::default() };
+        let nested = Guest { nested: Some(Nested::default()), ..guest };
         let mut world = Self {
             random,
             shape: Shape::Unpaged,
             guest,
             other: (Shape::Unpaged, guest),
+            resting: [(Shape::Unpaged, nested); 2],
             bare: Bare::new(RAM),
             rigs,
             tame: seed.is_multiple_of(2),
@@ -320,8 +326,23 @@ impl World {
     fn swap(&mut self) {
         std::mem::swap(&mut self.shape, &mut self.other.0);
         std::mem::swap(&mut self.guest, &mut self.other.1);
+        self.resting.swap(0, 1);
         self.rigs.iter_mut().for_each(Rig::swap);
         self.log("swap".into());
+    }
+
+    /// This virtual processor goes from the guest to its own guest, which has no EPT, or back, without VPIDs: everything is flushed.
+    /// Both share their memory here, and may share tables.
+    fn transition(&mut self) {
+        let old = (self.shape, self.guest);
+        (self.shape, self.guest) = std::mem::replace(&mut self.resting[0], old);
+        self.log(format!("transition, nested {} {:?}", self.guest.nested.is_some(), self.shape));
+        let tags = TransitionTags { entry: self.guest.nested.is_some(), vpid12: None, vpid02: false };
+        for rig in &mut self.rigs {
+            rig.mmu.nested_transition(&mut rig.vcpu, &self.guest);
+            rig.mmu.nested_transition_flush(&mut rig.vcpu, tags, 0);
+            rig.tlb.clear();
+        }
     }
 
     /// After both virtual processors have loaded CR3 everything must be as the tables say.
@@ -367,7 +388,7 @@ impl World {
 
     fn step(&mut self) {
         let what = if self.tame {
-            self.random.of(&[0, 15, 15, 15, 15, 40, 40, 40, 70, 75, 85, 94, 95, 95, 96, 97, 98])
+            self.random.of(&[0, 15, 15, 15, 15, 40, 40, 40, 70, 75, 85, 94, 95, 95, 96, 97, 98, 98, 99])
         } else {
             self.random.below(100)
         };
@@ -402,6 +423,7 @@ impl World {
             95 => self.swap(),
             96 => self.reload(),
             97 => self.change_large(),
+            98 => self.transition(),
             _ => self.interfere(),
         }
     }

@@ -6,11 +6,11 @@ use serde_json::Value;
 
 /// Everything of a machine, as it would lie in a file.
 #[derive(Clone)]
-struct File {
-    mmu: String,
-    vcpus: String,
+pub struct File {
+    pub mmu: String,
+    pub vcpus: String,
     memory: Vec<u8>,
-    tables: Vec<u64>,
+    pub tables: Vec<u64>,
 }
 
 /// Quadwords of the pool.
@@ -18,7 +18,7 @@ fn tables(rig: &Rig) -> usize {
     rig.mmu.pool.iter().len() * 512
 }
 
-fn save(rig: &Rig) -> File {
+pub fn save(rig: &Rig) -> File {
     let mut memory = vec![0; RAM as usize];
     assert!(rig.ram().read_bytes(0, &mut memory));
     let words = 0..tables(rig) as u64;
@@ -31,7 +31,7 @@ fn save(rig: &Rig) -> File {
 }
 
 /// Puts a file into a machine. Why it can't be, if so.
-fn restore(rig: &mut Rig, file: &File) -> Result<(), String> {
+pub fn restore(rig: &mut Rig, file: &File) -> Result<(), String> {
     assert!(rig.ram().write_bytes(0, &file.memory));
     for (number, word) in file.tables.iter().enumerate() {
         rig.ram().write(POOL + 8 * number as u64, *word);
@@ -41,6 +41,34 @@ fn restore(rig: &mut Rig, file: &File) -> Result<(), String> {
     rig.mmu.restore(mmu, &[(0, &vcpus[0]), (1, &vcpus[1])]).map_err(|error| error.to_string())?;
     [rig.vcpu, rig.other.0] = vcpus;
     Ok(())
+}
+
+/// A machine is replaced by a new one that was restored from a file.
+pub fn replace(rig: &mut Rig, config: &VmConfig) {
+    let mut new = Rig::new(config, RAM);
+    restore(&mut new, &save(rig)).unwrap_or_else(|error| panic!("{}: {error}", rig.name));
+    new.tlb = std::mem::take(&mut rig.tlb);
+    new.other.1 = std::mem::take(&mut rig.other.1);
+    assert_eq!(new.mmu.hash, rig.mmu.hash, "{}", rig.name);
+    assert_eq!(new.mmu.tracks, rig.mmu.tracks, "{}", rig.name);
+    assert_eq!(new.mmu.cr3_caches, rig.mmu.cr3_caches, "{}", rig.name);
+    assert_eq!(new.mmu.pool.active(), rig.mmu.pool.active(), "{}", rig.name);
+    *rig = new;
+}
+
+/// Makes one of the parts of a saved state another one.
+pub fn forge_file(file: &File, random: &mut Random) -> File {
+    let mut forged = file.clone();
+    match random.below(3) {
+        0 => forged.mmu = forge(&file.mmu, random),
+        1 => forged.vcpus = forge(&file.vcpus, random),
+        _ => {
+            let in_use: Vec<usize> = (0..file.tables.len()).filter(|at| file.tables[*at] != 0).collect();
+            let at = if in_use.is_empty() { 0 } else { random.of(&in_use) };
+            forged.tables[at] ^= 1 << random.below(64);
+        }
+    }
+    forged
 }
 
 impl World {
@@ -54,15 +82,7 @@ impl World {
     /// All machines are replaced by new ones that were restored from files.
     fn replace_all(&mut self) {
         for (rig, config) in self.rigs.iter_mut().zip(configs()) {
-            let mut new = Rig::new(&config, RAM);
-            restore(&mut new, &save(rig)).unwrap_or_else(|error| panic!("{}: {error}", rig.name));
-            new.tlb = std::mem::take(&mut rig.tlb);
-            new.other.1 = std::mem::take(&mut rig.other.1);
-            assert_eq!(new.mmu.hash, rig.mmu.hash, "{}", rig.name);
-            assert_eq!(new.mmu.tracks, rig.mmu.tracks, "{}", rig.name);
-            assert_eq!(new.mmu.cr3_caches, rig.mmu.cr3_caches, "{}", rig.name);
-            assert_eq!(new.mmu.pool.active(), rig.mmu.pool.active(), "{}", rig.name);
-            *rig = new;
+            replace(rig, &config);
         }
     }
 
@@ -131,7 +151,7 @@ fn count(value: &Value) -> u64 {
 }
 
 /// Makes a saved state another one that can still be read, mostly.
-fn forge(text: &str, random: &mut Random) -> String {
+pub fn forge(text: &str, random: &mut Random) -> String {
     let mut value: Value = serde_json::from_str(text).unwrap();
     for _ in 0..=random.below(2) {
         // Half of the time what is not one of many, as most of a state is frames and free pages.
@@ -168,7 +188,7 @@ fn forge(text: &str, random: &mut Random) -> String {
 }
 
 /// Whatever a guest and a host may do next, without a look at what comes of it.
-fn go_on(rig: &mut Rig, guest: &Guest, random: &mut Random) {
+pub fn go_on(rig: &mut Rig, guest: &Guest, random: &mut Random) {
     let near = |random: &mut Random| {
         let indexes = random.of(&INDEXES) << 12 | random.of(&INDEXES) << 21 | random.of(&INDEXES) << 30;
         indexes | random.of(&INDEXES) << 39 | random.below(0xfff)
@@ -179,6 +199,7 @@ fn go_on(rig: &mut Rig, guest: &Guest, random: &mut Random) {
         match random.below(12) {
             0..=3 if mmu.prepare(vcpu, guest).is_ok() => {
                 let fault = match mmu.mode.is_tdp() {
+                    true if random.one_in(8) => Fault::Misconfiguration { gpa },
                     true => Fault::Violation { gpa, linear: 0, qualification: random.below(0x40) },
                     false => Fault::Page { linear, code: random.below(32) as u32 },
                 };
@@ -194,6 +215,7 @@ fn go_on(rig: &mut Rig, guest: &Guest, random: &mut Random) {
             }
             9 => drop(mmu.unprotect(gpa >> 12)),
             10 => mmu.unload(vcpu),
+            11 if random.one_in(2) => mmu.nested_invept(vcpu, NestedInvept::All),
             11 => rig.swap(),
             _ => {}
         }
@@ -219,16 +241,7 @@ fn forged_states_are_refused_or_can_be_gone_on_from() {
             let file = save(rig);
             let mut victim = Rig::new(&config, RAM);
             for _ in 0..25 {
-                let mut forged = file.clone();
-                match random.below(3) {
-                    0 => forged.mmu = forge(&file.mmu, &mut random),
-                    1 => forged.vcpus = forge(&file.vcpus, &mut random),
-                    _ => {
-                        let in_use: Vec<usize> = (0..file.tables.len()).filter(|at| file.tables[*at] != 0).collect();
-                        let at = if in_use.is_empty() { 0 } else { random.of(&in_use) };
-                        forged.tables[at] ^= 1 << random.below(64);
-                    }
-                }
+                let forged = forge_file(&file, &mut random);
                 match restore(&mut victim, &forged) {
                     Ok(()) => {
                         accepted += 1;

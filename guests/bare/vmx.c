@@ -1,0 +1,268 @@
+/* A hypervisor as small as one can be, whose guest executes a loop of CPUID. CPUID is answered in assembly, right after the exit, from what
+   the hypervisor has read before: the fast path. The guest measures a round trip by RDTSC.
+
+     count=N        CPUIDs (3000)
+     depth=1        the loop runs here, without a guest; 2 (default): in the guest
+     ept=0          no EPT even if the processor has it
+     xcr0=MASK      states to enable in XCR0 (all that CPUID offers)
+     osxsave=1      the guest has CR4.OSXSAVE as well; without it, as in kvm-unit-tests, it has not */
+#include "runtime.h"
+
+const char program_name[] = "vmx";
+
+enum { FEATURE_CONTROL = 0x3a, VMX_BASIC = 0x480, VMX_PRIMARY = 0x482, VMX_SECONDARY = 0x48b };
+enum { VMX_PIN_TRUE = 0x48d, VMX_PRIMARY_TRUE = 0x48e, VMX_EXIT_TRUE = 0x48f, VMX_ENTRY_TRUE = 0x490 };
+enum { LOCKED = 1, VMX_ENABLED = 4, PLAIN_TO_TRUE = 12 };
+enum { PRIMARY_SECONDARY = 1u << 31, SECONDARY_EPT = 1 << 1, EXIT_HOST_64 = 1 << 9, ENTRY_GUEST_64 = 1 << 9 };
+enum { CPUID_1_VMX = 1 << 5, CPUID_1_XSAVE = 1 << 26 };
+#define CR4_VMXE (1ull << 13)
+#define CR4_OSXSAVE (1ull << 18)
+#define TRUE_CONTROLS (1ull << 55)
+
+/* Fields of a VMCS (SDM vol. 3, appendix B). */
+enum {
+    HOST_CS = 0xc02, HOST_SS = 0xc04, HOST_TR = 0xc0c, GUEST_CS = 0x802, GUEST_SS = 0x804, GUEST_DS = 0x806, GUEST_TR = 0x80e,
+    EPT_POINTER = 0x201a, LINK_POINTER = 0x2800, PIN = 0x4000, PRIMARY = 0x4002, EXIT_CONTROLS = 0x400c, ENTRY_CONTROLS = 0x4012,
+    SECONDARY = 0x401e, INSTRUCTION_ERROR = 0x4400, EXIT_REASON = 0x4402, EXIT_LENGTH = 0x440c, GUEST_LIMITS = 0x4800,
+    GUEST_TR_LIMIT = 0x480e, GUEST_GDT_LIMIT = 0x4810, GUEST_IDT_LIMIT = 0x4812, GUEST_RIGHTS = 0x4814, EXIT_QUALIFICATION = 0x6400,
+    GUEST_CR0 = 0x6800, GUEST_CR3 = 0x6802, GUEST_CR4 = 0x6804, GUEST_TR_BASE = 0x6814, GUEST_DR7 = 0x681a, GUEST_RSP = 0x681c,
+    GUEST_RIP = 0x681e, GUEST_RFLAGS = 0x6820, HOST_CR0 = 0x6c00, HOST_CR3 = 0x6c02, HOST_CR4 = 0x6c04, HOST_TR_BASE = 0x6c0a,
+    HOST_GDT = 0x6c0c, HOST_IDT = 0x6c0e, HOST_RSP = 0x6c14, HOST_RIP = 0x6c16,
+};
+enum { REASON_CPUID = 10, REASON_VMCALL = 18 };
+enum { CODE_64 = 0xa09b, DATA_32 = 0xc093, TASK_BUSY = 0x8b, UNUSABLE = 0x10000 };
+
+/* What CPUID says to the guest, read once. */
+uint32_t answer[4];
+uint64_t cycles_in_guest;
+static uint8_t guest_stack[PAGE_SIZE] __attribute__((aligned(16)));
+
+static void fail(const char *what, uint64_t value) {
+    print("%s: %s (%lx)\n", program_name, what, value);
+    leave(EXIT_FAIL);
+}
+
+static uint64_t rdmsr(uint32_t msr) {
+    uint32_t low, high;
+    __asm__ volatile("rdmsr" : "=a"(low), "=d"(high) : "c"(msr));
+    return (uint64_t)high << 32 | low;
+}
+#define READ_CR(n) ({ uint64_t value; __asm__ volatile("mov %%cr" #n ", %0" : "=r"(value)); value; })
+static void write_cr4(uint64_t value) { __asm__ volatile("mov %0, %%cr4" : : "r"(value) : "memory"); }
+
+static void vmwrite(uint64_t field, uint64_t value) {
+    uint8_t failed;
+    __asm__ volatile("vmwrite %2, %1; setna %0" : "=q"(failed) : "r"(field), "r"(value) : "cc");
+    if (failed)
+        fail("VMWRITE failed", field);
+}
+static uint64_t vmread(uint64_t field) {
+    uint64_t value;
+    __asm__ volatile("vmread %1, %0" : "=r"(value) : "r"(field) : "cc");
+    return value;
+}
+
+/* The loop: from RDTSC to RDTSC. */
+void loop(uint64_t count);
+__asm__("loop:\n"
+        "    push %rbx\n"
+        "    mov %rdi, %r8\n"
+        "    lfence; rdtsc\n"
+        "    mov %eax, %r9d; shl $32, %rdx; or %rdx, %r9\n"
+        "1:  xor %eax, %eax\n"
+        "    cpuid\n"
+        "    dec %r8\n"
+        "    jnz 1b\n"
+        "    lfence; rdtsc\n"
+        "    shl $32, %rdx; mov %eax, %eax; or %rdx, %rax\n"
+        "    sub %r9, %rax\n"
+        "    mov %rax, cycles_in_guest\n"
+        "    pop %rbx\n"
+        "    ret\n");
+
+/* Where the guest begins, with the count in RDI, and ends. */
+void guest_begin(void);
+__asm__("guest_begin:\n"
+        "    call loop\n"
+        "    vmcall\n");
+
+/* Launches the guest; returns when it exits for something else than CPUID. Callee-saved registers are kept on the stack, which exits find
+   again. The guest's registers live in the processor: CPUID's four are written, the others are the guest's. 0: an exit; 1: the launch failed. */
+int launch(uint64_t count);
+__asm__("launch:\n"
+        "    push %rbx; push %rbp; push %r12; push %r13; push %r14; push %r15\n"
+        "    mov $0x6c14, %eax\n" /* HOST_RSP */
+        "    vmwrite %rsp, %rax\n"
+        "    vmlaunch\n"
+        "    mov $1, %eax\n"
+        "    jmp 2f\n"
+        "    .globl exited\n"
+        "exited:\n"
+        "    mov $0x4402, %eax\n" /* EXIT_REASON */
+        "    vmread %rax, %rbx\n"
+        "    cmp $10, %ebx\n"
+        "    jne 1f\n"
+        "    mov $0x440c, %eax\n" /* EXIT_LENGTH */
+        "    vmread %rax, %rbx\n"
+        "    mov $0x681e, %eax\n" /* GUEST_RIP */
+        "    vmread %rax, %rcx\n"
+        "    add %rcx, %rbx\n"
+        "    vmwrite %rbx, %rax\n"
+        "    mov answer, %eax\n"
+        "    mov answer + 4, %ebx\n"
+        "    mov answer + 8, %ecx\n"
+        "    mov answer + 12, %edx\n"
+        "    vmresume\n"
+        "1:  xor %eax, %eax\n"
+        "2:  pop %r15; pop %r14; pop %r13; pop %r12; pop %rbp; pop %rbx\n"
+        "    ret\n");
+extern const char exited[];
+
+/* What is wanted of a control, as far as the processor allows, with what it requires. */
+static uint32_t adjust(uint32_t msr, uint32_t wanted) {
+    uint64_t allowed = rdmsr(msr);
+    return (wanted | (uint32_t)allowed) & (uint32_t)(allowed >> 32);
+}
+
+/* 4 GiB, each address at itself, write-back, in pages of 2 MiB. */
+static uint64_t identity_ept(void) {
+    enum { ALL = 7, LARGE = 0x80, WRITE_BACK = 6 };
+    uint64_t *top = page_alloc(), *middle = page_alloc();
+    top[0] = (uint64_t)middle | ALL;
+    for (uint64_t gigabyte = 0; gigabyte < 4; gigabyte++) {
+        uint64_t *directory = page_alloc();
+        middle[gigabyte] = (uint64_t)directory | ALL;
+        for (uint64_t i = 0; i < 512; i++)
+            directory[i] = gigabyte << 30 | i << 21 | WRITE_BACK << 3 | LARGE | ALL;
+    }
+    return (uint64_t)top | 3 << 3 | WRITE_BACK;
+}
+
+static uint64_t enable_states(void) {
+    uint32_t a, b, c, d;
+    __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(1), "c"(0));
+    if (!(c & CPUID_1_XSAVE))
+        return 0;
+    write_cr4(READ_CR(4) | CR4_OSXSAVE);
+    __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(0xd), "c"(0));
+    uint64_t states = argument("xcr0", (uint64_t)d << 32 | a);
+    __asm__ volatile("xsetbv" : : "c"(0), "a"((uint32_t)states), "d"((uint32_t)(states >> 32)));
+    return states;
+}
+
+static void enter_vmx_operation(uint32_t revision) {
+    uint64_t control = rdmsr(FEATURE_CONTROL);
+    if (!(control & LOCKED))
+        wrmsr(FEATURE_CONTROL, control | LOCKED | VMX_ENABLED);
+    else if (!(control & VMX_ENABLED))
+        fail("VMX is disabled", control);
+    write_cr4(READ_CR(4) | CR4_VMXE);
+    uint64_t region = (uint64_t)page_alloc();
+    *(uint32_t *)region = revision;
+    uint8_t failed;
+    __asm__ volatile("vmxon %1; setna %0" : "=q"(failed) : "m"(region) : "cc", "memory");
+    if (failed)
+        fail("VMXON failed", region);
+    uint64_t vmcs = (uint64_t)page_alloc();
+    *(uint32_t *)vmcs = revision;
+    __asm__ volatile("vmclear %1; setna %0" : "=q"(failed) : "m"(vmcs) : "cc", "memory");
+    if (!failed)
+        __asm__ volatile("vmptrld %1; setna %0" : "=q"(failed) : "m"(vmcs) : "cc", "memory");
+    if (failed)
+        fail("VMCLEAR or VMPTRLD failed", vmcs);
+}
+
+static int write_controls(uint64_t basic) {
+    uint32_t plain = basic & TRUE_CONTROLS ? 0 : PLAIN_TO_TRUE;
+    vmwrite(PIN, adjust(VMX_PIN_TRUE - plain, 0));
+    vmwrite(EXIT_CONTROLS, adjust(VMX_EXIT_TRUE - plain, EXIT_HOST_64));
+    vmwrite(ENTRY_CONTROLS, adjust(VMX_ENTRY_TRUE - plain, ENTRY_GUEST_64));
+    uint32_t primary = adjust(VMX_PRIMARY_TRUE - plain, PRIMARY_SECONDARY);
+    uint32_t secondary = primary & PRIMARY_SECONDARY && argument("ept", 1) ? adjust(VMX_SECONDARY, SECONDARY_EPT) : 0;
+    vmwrite(PRIMARY, primary);
+    if (primary & PRIMARY_SECONDARY)
+        vmwrite(SECONDARY, secondary);
+    if (secondary & SECONDARY_EPT)
+        vmwrite(EPT_POINTER, identity_ept());
+    return (secondary & SECONDARY_EPT) != 0;
+}
+
+static void write_host_state(void) {
+    vmwrite(HOST_CS, KERNEL_CODE);
+    for (unsigned field = 0xc00; field <= 0xc06; field += 2)
+        if (field != HOST_CS)
+            vmwrite(field, KERNEL_DATA);
+    vmwrite(HOST_TR, 0x28);
+    struct __attribute__((packed)) {
+        uint16_t limit;
+        uint64_t base;
+    } gdt_register, idt_register;
+    __asm__ volatile("sgdt %0; sidt %1" : "=m"(gdt_register), "=m"(idt_register));
+    const uint64_t *task = (const uint64_t *)(gdt_register.base + 0x28);
+    uint64_t task_base = (task[0] >> 16 & 0xffffff) | (task[0] >> 32 & 0xff000000) | task[1] << 32;
+    vmwrite(HOST_GDT, gdt_register.base);
+    vmwrite(HOST_IDT, idt_register.base);
+    vmwrite(HOST_TR_BASE, task_base);
+    vmwrite(GUEST_TR_BASE, task_base);
+    vmwrite(HOST_CR0, READ_CR(0));
+    vmwrite(HOST_CR3, READ_CR(3));
+    vmwrite(HOST_CR4, READ_CR(4));
+    vmwrite(HOST_RIP, (uint64_t)exited);
+}
+
+static void write_guest_state(void) {
+    for (unsigned i = 0; i < 8; i++) {
+        /* ES, CS, SS, DS, FS, GS, LDTR, TR: the first four flat, as here. */
+        uint64_t rights = i == 1 ? CODE_64 : i < 4 ? DATA_32 : i == 7 ? TASK_BUSY : UNUSABLE;
+        vmwrite(0x800 + 2 * i, i == 1 ? KERNEL_CODE : i < 4 ? KERNEL_DATA : i == 7 ? 0x28 : 0);
+        vmwrite(GUEST_LIMITS + 2 * i, i < 4 ? 0xffffffff : i == 7 ? 0x67 : 0);
+        vmwrite(GUEST_RIGHTS + 2 * i, rights);
+    }
+    vmwrite(LINK_POINTER, ~0ull);
+    vmwrite(GUEST_CR0, READ_CR(0));
+    vmwrite(GUEST_CR3, READ_CR(3));
+    vmwrite(GUEST_CR4, argument("osxsave", 0) ? READ_CR(4) : READ_CR(4) & ~CR4_OSXSAVE);
+    vmwrite(GUEST_DR7, 0x400);
+    vmwrite(GUEST_RFLAGS, 2);
+    vmwrite(GUEST_RSP, (uint64_t)(guest_stack + sizeof guest_stack));
+    vmwrite(GUEST_RIP, (uint64_t)guest_begin);
+}
+
+static void run_guest(uint64_t count) {
+    uint64_t basic = rdmsr(VMX_BASIC);
+    enter_vmx_operation((uint32_t)basic & 0x7fffffff);
+    int ept = write_controls(basic);
+    write_host_state();
+    write_guest_state();
+    print("%s: a guest %s EPT\n", program_name, ept ? "with" : "without");
+    uint64_t begun = measure_begin(program_name);
+    if (launch(count))
+        fail("VMLAUNCH failed", vmread(INSTRUCTION_ERROR));
+    measure_end(program_name, begun, count);
+    if (vmread(EXIT_REASON) != REASON_VMCALL) {
+        print("%s: qualification %lx, guest at %lx\n", program_name, vmread(EXIT_QUALIFICATION), vmread(GUEST_RIP));
+        fail("the guest exits for another reason than VMCALL", vmread(EXIT_REASON));
+    }
+}
+
+void program(void) {
+    uint64_t count = argument("count", 3000);
+    uint32_t a, b, c, d;
+    if (!count)
+        fail("count= must not be 0", count);
+    __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(1), "c"(0));
+    int vmx = (c & CPUID_1_VMX) != 0;
+    __asm__ volatile("cpuid" : "=a"(answer[0]), "=b"(answer[1]), "=c"(answer[2]), "=d"(answer[3]) : "a"(0), "c"(0));
+    uint64_t states = enable_states();
+    print("%s: XCR0 %lx\n", program_name, states);
+    if (argument("depth", 2) == 1) {
+        uint64_t begun = measure_begin(program_name);
+        loop(count);
+        measure_end(program_name, begun, count);
+    } else if (!vmx) {
+        fail("this processor has no VMX", c);
+    } else {
+        run_guest(count);
+    }
+    print("result cpuid %lu cycles\n", cycles_in_guest / count);
+}
