@@ -1,5 +1,5 @@
-/* Calls through a table of function pointers: as the processor does it, and through retpolines. `targets=` (1 to 4) says
-   how many functions take turns at the one call site. */
+/* Calls through a table of function pointers: as the processor does it, through retpolines, and as a compare and a direct call for each function
+   (Linux calls that INDIRECT_CALL_n). `targets=` (1 to 4) says how many functions take turns at the one call site. */
 #include "runtime.h"
 
 const char program_name[] = "indirect";
@@ -12,18 +12,33 @@ static __attribute__((noinline)) uint64_t multiply(uint64_t x) { return x * 3; }
 typedef uint64_t step(uint64_t);
 static step *volatile table[4] = {add, rotate, flip, multiply};
 
-#define LOOP                                                                                                           \
+/* What a call through a pointer becomes where its targets are known. */
+static inline __attribute__((always_inline)) uint64_t compared(step *function, uint64_t x) {
+    if (function == add)
+        return add(x);
+    if (function == rotate)
+        return rotate(x);
+    if (function == flip)
+        return flip(x);
+    return multiply(x);
+}
+static inline __attribute__((always_inline)) uint64_t through(step *function, uint64_t x) { return function(x); }
+
+#define LOOP(call)                                                                                                     \
     uint64_t x = 1;                                                                                                    \
     for (uint64_t i = 0, at = 0; i < iterations; i++) {                                                                \
-        x = table[at](x);                                                                                              \
+        x = call(table[at], x);                                                                                        \
         at = at + 1 == targets ? 0 : at + 1;                                                                           \
     }                                                                                                                  \
     return x;
 
-static __attribute__((noinline, indirect_branch("keep"))) uint64_t plain(uint64_t iterations, uint64_t targets) { LOOP }
-static __attribute__((noinline, indirect_branch("thunk"))) uint64_t retpoline(uint64_t iterations, uint64_t targets) {
-    LOOP
+static __attribute__((noinline, indirect_branch("keep"))) uint64_t plain(uint64_t iterations, uint64_t targets) {
+    LOOP(through)
 }
+static __attribute__((noinline, indirect_branch("thunk"))) uint64_t retpoline(uint64_t iterations, uint64_t targets) {
+    LOOP(through)
+}
+static __attribute__((noinline, indirect_branch("keep"))) uint64_t direct(uint64_t iterations, uint64_t targets) { LOOP(compared) }
 
 void program(void) {
     uint64_t iterations = argument("iterations", 500000), targets = argument("targets", 1);
@@ -37,8 +52,11 @@ void program(void) {
     begun = measure_begin("indirect-retpoline");
     uint64_t second = retpoline(iterations, targets);
     measure_end("indirect-retpoline", begun, iterations);
-    if (first != second) {
-        print("%s: results differ: %lx and %lx\n", program_name, first, second);
+    begun = measure_begin("indirect-direct");
+    uint64_t third = direct(iterations, targets);
+    measure_end("indirect-direct", begun, iterations);
+    if (first != second || first != third) {
+        print("%s: results differ: %lx, %lx and %lx\n", program_name, first, second, third);
         leave(EXIT_FAIL);
     }
 }

@@ -76,6 +76,11 @@ impl Cpu {
         if *ept { Some(controls.eptp & x86::page::ADDRESS) } else { operation.current().map(|(address, _)| address) }
     }
 
+    /// Whether a hypervisor runs on the machine: its software has entered VMX operation, the processor's or one that is emulated.
+    pub fn has_hypervisor(&self) -> bool {
+        self.arch.vmx.guest_operation || self.arch.vmx.operation.is_on()
+    }
+
     /// Who is charged where no guest code runs yet.
     pub(crate) fn first_origin(recorder: &std::cell::RefCell<ledger::Recorder>) -> OriginId {
         recorder.borrow_mut().origin(Origin::default())

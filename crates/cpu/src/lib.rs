@@ -10,6 +10,7 @@
 extern crate self as cpu;
 
 pub mod arch;
+mod branches;
 mod breakpoints;
 pub mod bus;
 pub mod cache;

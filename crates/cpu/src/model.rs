@@ -47,6 +47,8 @@ pub struct Model {
     pub physical_bits: u8,
     /// Whether charges are recorded. If not, neither is what they follow from: the predictors are not modelled.
     pub recorded: bool,
+    /// Whether indirect branches are recorded by where they are and where they go. Translated code hands them to the interpreter then.
+    pub branches: bool,
 }
 
 /// Whether leaf 1 announces VMX (ECX, bit 5).
@@ -71,6 +73,7 @@ impl Model {
             vmx: profile.vmx.as_ref().filter(|_| shows_vmx(cpuid)).map(VmxCapabilities::of),
             physical_bits: profile.physical_bits.value,
             recorded: true,
+            branches: false,
         }
     }
 

@@ -5,11 +5,12 @@ use crate::paging::{self, Layout, PagingRegisters, Path, ReadEntry, Root, Stop, 
 use crate::permission::{PageRights, Rules};
 use crate::state::Cpu;
 use crate::tlb::{Entry, perm};
-use crate::vmx::{GuestView, Placed, Purpose};
+use crate::vmx::{GuestView, NonRoot, Placed, Purpose};
 use std::convert::Infallible;
 use x86::control::*;
 use x86::flags;
 use x86::page::*;
+use x86::vmx::secondary;
 
 /// What an access wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,9 +328,11 @@ impl Cpu {
         if self.obeys_own_ept() { self.look_up_physical(physical) } else { Some(physical) }
     }
 
-    /// The guest of a hypervisor runs that is itself on the machine, and has made EPT for it.
+    /// The guest of a hypervisor runs that is itself on the machine, and EPT says where its memory is there: that which the hypervisor has
+    /// made, or what the board's makes of it.
     fn obeys_own_ept(&self) -> bool {
-        self.arch.vmx.ept && self.arch.vmx.operation.is_on()
+        let NonRoot { ept, operation, inner, controls, .. } = &*self.arch.vmx;
+        *ept && operation.is_on() || inner.is_some() && controls.secondary(secondary::EPT)
     }
 
     /// Likewise with the registers of the hypervisor on the machine to which the next VM exit leads. `None` too if the processor runs no guest of one.

@@ -91,7 +91,7 @@ impl ExitContext<'_> {
         self.vcpu.visible = Visible::of(cpu);
         self.vcpu.events = Events::default();
         self.vcpu.nested = Box::default();
-        cpu.arch.vmx.inner = None;
+        (cpu.arch.vmx.inner, cpu.arch.vmx.guest_operation) = (None, false);
         self.vcpu.spec_ctrl = false;
         *cpu.controls_mut() = controls::fixed(&self.vm.config, &self.vm.shared, &self.vm.ownership, cpu);
         self.vcpu.due = self.vcpu.due.and(Flushes::RESET);
@@ -112,7 +112,9 @@ impl ExitContext<'_> {
 
     fn run(&mut self, deadline: Ticks) -> Result<Exit, Failure> {
         loop {
-            if !self.cpu.non_root() {
+            // A start-up signal makes the processor exit between runs.
+            let left = self.cpu.arch.attention & attention::VM_EXIT != 0;
+            if !self.cpu.non_root() && !left {
                 if self.cpu.stops_after() {
                     return Ok(Exit::Debug);
                 }

@@ -66,7 +66,7 @@ impl Vcpu {
     }
 
     /// Whether the guest is a hypervisor that has entered VMX operation, which blocks INIT signals.
-    pub fn in_vmx_operation(&self) -> bool {
+    pub(crate) fn in_vmx_operation(&self) -> bool {
         self.nested.vmx.operation.is_on()
     }
 

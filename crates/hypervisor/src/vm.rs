@@ -6,7 +6,7 @@ use crate::mmu::{COUNTER_END, HostFeatures, Mmu, MmuError, RestoreError, SavedMm
 use crate::registers::Ownership;
 use crate::vcpu::Vcpu;
 use cpu::Ram;
-use cpu::vmx::{GuestPhysical, Offer};
+use cpu::vmx::{GuestPhysical, GuestVmx, Offer};
 use ledger::Profile;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;
@@ -120,7 +120,10 @@ impl Hypervisor {
         }
         let mut mmus = Vec::new();
         for (number, vcpu) in vcpus.enumerate() {
-            vcpu.wrong(announced.count).map_or(Ok(()), |what| Err(RestoreError::Vcpu { vcpu: number, what }))?;
+            let nested = self.offer.is_none() && vcpu.nested.vmx != GuestVmx::default();
+            let foreign = nested.then_some("it is in VMX operation, which guests do not have");
+            let wrong = vcpu.wrong(announced.count).or(foreign);
+            wrong.map_or(Ok(()), |what| Err(RestoreError::Vcpu { vcpu: number, what }))?;
             mmus.extend(vcpu.mmu.as_ref().map(|mmu| (number, mmu)));
         }
         self.mmu.restore(mmu, &mmus)?;

@@ -5,6 +5,7 @@
 
 mod entries;
 
+use crate::branch;
 use crate::entry::SavedSymbol;
 use crate::fold::{Folded, MOST_ENTRIES};
 use crate::ledger::{Header, Ledger, SavedFunctions};
@@ -17,6 +18,8 @@ use crate::{Class, Family, FoldedPlace, Kind, Operation, Origin};
 use entries::{Blocks, Counts, Events, Position};
 use std::collections::BTreeMap;
 
+/// The version without branches, which is written where there are none.
+const BEFORE_BRANCHES: u16 = 4;
 /// The first bytes of a ledger. The first is no text, the last two show what text transfer does to a file.
 const MAGIC: [u8; 8] = *b"\x8fLEDGR\r\n";
 /// The version whose entries were as many as a payload has room for, without [`Folded`].
@@ -52,11 +55,12 @@ impl Ledger {
     /// The file's bytes.
     pub fn to_bytes(&self) -> Result<Vec<u8>, TooLarge> {
         let entries = self.blocks.len() + self.events.len();
-        let payload = self.payload(VERSION);
+        let version = if self.branches.is_empty() { BEFORE_BRANCHES } else { VERSION };
+        let payload = self.payload(version);
         if payload.len() > LARGEST_PAYLOAD || entries > MOST_ENTRIES || self.symbols.len() > MOST_ENTRIES {
             return Err(TooLarge { bytes: payload.len(), entries, symbols: self.symbols.len() });
         }
-        Ok(framed(&payload, VERSION))
+        Ok(framed(&payload, version))
     }
 
     /// The ledger in a file's bytes.
@@ -178,6 +182,9 @@ impl Ledger {
             before.put(&mut out, Position { region, origin, rip });
             put(&mut out, rip.wrapping_sub(range.start));
             put(&mut out, range.len);
+        }
+        if version > BEFORE_BRANCHES {
+            branch::write(&mut out, &self.branches);
         }
         out
     }
@@ -301,6 +308,7 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
         blocks: Vec::new(),
         events: Vec::new(),
         folded: Folded::default(),
+        branches: Vec::new(),
     };
     if blocks.len() + events.len() <= MOST_ENTRIES {
         ledger.blocks = blocks.collect();
@@ -319,6 +327,9 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
     if version > BEFORE_FOLDING {
         r.section("folded");
         ledger.folded = folded(r, counts)?;
+    }
+    if version > BEFORE_BRANCHES {
+        ledger.branches = branch::read(r, ledger.regions.len())?;
     }
     reader.finish()?;
     Ok(ledger)

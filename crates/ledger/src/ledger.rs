@@ -1,5 +1,6 @@
 //! A ledger: what a run was charged, by whom and for what, ready to be saved, compared and reported.
 
+use crate::branch::BranchRuns;
 use crate::entry::{BlockRuns, EventCharge, SavedSymbol};
 use crate::fold::{self, Fitting, Folded, Functions, MOST_ENTRIES, Recording};
 use crate::recorder::coarse::{Coarseness, Range};
@@ -67,6 +68,8 @@ pub struct Ledger {
     pub events: Vec<EventCharge>,
     /// What is not told apart, since it would be too much.
     pub folded: Folded,
+    /// Indirect branches by target, sorted, if the run kept them.
+    pub branches: Vec<BranchRuns>,
 }
 
 /// A ledger's sums, when they are consistent.
@@ -142,7 +145,10 @@ impl Ledger {
         let events = events(&header, recorder, &origin_at);
         let regions = recorder.regions().to_vec();
         let folded = Folded { recorded: recorder.coarseness(), ..Folded::default() };
-        let mut ledger = Self { header, regions, tasks, origins, shapes, symbols: Vec::new(), blocks, events, folded };
+        let branches = branches(recorder);
+        let symbols_found = Vec::new();
+        let mut ledger =
+            Self { header, regions, tasks, origins, shapes, symbols: symbols_found, blocks, events, folded, branches };
         let ids: FxHashMap<(u32, u32), OriginId> = origin_at.iter().copied().zip((0..).map(OriginId)).collect();
         ledger.fit(symbols, most, &|region, origin, rip| recorder.range(*ids.get(&(region, origin))?, rip));
         ledger.drop_unused();
@@ -229,7 +235,9 @@ impl Ledger {
     pub fn resolve(&mut self, symbols: &Symbols) {
         let blocks = self.blocks.iter().map(|b| (b.origin, b.rip));
         let events = self.events.iter().map(|e| (e.origin, e.rip));
-        let seen = blocks.chain(events).map(|(o, rip)| (self.origins[o as usize].address_space(), rip));
+        let charged = blocks.chain(events).map(|(o, rip)| (self.origins[o as usize].address_space(), rip));
+        let ends = |runs: &BranchRuns| [runs.branch.site, runs.branch.target].map(|rip| (runs.space, rip));
+        let seen = charged.chain(self.branches.iter().flat_map(ends));
         self.symbols = symbols.find_all(seen).into_iter().collect();
     }
 
@@ -322,6 +330,20 @@ fn events(header: &Header, recorder: &Recorder, origin_at: &[(u32, u32)]) -> Vec
         same
     });
     events
+}
+
+/// The indirect branches of a run, sorted. Tasks, rings and contexts are not told apart.
+fn branches(recorder: &Recorder) -> Vec<BranchRuns> {
+    let origins = recorder.origins();
+    let mut sums: BTreeMap<_, crate::Taken> = BTreeMap::new();
+    for (origin, branch, taken) in recorder.branches() {
+        let origin = &origins[origin.0 as usize];
+        let sum = sums.entry((u32::from(origin.region.0), origin.level, origin.address_space(), branch)).or_default();
+        sum.count = sum.count.saturating_add(taken.count);
+        sum.missed = sum.missed.saturating_add(taken.missed);
+    }
+    let runs = |((region, level, space, branch), taken)| BranchRuns { region, level, space, branch, taken };
+    sums.into_iter().map(runs).collect()
 }
 
 /// The tasks that origins name, sorted, and the new position of each; that of none stays the first.

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod branch;
 pub mod costs;
 mod entry;
 pub mod event;
@@ -21,6 +22,7 @@ pub mod task;
 mod unreadable;
 mod wire;
 
+pub use branch::{Branch, BranchRuns, Taken, Way};
 pub use costs::{Costs, Geometry, Sets};
 pub use entry::{BlockRuns, EventCharge, SavedSymbol};
 pub use event::{Class, Family, Kind};

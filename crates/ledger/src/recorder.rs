@@ -13,6 +13,7 @@ pub mod coarse;
 mod saved;
 mod tables;
 
+use crate::branch::{Branch, Branches, Taken};
 use crate::task::{Context, Task, TaskId, Tasks};
 use crate::{Class, Kind, Ticks};
 use coarse::{AREA, Coarseness, Range};
@@ -161,6 +162,7 @@ pub struct Recorder {
     dense_from: usize,
     dense: usize,
     tables: Tables,
+    branches: Branches,
     tasks: Tasks,
     regions: Vec<Region>,
 }
@@ -181,6 +183,7 @@ impl Default for Recorder {
             dense_from: coarse::DENSE,
             dense: 0,
             tables: Tables::default(),
+            branches: Branches::default(),
             tasks: Tasks::default(),
             regions: vec![Region::default()],
         }
@@ -292,6 +295,11 @@ impl Recorder {
         } else if self.tables.events.add(origin, rip, kind, amount) {
             self.fit();
         }
+    }
+
+    /// Counts an execution of an indirect branch; `missed`: it was not predicted.
+    pub fn add_branch(&mut self, origin: OriginId, branch: Branch, missed: bool) {
+        self.branches.add(origin, branch, missed);
     }
 
     fn coarse_origin(&mut self, id: OriginId, rip: u64) -> OriginId {
@@ -495,6 +503,11 @@ impl Recorder {
     /// Events, in no particular order: (origin, address, kind, amount).
     pub fn events(&self) -> impl Iterator<Item = (OriginId, u64, Kind, Amount)> + '_ {
         self.tables.events.iter()
+    }
+
+    /// Indirect branches, in no particular order.
+    pub fn branches(&self) -> impl Iterator<Item = (OriginId, Branch, Taken)> + '_ {
+        self.branches.iter()
     }
 
     /// Instructions of blocks whose addresses were not kept, in no particular order: (origin, first address of the range, class, how

@@ -3,6 +3,7 @@
 //! Sums saturate: a ledger that passes [`Ledger::verify`] never reaches that.
 
 mod lines;
+mod sites;
 
 use crate::entry::BlockRuns;
 use crate::ledger::Ledger;
@@ -10,6 +11,7 @@ use crate::recorder::{Amount, Region};
 use crate::{Class, Family, Kind};
 pub use lines::{Line, Lines, Who};
 use rustc_hash::FxHashMap;
+pub use sites::{Direct, Saved, Site};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What something was charged for, coarsely enough for a line of a report.

@@ -57,6 +57,8 @@ pub struct Config {
     pub clock: ClockSource,
     /// What the guest runs on.
     pub platform: Platform,
+    /// Indirect branches are recorded by place and target.
+    pub branches: bool,
     /// What executes the guest's instructions; it changes nothing but the time that takes.
     pub tier: Tier,
 }
@@ -175,7 +177,8 @@ impl Machine {
             low_memory: &firmware.low_memory,
         };
         let entry = loader::load(&ram, &config.kernel, &options)?;
-        let model = Arc::new(model(&config.profile, config.clock, &config.platform));
+        let model = model(&config.profile, config.clock, &config.platform);
+        let model = Arc::new(Model { branches: config.branches, ..model });
         let recorder = Rc::new(RefCell::new(Recorder::default()));
         let paravirt = matches!(&config.platform, Platform::Hvm(switches) if switches.paravirt);
         let workload = config.parts.workload.clone();

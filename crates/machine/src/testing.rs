@@ -28,6 +28,7 @@ pub fn config(code: &[u8], platform: Platform, tier: Tier) -> Config {
         cmdline: String::new(),
         parts: Parts::default(),
         clock: ClockSource::Virtual,
+        branches: false,
         platform,
         tier,
     }

@@ -101,12 +101,6 @@ impl Vcpu {
         }
     }
 
-    /// Whether the processor, or the guest's as the hypervisor makes it, is in VMX operation, which blocks INIT signals.
-    fn blocks_init(&self) -> bool {
-        let guest = self.guest.as_ref().is_some_and(hypervisor::Vcpu::in_vmx_operation);
-        guest || self.cpu.arch.vmx.operation.is_on()
-    }
-
     /// An INIT signal in VMX operation: it ends HLT of a guest, which exits. A guest that waits for start-up does not heed it.
     fn hold_init(&mut self) {
         self.cpu.attend(attention::INIT);
@@ -459,7 +453,7 @@ impl Vcpus {
             let lapic = board.lapic(index);
             if lapic.has_signals() {
                 if lapic.take_init() {
-                    match vcpu.blocks_init() {
+                    match vcpu.cpu.has_hypervisor() {
                         true => vcpu.hold_init(),
                         false => {
                             lapic.reset();

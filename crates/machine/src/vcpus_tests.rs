@@ -44,6 +44,7 @@ fn machine(programs: &[&[u8]]) -> (Vcpus, GuestRam, Rc<RefCell<Board>>) {
         vmx: None,
         physical_bits: 46,
         recorded: true,
+        branches: false,
     });
     let view = crate::view::processor_ram(&ram, None);
     let recorder = Rc::new(RefCell::new(Recorder::default()));

@@ -149,6 +149,7 @@ mod tests {
             cmdline: String::new(),
             parts: Parts::default(),
             clock: ClockSource::Virtual,
+            branches: false,
             platform: Platform::Bare,
             tier: Tier::Auto,
         };

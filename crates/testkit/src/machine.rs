@@ -78,6 +78,7 @@ pub fn model() -> Model {
         vmx: None,
         physical_bits: 46,
         recorded: true,
+        branches: false,
     }
 }
 

@@ -16,6 +16,7 @@ mod output;
 mod platform;
 mod report;
 mod run_cmd;
+mod sites;
 mod size;
 mod table;
 mod terminal;

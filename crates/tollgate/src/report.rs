@@ -1,5 +1,6 @@
 //! `tollgate report`: what a run was charged, for people and for programs.
 
+use crate::sites::{self, WhatIf};
 use crate::table::{
     Align::{Left, Right},
     Print, cycles, emit, emit_parts, gigahertz, number, read_ledger, seconds, share, table, whole_cycles,
@@ -22,6 +23,8 @@ Examples:
   tollgate report boot.ledger --by task
   tollgate report boot.ledger --task hackbench --by symbol
   tollgate report guest.ledger --level 0 --by symbol
+  tollgate report boot.ledger --by call-site
+  tollgate report boot.ledger --what-if 'direct(udp_queue_rcv_one_skb=sock_def_readable)'
   tollgate report boot.ledger --json | jq .kinds")]
 pub struct ReportArgs {
     /// The ledger
@@ -45,6 +48,9 @@ pub struct ReportArgs {
     /// Only what was charged to the tasks of this name, or to the process or thread of this number
     #[arg(long, value_name = "COMM|PID")]
     task: Option<String>,
+    /// What would be charged if something were done otherwise: direct(SITE[=TARGET,...]) or cached(CPUID.LEAF). May be repeated
+    #[arg(long, value_name = "CHANGE")]
+    what_if: Vec<WhatIf>,
 }
 
 /// A table of the report.
@@ -70,6 +76,8 @@ pub enum Table {
     Task,
     /// The same by the tasks' names alone
     Comm,
+    /// Indirect calls, jumps and returns with where they go, of a run with --call-sites
+    CallSite,
 }
 
 /// Which part of a ledger a report is about, as it was asked for.
@@ -86,10 +94,19 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let selection = args.level.map_or(selection, |level| selection.at_level(level));
     let selection = select_task(selection, args.task.as_deref())?;
     let part = Part { region: args.region.as_deref(), task: args.task.as_deref() };
+    if part.task.is_some() && (args.by == Some(Table::CallSite) || !args.what_if.is_empty()) {
+        bail!("indirect branches are not told apart by task: leave out --task");
+    }
     if args.json {
-        emit_parts(|print| document(&ledger, selection, part, print))?;
-    } else {
+        let changes = sites::what_if_json(&ledger, selection, part.region, &args.what_if)?;
+        emit_parts(|print| document(&ledger, selection, part, changes, print))?;
+    } else if args.what_if.is_empty() {
         emit(&text(&ledger, selection, part, args.by, args.top))?;
+    } else {
+        let mut out = String::new();
+        head(&mut out, &ledger, &selection.total(), part);
+        sites::what_if_text(&mut out, &ledger, selection, part.region, &args.what_if)?;
+        emit(&out)?;
     }
     ledger.verify().with_context(|| format!("{} contradicts itself", args.ledger.display()))?;
     Ok(())
@@ -171,6 +188,9 @@ fn text(ledger: &Ledger, selection: Selection, part: Part, by: Option<Table>, to
     }
     if all || by == Some(Table::Symbol) {
         rows(&mut out, ["Top offenders", "symbol"], ledger, selection.top(By::Symbol, limit(top)), busy);
+    }
+    if by == Some(Table::CallSite) {
+        sites::text(&mut out, ledger, part.region, busy, limit(top));
     }
     if by == Some(Table::Address) {
         rows(&mut out, ["Addresses", "address"], ledger, selection.top(By::Address, limit(top)), busy);
@@ -480,9 +500,16 @@ fn task_lines<'a>(ledger: &'a Ledger, selection: Selection<'a>) -> impl Iterator
 }
 
 /// Prints the report as JSON.
-fn document(ledger: &Ledger, selection: Selection, part: Part, print: Print) -> Result<()> {
+fn document(ledger: &Ledger, selection: Selection, part: Part, changes: Vec<Value>, print: Print) -> Result<()> {
     let mut before = "{\n";
-    for (name, member) in members(ledger, selection, part) {
+    let mut members = members(ledger, selection, part);
+    if !ledger.branches.is_empty() {
+        members.insert(0, ("call_sites", Member::Many(sites::json(ledger, part.region))));
+    }
+    if !changes.is_empty() {
+        members.push(("what_if", Member::Many(changes)));
+    }
+    for (name, member) in members {
         print(&format!("{before}  \"{name}\": "))?;
         match member {
             Member::One(value) => print(&indented(&value, "  "))?,

@@ -151,7 +151,7 @@ fn programs_are_told_everything() {
         text.push_str(part);
         Ok(())
     };
-    document(&ledger, ledger.all(), Part::default(), &mut print).unwrap();
+    document(&ledger, ledger.all(), Part::default(), Vec::new(), &mut print).unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(format!("{value:#}\n"), text, "it is printed as one document would be");
     let ticks = |list: &str| value[list].as_array().unwrap().iter().map(|l| l["ticks"].as_u64().unwrap()).sum::<u64>();
@@ -209,7 +209,7 @@ fn a_report_says_which_part_of_a_run_it_is_about() {
         json.push_str(part);
         Ok(())
     };
-    document(&ledger, selection, part, &mut print).unwrap();
+    document(&ledger, selection, part, Vec::new(), &mut print).unwrap();
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&value["region"], &value["task"]), (&json!("(outside)"), &json!("[no task]")));
 }

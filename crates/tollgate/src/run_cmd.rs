@@ -87,6 +87,9 @@ pub struct RunArgs {
     /// Saves the ledger of the run
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
+    /// The ledger also has each indirect branch: where it is, where it went, how often, and how often that was not predicted
+    #[arg(long, requires = "ledger")]
+    call_sites: bool,
     /// Symbols for the ledger besides the kernel's own: an ELF file (with `@ADDRESS`, moved by so much) or a System.map. May
     /// be repeated
     #[arg(long, value_name = "FILE[@ADDRESS]")]
@@ -313,6 +316,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             },
             clock: if args.host_clock() || on_kvm { ClockSource::Host } else { ClockSource::Virtual },
             platform: platform.clone(),
+            branches: args.call_sites,
             tier,
         })
     };

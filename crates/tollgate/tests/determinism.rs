@@ -123,3 +123,27 @@ fn a_run_from_another_directory_under_other_names() {
     assert!(ledgers[0] == ledgers[1], "the ledgers differ");
     assert!(ledgers[0] != other.ledger, "another disk is another run");
 }
+
+#[test]
+fn call_sites_are_the_same_on_both_tiers_and_cost_nothing() {
+    let Some(kernel) = guest("indirect.elf") else { return };
+    let directory = std::env::temp_dir().join(format!("tollgate-call-sites-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory for ledgers can be made");
+    let guest = ["--append", "iterations=500 targets=3"];
+    let with = |name: &str, more: &[&str]| run(&kernel, &directory.join(name), &[&guest, more].concat());
+    for platform in ["bare", "hvm"] {
+        let tiers = ["interpreter", "translator"];
+        let [interpreted, translated] =
+            tiers.map(|tier| with(tier, &["--call-sites", "--platform", platform, "--tier", tier]));
+        assert!(!interpreted.ledger.is_empty());
+        assert!(interpreted.ledger == translated.ledger, "{platform}: the tiers differ");
+        let without = with("without", &["--platform", platform]);
+        assert!(without.ledger != interpreted.ledger, "{platform}: branches are recorded");
+        let clock = |left: &Left| {
+            let document: serde_json::Value = serde_json::from_slice(&left.report).expect("is JSON");
+            document["virtual_seconds"].clone()
+        };
+        assert_eq!(clock(&without), clock(&interpreted), "{platform}: recording branches takes no virtual time");
+    }
+    std::fs::remove_dir_all(&directory).expect("the ledgers can be removed");
+}

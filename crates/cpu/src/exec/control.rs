@@ -8,7 +8,7 @@ use crate::op::{Handler, Op};
 use crate::state::Cpu;
 use crate::table::Row;
 use iced_x86::{Instruction, Mnemonic::*, OpKind};
-use ledger::{Class, Family, Kind};
+use ledger::{Branch, Class, Family, Kind, Way};
 use x86::{reg, seg};
 
 /// Rows of near branches.
@@ -132,21 +132,25 @@ fn jmp(i: &Instruction, op: &mut Op) -> Option<Handler> {
 }
 
 #[inline(always)]
-pub(crate) fn indirect(cpu: &mut Cpu, op: &Op, target: u64) {
-    if !cpu.micro.predictor.indirect(op.rip(), target) {
+pub(crate) fn indirect(cpu: &mut Cpu, op: &Op, way: Way, target: u64) {
+    let predicted = cpu.micro.predictor.indirect(op.rip(), target);
+    if !predicted {
         cpu.charge(Kind::new(Family::IndirectMiss, 0), 1);
+    }
+    if cpu.wiring.model.branches {
+        cpu.record_branch(Branch { site: op.rip(), way, target }, !predicted);
     }
 }
 
 fn jmp_register<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let target = cpu.get::<T>(op.r0).to_u64();
-    indirect(cpu, op, target);
+    indirect(cpu, op, Way::Jump, target);
     go(cpu, target)
 }
 
 fn jmp_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let target = cpu.load::<T>(op)?.to_u64();
-    indirect(cpu, op, target);
+    indirect(cpu, op, Way::Jump, target);
     go(cpu, target)
 }
 
@@ -173,13 +177,13 @@ fn call_direct<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 
 fn call_register<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let target = cpu.get::<T>(op.r0).to_u64();
-    indirect(cpu, op, target);
+    indirect(cpu, op, Way::Call, target);
     call_to::<T>(cpu, target, op.next)
 }
 
 fn call_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let target = cpu.load::<T>(op)?.to_u64();
-    indirect(cpu, op, target);
+    indirect(cpu, op, Way::Call, target);
     call_to::<T>(cpu, target, op.next)
 }
 
@@ -203,12 +207,22 @@ fn ret(i: &Instruction, op: &mut Op) -> Option<Handler> {
     sized!(size; ret_near<>)
 }
 
+/// Charges a return to `target` if it was not predicted, after the target was taken from the stack.
+#[inline(always)]
+pub(crate) fn predict_return(cpu: &mut Cpu, op: &Op, target: u64) {
+    let predicted = cpu.micro.predictor.ret(target);
+    if !predicted {
+        cpu.charge(Kind::new(Family::ReturnMiss, 0), 1);
+    }
+    if cpu.wiring.model.branches {
+        cpu.record_return(op.rip(), target, !predicted);
+    }
+}
+
 fn ret_near<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
     let old = cpu.arch.gpr[usize::from(reg::RSP)];
     let target = pop::<T>(cpu)?.to_u64();
-    if !cpu.micro.predictor.ret(target) {
-        cpu.charge(Kind::new(Family::ReturnMiss, 0), 1);
-    }
+    predict_return(cpu, op, target);
     match go(cpu, target) {
         Ok(flow) => {
             if op.imm != 0 {

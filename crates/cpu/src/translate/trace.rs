@@ -257,13 +257,14 @@ impl Cpu {
         let same = instructions.len() == ops.len()
             && instructions.iter().zip(ops).all(|(i, op)| i.len() == usize::from(op.len));
         let mut plans = plans(&instructions, ops, key.narrow);
-        if block.mode & mode::TRACKED != 0 {
-            // The handlers see to it that ENDBRANCH comes next; when it is executed here, nothing waits for it.
-            plans
-                .iter_mut()
-                .filter(|plan| matches!(plan, Plan::Indirect { .. }))
-                .for_each(|plan| *plan = Plan::Handler);
-        }
+        // Where branches are tracked, the handlers see to it that ENDBRANCH comes next; when it is executed here, nothing waits for it.
+        let records = self.wiring.model.branches;
+        let handled = |plan: &Plan| match plan {
+            Plan::Indirect { .. } => records || block.mode & mode::TRACKED != 0,
+            Plan::Return => records,
+            _ => false,
+        };
+        plans.iter_mut().filter(|plan| handled(plan)).for_each(|plan| *plan = Plan::Handler);
         let ops = ops.to_vec();
         let mut part = Part {
             index,

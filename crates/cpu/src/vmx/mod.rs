@@ -76,6 +76,8 @@ pub struct NonRoot {
     pub controls: Controls,
     /// Guest software has entered VMX operation: its hypervisor is in charge of non-root mode.
     pub operation: Operation,
+    /// The guest of the board's hypervisor is a hypervisor itself, in VMX operation that is emulated for it.
+    pub guest_operation: bool,
     /// The guest is a hypervisor whose own guest runs: which one ([`ledger::Origin::guest`]).
     pub inner: Option<u64>,
     /// The activity state, see [`x86::vmx::activity`]: if it is not active, nothing but events goes on.
@@ -124,6 +126,7 @@ impl Default for NonRoot {
             ept: false,
             controls: Controls::default(),
             operation: Operation::default(),
+            guest_operation: false,
             inner: None,
             trap_exit: None,
             virtual_interrupt: false,

@@ -32,6 +32,7 @@ impl ExitContext<'_> {
         let emulation = self.in_software(None);
         self.charge(Operation::GuestWalk, operand_references(&emulation.accesses));
         self.follow_invalidations(&emulation.accesses.invalidations)?;
+        self.cpu.arch.vmx.guest_operation = self.vcpu.in_vmx_operation();
         let changed = current != self.current_vmcs12();
         if changed {
             self.vcpu.nested.dirty = true;

@@ -82,3 +82,23 @@ impl Nested {
         table.into_iter().find_map(|(wrong, what)| wrong.then_some(what))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_states_are_refused() {
+        assert_eq!(Nested::default().wrong(), None);
+        let running = GuestVmx { running: Some(Box::default()), ..GuestVmx::default() };
+        let table = [
+            Nested { vmx: running, outer: Some(Box::default()), ..Nested::default() },
+            Nested { outer: Some(Box::default()), ..Nested::default() },
+            Nested { due: Some(VmExit::default()), ..Nested::default() },
+            Nested { entering: true, ..Nested::default() },
+        ];
+        for nested in table {
+            assert!(nested.wrong().is_some(), "{nested:?}");
+        }
+    }
+}

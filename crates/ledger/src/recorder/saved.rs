@@ -1,6 +1,7 @@
 //! The state of a recorder as plain data: what a machine that is saved has been charged so far.
 
 use super::{Amount, Coarseness, MOST_REGIONS, MOST_SPACES, Origin, OriginId, Recorder, Region, Shape, ShapeId};
+use crate::branch::{Branch, Branches, Taken};
 use crate::task::Tasks;
 use crate::{Class, Kind, TaskId};
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,7 @@ pub struct Saved {
     events: Vec<(OriginId, u64, Kind, Amount)>,
     classes: Vec<((u64, OriginId, Class), u64)>,
     areas: Vec<((OriginId, u64), Option<u32>)>,
+    branches: Vec<(OriginId, Branch, Taken)>,
 }
 
 /// Why a record can't be taken on.
@@ -49,7 +51,10 @@ impl Saved {
         require(self.blocks.iter().all(|(origin, _, shape, _)| is_origin(origin) && is_block(shape)), "a block")?;
         require(self.events.iter().all(|(origin, ..)| is_origin(origin)), "an event")?;
         require(self.classes.iter().all(|((_, origin, _), _)| is_origin(origin)), "a class")?;
-        require(self.areas.iter().all(|((origin, _), _)| is_origin(origin)), "an area")
+        require(self.areas.iter().all(|((origin, _), _)| is_origin(origin)), "an area")?;
+        let is_branch = |taken: &Taken| taken.missed <= taken.count;
+        let branches = self.branches.iter().all(|(origin, _, taken)| is_origin(origin) && is_branch(taken));
+        require(branches, "a branch")
     }
 }
 
@@ -68,6 +73,7 @@ impl Recorder {
             events: self.tables.events.iter().collect(),
             classes: self.tables.classes.iter().map(|(key, count)| (*key, *count)).collect(),
             areas: self.tables.areas.iter().map(|(key, count)| (*key, *count)).collect(),
+            branches: self.branches.save(),
         };
         saved.blocks.sort_unstable_by_key(|(origin, rip, shape, _)| (*origin, *rip, *shape));
         saved.events.sort_unstable_by_key(|(origin, rip, kind, _)| (*origin, *rip, *kind));
@@ -96,6 +102,7 @@ impl Recorder {
         }
         recorder.tables.classes = saved.classes.into_iter().collect();
         recorder.tables.areas = saved.areas.into_iter().collect();
+        recorder.branches = Branches::restore(saved.branches).ok_or(SavedError("a branch is there twice"))?;
         let Saved { origins, used, coarseness, tasks, regions, .. } = saved;
         Ok(Self { origins, used, coarseness, tasks, regions, ..recorder })
     }
@@ -109,7 +116,7 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Family, Task, TaskKind};
+    use crate::{Family, Task, TaskKind, Way};
 
     fn charge(recorder: &mut Recorder, from: u64) {
         for i in from..from + 400 {
@@ -118,6 +125,8 @@ mod tests {
             let origin = recorder.origin(Origin { task, region, ..Origin::new(0, 3, (i % 5) << 12) });
             let shape = recorder.shape(&vec![(Class::Alu, i as u32 % 4 + 1)]);
             recorder.add_block(origin, i << 8, shape, i);
+            let branch = Branch { site: i << 4, way: Way::Call, target: i % 11 };
+            recorder.add_branch(origin, branch, i % 2 == 0);
             recorder.add(origin, i << 4, Kind::new(Family::Exception, i as u32 % 3), 1, i);
         }
     }
@@ -148,7 +157,7 @@ mod tests {
         let mut recorder = Recorder::default();
         charge(&mut recorder, 1);
         let right = recorder.save();
-        let damage: [fn(&mut Saved); 7] = [
+        let damage: [fn(&mut Saved); 9] = [
             |s| s.blocks[0].0 = OriginId(9999),
             |s| s.blocks[0].2 = ShapeId(9999),
             |s| s.origins[0].task = TaskId(9999),
@@ -156,6 +165,8 @@ mod tests {
             |s| s.shapes.push(s.shapes[0].clone()),
             |s| s.regions.clear(),
             |s| s.events[3].0 = OriginId(u32::MAX),
+            |s| s.branches[2].0 = OriginId(u32::MAX),
+            |s| s.branches[2].2.missed = u64::MAX,
         ];
         for damage in damage {
             let mut wrong = right.clone();

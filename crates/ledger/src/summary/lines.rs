@@ -1,6 +1,7 @@
 //! Which line of a table a charge belongs to, and what the line is called.
 
 use super::By;
+use crate::entry::SavedSymbol;
 use crate::ledger::Ledger;
 use crate::recorder::coarse::{HALF, Range};
 use crate::{Context, Task, TaskKind};
@@ -18,6 +19,17 @@ pub(super) const NO_TASK: &str = "[no task]";
 pub(super) fn given(name: &str) -> Cow<'_, str> {
     let own = name.starts_with(['[', '(', '"']) || name.ends_with([']', ')']);
     if own { Cow::Owned(format!("{name:?}")) } else { Cow::Borrowed(name) }
+}
+
+/// What a function is called, with the image it is in.
+pub(super) fn symbol_name(symbol: &SavedSymbol) -> String {
+    let name = given(&symbol.name);
+    match (symbol.module.as_str(), symbol.space.guest) {
+        ("", 0) => name.into_owned(),
+        ("", _) => format!("{name} [guest]"),
+        (module, 0) => format!("{name} [{module}]"),
+        (module, _) => format!("{name} [guest {module}]"),
+    }
 }
 
 /// Whom a line by task is about.
@@ -166,16 +178,7 @@ impl<'a> Lines<'a> {
 
     fn function_name(&self, function: Function) -> String {
         match function {
-            Function::Symbol(number) => {
-                let symbol = &self.ledger.symbols[number as usize];
-                let name = given(&symbol.name);
-                match (symbol.module.as_str(), symbol.space.guest) {
-                    ("", 0) => name.into_owned(),
-                    ("", _) => format!("{name} [guest]"),
-                    (module, 0) => format!("{name} [{module}]"),
-                    (module, _) => format!("{name} [guest {module}]"),
-                }
-            }
+            Function::Symbol(number) => symbol_name(&self.ledger.symbols[number as usize]),
             Function::Image(number) => {
                 let symbol = &self.ledger.symbols[number as usize];
                 let guest = if symbol.space.guest != 0 { "guest " } else { "" };

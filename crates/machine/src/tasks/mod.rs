@@ -129,7 +129,7 @@ impl Tasks {
     #[inline]
     pub fn look(&mut self, cpu: &mut Cpu, cache: &mut BlockCache) {
         // A hypervisor that runs on the machine has its guest's entry there, even before it enters the guest.
-        let known = self.kernel.is_some() && cpu.arch.vmx.operation.is_on();
+        let known = self.kernel.is_some() && cpu.has_hypervisor();
         if let Some(guest) = cpu.guest_of_software() {
             self.guests.look(guest, cpu);
         }

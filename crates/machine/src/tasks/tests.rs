@@ -140,6 +140,7 @@ fn run(
         vmx: None,
         physical_bits: 46,
         recorded: true,
+        branches: false,
     });
     let recorder = Rc::new(RefCell::new(Recorder::default()));
     let view = crate::view::processor_ram(&ram, None);

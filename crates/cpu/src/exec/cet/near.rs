@@ -1,7 +1,7 @@
 //! Near calls, returns and indirect jumps of code for which control flow is enforced.
 
 use super::{ENDBRANCH, NO_TRACK, SUPPRESS, code};
-use crate::exec::control::{go, indirect};
+use crate::exec::control::{go, indirect, predict_return};
 use crate::exec::sized;
 use crate::exec::stack_access::{pop, push, set_stack_pointer};
 use crate::fault::{Exec, Flow};
@@ -9,7 +9,7 @@ use crate::flags::Int;
 use crate::op::Op;
 use crate::state::Cpu;
 use iced_x86::{Code, Instruction, Register};
-use ledger::{Class, Family, Kind};
+use ledger::{Class, Way};
 use x86::reg;
 
 /// Gives an instruction the handler that it has where control flow is enforced, if that is another one.
@@ -82,7 +82,7 @@ fn call_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 fn call_indirect<T: Int>(cpu: &mut Cpu, op: &Op, target: u64) -> Exec<Flow> {
-    indirect(cpu, op, target);
+    indirect(cpu, op, Way::Call, target);
     let flow = call::<T>(cpu, op, target)?;
     track(cpu, op);
     Ok(flow)
@@ -99,7 +99,7 @@ fn jump_memory<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
 }
 
 fn jump(cpu: &mut Cpu, op: &Op, target: u64) -> Exec<Flow> {
-    indirect(cpu, op, target);
+    indirect(cpu, op, Way::Jump, target);
     let flow = go(cpu, target)?;
     track(cpu, op);
     Ok(flow)
@@ -124,9 +124,7 @@ fn return_shadowed<T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
         }
         cpu.arch.ssp = cpu.arch.ssp.wrapping_add(u64::from(slot::<T>()));
     }
-    if !cpu.micro.predictor.ret(target) {
-        cpu.charge(Kind::new(Family::ReturnMiss, 0), 1);
-    }
+    predict_return(cpu, op, target);
     let flow = go(cpu, target)?;
     if op.imm != 0 {
         let sp = cpu.arch.gpr[usize::from(reg::RSP)].wrapping_add(op.imm);
