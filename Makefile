@@ -14,7 +14,7 @@ TIME ?= 600
 .PHONY: help build demo demo-linux guests guests-linux test lint bench bench-scaling kvm-unit-tests fuzz mutants clean tools-build tools-linux
 
 help:
-	@echo 'make demo            two experiments on bare-metal guests: ours beside the published tables, and a report'
+	@echo 'make demo            three experiments on bare-metal guests: ours beside the published tables, and a report'
 	@echo 'make demo-linux      boot the distribution kernel, run hackbench and ssdd, print who crossed which boundary'
 	@echo 'make build           the tollgate program, optimized'
 	@echo 'make guests          bare-metal guests (target/guests) and the Linux guest (guests/linux/out)'

@@ -6,6 +6,8 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("pv-cr3", include_str!("../../../../experiments/pv-cr3.toml")),
     ("cr0-wp", include_str!("../../../../experiments/cr0-wp.toml")),
     ("cr0-wp-linux", include_str!("../../../../experiments/cr0-wp-linux.toml")),
+    ("xstate-cpuid", include_str!("../../../../experiments/xstate-cpuid.toml")),
+    ("xstate-cpuid-linux", include_str!("../../../../experiments/xstate-cpuid-linux.toml")),
     ("xstate-cpuid-kvm", include_str!("../../../../experiments/xstate-cpuid-kvm.toml")),
     ("cr0-wp-role", include_str!("../../../../experiments/cr0-wp-role.toml")),
     ("mmu-linux", include_str!("../../../../experiments/mmu-linux.toml")),
