@@ -2,7 +2,7 @@
 
 use std::{fs, io};
 use tollgate_fuzz::{
-    decode, devices, hypervisor, ledger, loader, nested, profile, restore, snapshot, translate, virtio, vmx,
+    capture, decode, devices, hypervisor, ledger, loader, nested, profile, restore, snapshot, translate, virtio, vmx,
 };
 
 fn main() -> io::Result<()> {
@@ -17,6 +17,7 @@ fn main() -> io::Result<()> {
         ("restore", restore::seeds()),
         ("snapshot", snapshot::seeds()),
         ("translate", translate::seeds()),
+        ("capture", capture::seeds()),
         ("virtio", virtio::seeds()),
         ("vmx", vmx::seeds()),
     ];

@@ -1,6 +1,7 @@
 //! What the fuzz targets do with their bytes. Each module has `run`, which must return whatever the bytes are, and `seeds`,
 //! inputs to start from.
 
+pub mod capture;
 pub mod decode;
 pub mod devices;
 pub mod hypervisor;

@@ -110,6 +110,7 @@ fn machine(which: usize) -> Machine {
         cmdline: String::new(),
         parts: Parts::default(),
         clock: ClockSource::Virtual,
+        branches: false,
         platform,
         tier: cpu::Tier::Auto,
     };

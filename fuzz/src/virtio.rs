@@ -2,10 +2,14 @@
 
 use arbitrary::{Result, Unstructured};
 use machine::device::{Device, DeviceContext, Outputs};
+use machine::devices::Clock;
 use machine::memory::{GuestRam, layout};
 use machine::pci::PciBus;
-use machine::virtio::{Backing, Block, Console, Entropy, VirtioPci};
+use machine::virtio::{Backing, Block, Console, Entropy, Net, VirtioPci};
+use network::options::{Net as NetOption, Nic};
+use network::{Network, Plug};
 use std::io;
+use std::sync::{Arc, Mutex};
 
 const BASE: u64 = layout::PCI_WINDOW.start;
 const NOTIFY: u64 = BASE + 0x3000;
@@ -44,11 +48,13 @@ struct Rig {
     bus: PciBus,
     ram: GuestRam,
     out: Outputs,
+    now: u64,
+    network: Arc<Mutex<Network>>,
 }
 
 impl Rig {
     fn with<R>(&mut self, act: impl FnOnce(&mut PciBus, &mut DeviceContext) -> R) -> R {
-        act(&mut self.bus, &mut DeviceContext { now: 0, cpu: 0, ram: &self.ram, out: &mut self.out })
+        act(&mut self.bus, &mut DeviceContext { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.out })
     }
 
     fn write(&mut self, address: u64, size: u8, value: u64) {
@@ -64,16 +70,25 @@ pub fn run(data: &[u8]) {
 }
 
 fn drive(input: &mut Unstructured) -> Result<()> {
-    let (choices, features) = input.arbitrary::<(u8, u32)>()?;
+    let (choices, features) = input.arbitrary::<(u8, u64)>()?;
     let ram = GuestRam::new(1 << 20).expect("the host has memory");
     let mut bus = PciBus::new();
+    let nics = nics(choices);
+    let network = Arc::new(Mutex::new(Network::new(nics.iter().map(|nic| (nic, nic.address(0))))));
     let added = match choices & 3 {
+        // A tick of this clock is a picosecond.
+        3 => bus.add(Box::new(VirtioPci::new(Net::new(
+            &nics[0],
+            nics[0].address(0),
+            Box::new(Plug::new(&network, 0)),
+            Clock::new(1_000_000_000),
+        )))),
         0 => bus.add(Box::new(VirtioPci::new(Console::default()))),
         1 => bus.add(Box::new(VirtioPci::new(Entropy::new(1)))),
         _ => bus.add(Box::new(VirtioPci::new(Block::new(Box::new(Sectors(vec![7; 8 * 512 + 100])), "disk")))),
     };
     added.expect("the bus is empty");
-    let mut rig = Rig { bus, ram: ram.clone(), out: Outputs::default() };
+    let mut rig = Rig { bus, ram: ram.clone(), out: Outputs::default(), now: 0, network };
     rig.with(|bus, ctx| bus.config_write(1, 4, 2, 6, ctx));
     if choices & 4 == 0 {
         start(&mut rig, features);
@@ -131,7 +146,21 @@ fn drive(input: &mut Unstructured) -> Result<()> {
                 let bytes = input.arbitrary::<[u8; 5]>()?;
                 rig.with(|bus, ctx| bus.input(1, &bytes, ctx));
             }
-            12 => rig.with(Device::advance),
+            12 => {
+                // As the board does: to each event, up to a time.
+                let end = rig.now + u64::from(input.arbitrary::<u16>()?) * 1000;
+                while let Some(event) = Device::next_event(&rig.bus).filter(|event| *event <= end) {
+                    assert!(event > rig.now, "time passes");
+                    rig.now = event;
+                    rig.with(Device::advance);
+                }
+                rig.now = end;
+                rig.with(Device::advance);
+                let network = rig.network.clone();
+                let mut network = network.lock().expect("nobody has panicked");
+                network.take_outgoing();
+                network.host_frame(0, end, input.bytes(60).unwrap_or(&[]).to_vec());
+            }
             13 => start(&mut rig, features),
             14 => {
                 let (vector, value) = input.arbitrary::<(u8, u8)>()?;
@@ -150,21 +179,31 @@ fn rings(queue: u8) -> u64 {
     RINGS + 0x3000 * u64::from(queue & 3)
 }
 
+/// A network device at one of several kinds of ports.
+fn nics(choices: u8) -> Vec<Nic> {
+    let options = ["user,packed=on", "generator:rate=5M,size=imix,packed=on", "user,queues=2", "bridge"];
+    let nic = |text: &str| match text.parse() {
+        Ok(NetOption::Nic(nic)) => nic,
+        other => panic!("{text}: {other:?}"),
+    };
+    vec![nic(options[usize::from(choices >> 4 & 3)])]
+}
+
 /// What a driver does first: negotiates, and sets up all queues with eight entries.
-fn start(rig: &mut Rig, features: u32) {
+fn start(rig: &mut Rig, features: u64) {
     let mut write = |at: u64, size: u8, value: u64| rig.write(BASE + at, size, value);
     for (at, size, value) in [
         (0x14, 1, 0),
         (0x14, 1, 3),
         (0x08, 4, 0),
-        (0x0c, 4, u64::from(features)),
+        (0x0c, 4, features & 0xffff_ffff),
         (0x08, 4, 1),
-        (0x0c, 4, 1),
+        (0x0c, 4, features >> 32 | 1),
         (0x14, 1, 0xb),
     ] {
         write(at, size, value);
     }
-    for queue in 0..2u8 {
+    for queue in 0..3u8 {
         let at = rings(queue);
         for (offset, size, value) in [
             (0x16, 2, u64::from(queue)),
@@ -191,13 +230,17 @@ pub fn seeds() -> Vec<Vec<u8>> {
         bytes
     };
     let mut seeds = Vec::new();
-    for device in 0..3u8 {
+    for device in [0, 1, 2, 3, 0x13, 0x23] {
         for queue in 0..2u8 {
-            let mut seed = vec![device, 0, 0, 0, 0, 11, b'i', b'n', b'p', b'u', b't'];
+            // A network device merges buffers and has a control queue.
+            let features = if device & 3 == 3 { [0, 0x80, 2, 0, 0, 0, 0, 0] } else { [0; 8] };
+            let mut seed = vec![device];
+            seed.extend(features);
+            seed.extend([11, b'i', b'n', b'p', b'u', b't']);
             seed.extend(descriptor(queue, 0, 0x8000, 16, 1, 1));
             seed.extend(descriptor(queue, 1, 0x9000, 512, 3, 2));
             seed.extend(descriptor(queue, 2, 0xa000, 1, 2, 0));
-            seed.extend([2, queue, 0, 4, queue, 12, 15]);
+            seed.extend([2, queue, 0, 4, queue, 12, 0xff, 0xff, 15]);
             seeds.push(seed);
         }
     }

@@ -1,9 +1,12 @@
 //! Whatever a guest does, it ends itself at worst: no panic, no failure of the hypervisor but a limit, and all again the same.
 
 use crate::common::*;
+use crate::nested::{EPT, HANDLER, INNER, OPERANDS, hypervisor, nested_configurations, with_ept};
 use cpu::Exit;
 use hypervisor::Failure;
-use testkit::{Random, bytes};
+use iced_x86::code_asm::*;
+use testkit::{Random, assemble, bytes};
+use x86::vmx::{pin, vmcs};
 
 /// Instructions that make a hypervisor work, as bytes; operands come from random registers.
 const PIECES: &[&[u8]] = &[
@@ -143,4 +146,121 @@ fn a_hostile_guest_ends_itself_only() {
             }
         }
     }
+}
+
+/// Where a guest that is a hypervisor has the entries of EPT that it will write, how many there are, and where it counts them.
+const LIES: u64 = 0x54_0000;
+const LIES_COUNT: u64 = 256;
+const COUNTER: u64 = LIES - 8;
+
+/// A guest that is a hypervisor changes its EPT at each exit of its own guest, which runs anything, and executes INVEPT when it likes.
+fn lie(guest: &mut Guest, seed: u64, ept: bool) {
+    let mut random = Random::new(seed);
+    let mut more = if ept { with_ept(guest).to_vec() } else { Vec::new() };
+    // Exceptions exit, and so does what takes long.
+    more.push((vmcs::PIN_BASED_CONTROLS, u64::from(0x16 | pin::PREEMPTION_TIMER)));
+    more.push((vmcs::PREEMPTION_TIMER_VALUE, 20));
+    more.push((vmcs::EXCEPTION_BITMAP, 0xffff_ffff));
+    if ept {
+        more.push((vmcs::VPID, 1));
+    }
+    hypervisor(guest, &more, |a| a.nop());
+    let ram = guest.cpu.wiring.ram.clone();
+    let code = bytes::of_known(&mut random, 300, PIECES, |random| {
+        let (value, register) = (random.of(VALUES).to_le_bytes(), 0xb8 + random.of(&[0u8, 1, 2, 6, 7]));
+        if random.one_in(2) { [&[0x48, register], &value[..]].concat() } else { Vec::new() }
+    });
+    ram.write_bytes(INNER, &code);
+    for lie in 0..LIES_COUNT {
+        // Mostly such that the guest's own guest can go on.
+        let any = random.below(512);
+        let index = random.of(&[0, 0, 0, 1, 2, 3, any]);
+        let table = EPT + random.of(&[0, 0x1000, 0x2000, 0x2000, 0x2000]);
+        let same = ram.read::<u64>(table + 8 * index).unwrap_or(0);
+        let value = match random.below(8) {
+            0 => random.next(),
+            1 => 0,
+            2 => same & !random.below(8),
+            3 => (EPT + (random.below(5) << 12)) | 7,
+            4 => random.below(8) << 21 | 0xb0 | random.below(8),
+            _ => same | 7,
+        };
+        ram.write(LIES + 16 * lie, table + 8 * index);
+        ram.write(LIES + 16 * lie + 8, value);
+    }
+    let [own_cr0, own_cr3, own_cr4] =
+        [guest.cpu.arch.cr0, guest.cpu.arch.cr3, guest.cpu.arch.cr4 | x86::control::CR4_VMXE];
+    let handler = assemble(64, HANDLER, |a| {
+        let mut kept = a.create_label();
+        a.mov(rbx, COUNTER)?;
+        a.mov(r14, qword_ptr(rbx))?;
+        a.inc(qword_ptr(rbx))?;
+        a.and(r14, LIES_COUNT as i32 - 1)?;
+        a.shl(r14, 4)?;
+        a.mov(rbx, LIES)?;
+        a.add(rbx, r14)?;
+        a.mov(rax, qword_ptr(rbx))?;
+        a.mov(rdx, qword_ptr(rbx + 8))?;
+        a.mov(qword_ptr(rax), rdx)?;
+        a.test(r14d, 0x30)?;
+        a.jnz(kept)?;
+        if ept {
+            a.mov(rbx, OPERANDS + 0x100)?;
+            a.mov(r8d, 2)?;
+            a.invept(r8, xmmword_ptr(rbx))?;
+        }
+        a.set_label(&mut kept)?;
+        for (field, value) in [
+            (vmcs::GUEST_INTERRUPTIBILITY_STATE, 0),
+            (vmcs::GUEST_ACTIVITY_STATE, 0),
+            (vmcs::ENTRY_INTERRUPTION_INFORMATION, 0),
+            (vmcs::GUEST_CR3, own_cr3),
+            (vmcs::GUEST_CR0, own_cr0),
+            (vmcs::GUEST_CR4, own_cr4),
+        ] {
+            a.mov(r8d, field)?;
+            a.mov(r9, value)?;
+            a.vmwrite(r8, r9)?;
+        }
+        a.and(r14d, 0x3f0)?;
+        a.add(r14, INNER as i32)?;
+        a.mov(r8d, vmcs::GUEST_RIP)?;
+        a.vmwrite(r8, r14)?;
+        a.vmresume()?;
+        a.cli()?;
+        a.hlt()
+    });
+    assert!(ram.write_bytes(HANDLER, &handler));
+    for round in 0..8 {
+        if round % 7 == 3 {
+            guest.bus.borrow_mut().interrupts.push_back((random.next() as u8) | 0x20);
+        }
+        match guest.run(200_000_000) {
+            Ok(Exit::Shutdown) => return,
+            Ok(_) | Err(Failure::Limit { .. }) => {}
+            Err(failure) => panic!("seed {seed}: {failure}"),
+        }
+        if let Some(Err(wrong)) = guest.hypervisor.as_ref().map(|vm| vm.check([&guest.vcpu].into_iter())) {
+            panic!("seed {seed}: {wrong}");
+        }
+    }
+}
+
+#[test]
+fn a_guest_that_lies_about_its_own_guest_s_memory_ends_itself_only() {
+    let mut seed = 1;
+    let mut lies = 0;
+    for config in nested_configurations() {
+        for _ in 0..2 {
+            let ends = [(), ()].map(|()| {
+                let mut guest = Guest::new("icx", Some(config.clone()), Mode::Long);
+                lie(&mut guest, seed, config.nested_ept);
+                lies += guest.word(COUNTER);
+                (guest.cpu.micro.clock, guest.cpu.arch.rip, guest.cpu.arch.gpr)
+            });
+            assert!(ends[0] == ends[1], "seed {seed} differs from itself under {config:?}");
+            seed += 1;
+        }
+    }
+    assert!(lies > 500, "{lies} exits");
 }

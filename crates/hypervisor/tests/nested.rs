@@ -12,12 +12,12 @@ use x86::vmx::{entry, exit, interruption, pin, primary, reason, region, secondar
 /// Where L1 has the VMXON region, a VMCS, the operands that name them, the fields that it writes, and tables of EPT.
 const VMXON: u64 = 0x50_0000;
 const VMCS: u64 = 0x50_1000;
-const OPERANDS: u64 = 0x50_2000;
+pub const OPERANDS: u64 = 0x50_2000;
 const FIELDS: u64 = 0x50_3000;
-const EPT: u64 = 0x50_8000;
+pub const EPT: u64 = 0x50_8000;
 /// Where L1 goes on after exits, and where L2 begins.
-const HANDLER: u64 = 0x11_0000;
-const INNER: u64 = 0x12_0000;
+pub const HANDLER: u64 = 0x11_0000;
+pub const INNER: u64 = 0x12_0000;
 const INNER_STACK: u64 = 0x70_0000;
 /// The first address that EPT leaves out until it is missed.
 const ABSENT: u64 = 0x60_0000;
@@ -35,7 +35,7 @@ const NOTED: [u32; 8] = [
 ];
 
 /// Configurations with VMX for the guest.
-fn nested_configurations() -> Vec<VmConfig> {
+pub fn nested_configurations() -> Vec<VmConfig> {
     let hosts = configurations().into_iter().filter(|config| !config.paravirt);
     let offers = hosts.flat_map(|host| {
         let base = VmConfig { nested: true, nested_ept: host.mmu.is_tdp(), nested_vpid: host.vpid, ..host };
@@ -102,7 +102,7 @@ fn fields(guest: &Guest, more: &[(u32, u64)]) -> Vec<(u32, u64)> {
 ///
 /// L1 notes each exit at [`DATA`]. It lets a guest go on after the instruction that exited, or where RBP says after an exception; after an
 /// EPT violation it maps the page at [`ABSENT`]; VMCALL ends the test.
-fn hypervisor(
+pub fn hypervisor(
     guest: &mut Guest,
     more: &[(u32, u64)],
     inner: impl FnOnce(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
@@ -304,7 +304,7 @@ fn exits_of_an_inner_guest() {
 }
 
 /// EPT with everything mapped to itself but the page at [`ABSENT`].
-fn with_ept(guest: &mut Guest) -> [(u32, u64); 3] {
+pub fn with_ept(guest: &mut Guest) -> [(u32, u64); 3] {
     let ram = &guest.cpu.wiring.ram;
     ram.write(EPT, (EPT + 0x1000) | 7);
     for gigabyte in 0..4u64 {

@@ -1,6 +1,7 @@
 //! The outside world: what a run is connected to.
 
 use ledger::Ticks;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The outside world, as a machine sees it.
@@ -10,6 +11,12 @@ pub trait Host {
     /// Says what has happened since the last call; `now` is the virtual time. While the guest does not read what it was
     /// given before, input is not `wanted`: it had better wait outside.
     fn poll(&mut self, now: Ticks, wanted: bool) -> Poll;
+    /// Frames that have come for the machine's NICs since the last call. Those for a NIC that has no `room` had better wait outside.
+    fn frames(&mut self, _room: &dyn Fn(u8) -> bool) -> Vec<HostFrame> {
+        Vec::new()
+    }
+    /// Sends frames of the machine's NICs.
+    fn send(&mut self, _frames: Vec<HostFrame>) {}
     /// Whether input may still come: idle time then passes as on the host's clock, not at once, or a guest would be days older
     /// when it does.
     fn attended(&self) -> bool {
@@ -19,11 +26,30 @@ pub trait Host {
     fn idle(&mut self, limit: Duration);
 }
 
+/// A frame between a NIC and the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostFrame {
+    /// The NIC's number.
+    pub nic: u8,
+    /// The frame, without its check sequence.
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+}
+
 /// What a host has for a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Poll {
     /// Console input.
     pub input: Vec<u8>,
+    /// Frames for NICs. A machine asks for them by [`Host::frames`].
+    pub frames: Vec<HostFrame>,
     /// The run is to stop.
     pub stop: bool,
+}
+
+impl Poll {
+    /// Whether nothing has come that the guest will notice.
+    pub fn is_quiet(&self) -> bool {
+        self.input.is_empty() && self.frames.is_empty()
+    }
 }

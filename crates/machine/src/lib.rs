@@ -31,6 +31,8 @@ mod recording;
 mod replay;
 pub mod snapshot;
 pub mod state;
+#[allow(unsafe_code, reason = "the kernel is asked for a device by ioctl")]
+pub mod tap;
 pub mod tasks;
 #[cfg(test)]
 mod testing;

@@ -4,7 +4,7 @@
 //! time to time so must all of memory, and at the end what was charged: a translation that goes wrong is found at the stretch in
 //! which it does, which is then run again from the start of the guest, block by block, to name the block.
 
-use crate::host::{Host, Poll};
+use crate::host::{Host, HostFrame, Poll};
 use crate::machine::{Machine, Outcome};
 use crate::vcpus::Pause;
 use cpu::Cpu;
@@ -42,7 +42,7 @@ pub struct Difference {
 /// A host that notes what it gives to the guest.
 struct Noting<'a> {
     host: &'a mut dyn Host,
-    input: Vec<u8>,
+    given: Poll,
 }
 
 impl Host for Noting<'_> {
@@ -51,8 +51,16 @@ impl Host for Noting<'_> {
     }
     fn poll(&mut self, now: Ticks, wanted: bool) -> Poll {
         let poll = self.host.poll(now, wanted);
-        self.input.extend_from_slice(&poll.input);
+        self.given.input.extend_from_slice(&poll.input);
         poll
+    }
+    fn frames(&mut self, room: &dyn Fn(u8) -> bool) -> Vec<HostFrame> {
+        let frames = self.host.frames(room);
+        self.given.frames.extend_from_slice(&frames);
+        frames
+    }
+    fn send(&mut self, frames: Vec<HostFrame>) {
+        self.host.send(frames);
     }
     fn attended(&self) -> bool {
         self.host.attended()
@@ -115,9 +123,10 @@ impl Lockstep {
             self.stretches += 1;
             self.compare(pauses, &before)?;
             self.reference.board.borrow_mut().console_output();
-            let mut noting = Noting { host: &mut *host, input: Vec::new() };
+            self.reference.board.borrow_mut().network_output();
+            let mut noting = Noting { host: &mut *host, given: Poll::default() };
             let outcome = self.translated.outside(pauses.1, &mut noting);
-            self.reference.feed(&noting.input);
+            self.reference.feed(&noting.given);
             if let Some(outcome) = outcome {
                 self.memory(&before)?;
                 self.charges(&before)?;

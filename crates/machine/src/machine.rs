@@ -7,7 +7,7 @@ use crate::console::{Console, PanicWatch};
 use crate::device::Ending;
 use crate::error::MachineError;
 use crate::firmware::{self, Firmware, SmbiosProcessor};
-use crate::host::Host;
+use crate::host::{Host, HostFrame, Poll};
 use crate::host_time::{HostClock, Pace};
 use crate::hypervisor_memory::HypervisorMemory;
 use crate::loader::{self, Module, Options};
@@ -182,6 +182,7 @@ impl Machine {
         let recorder = Rc::new(RefCell::new(Recorder::default()));
         let paravirt = matches!(&config.platform, Platform::Hvm(switches) if switches.paravirt);
         let workload = config.parts.workload.clone();
+        let nics = config.parts.nics.iter().map(|nic| nic.text.clone()).collect::<Vec<_>>();
         let parts = Parts { paravirt, console: Console::of_command_line(&config.cmdline), ..config.parts };
         let board = Board::new(&ram, config.cpus, &config.profile, parts)?;
         let board = Rc::new(RefCell::new(board));
@@ -209,6 +210,7 @@ impl Machine {
         if !workload.is_empty() {
             description.push((WORKLOAD, workload));
         }
+        description.extend(nics.into_iter().map(|nic| ("network", nic)));
         let files = loader::join_modules(config.modules.iter().map(|module| module.file.as_str()));
         let names = vec![("kernel", config.kernel_name), ("initrd", files)];
         Ok(Self {
@@ -339,9 +341,11 @@ impl Machine {
     pub(crate) fn outside(&mut self, pause: Pause, host: &mut dyn Host) -> Option<Outcome> {
         self.console(host);
         let wanted = self.board.borrow().console_room();
-        let poll = host.poll(self.vcpus.now(), wanted && self.replay.listens());
+        let listens = self.replay.listens();
+        let mut poll = host.poll(self.vcpus.now(), wanted && listens);
+        poll.frames = self.network(host, listens);
         let poll = self.replay.turn(pause == Pause::Idle(Ticks::MAX), poll);
-        self.feed(&poll.input);
+        self.feed(&poll);
         if !matches!(pause, Pause::Idle(_)) {
             self.pace.worked();
         }
@@ -354,14 +358,33 @@ impl Machine {
             _ if poll.stop => return Some(Outcome::Stopped),
             _ if self.has_panicked() => return Some(Outcome::Panic),
             Pause::Slice | Pause::Debug(_) => {}
-            Pause::Idle(event) => return self.idle(host, event, poll.input.is_empty()),
+            Pause::Idle(event) => return self.idle(host, event, poll.is_quiet()),
         }
         None
     }
 
+    /// Sends frames to the host's network, and says what has come from there; neither if all of it has happened before.
+    fn network(&mut self, host: &mut dyn Host, listens: bool) -> Vec<HostFrame> {
+        let mut board = self.board.borrow_mut();
+        if !board.network().reaches_host() {
+            return Vec::new();
+        }
+        let frames = board.network_output();
+        if !listens {
+            return Vec::new();
+        }
+        if !frames.is_empty() {
+            host.send(frames);
+        }
+        host.frames(&|nic| board.network().has_room(nic.into()))
+    }
+
     /// Gives the guest input, and what has waited until it takes some.
-    pub(crate) fn feed(&mut self, input: &[u8]) {
-        self.board.borrow_mut().console_input(input);
+    pub(crate) fn feed(&mut self, poll: &Poll) {
+        self.board.borrow_mut().console_input(&poll.input);
+        if !poll.frames.is_empty() {
+            self.board.borrow_mut().network_input(&poll.frames);
+        }
         self.vcpus.device_has_written();
     }
 

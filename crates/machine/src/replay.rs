@@ -6,7 +6,7 @@
 //!
 //! A journal holds the input of a run, by turns. Recordings are made of it, and a debugger takes the run back along it.
 
-use crate::host::Poll;
+use crate::host::{HostFrame, Poll};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,6 +17,8 @@ pub struct Event {
     turn: u64,
     #[serde(with = "serde_bytes")]
     input: Vec<u8>,
+    /// Frames for NICs.
+    frames: Vec<HostFrame>,
     /// The run was stopped.
     stop: bool,
 }
@@ -29,7 +31,7 @@ pub struct Journal {
     /// The last turn that any of the machines has taken: the input up to it is known.
     reached: u64,
     /// Input that came while the machine stood still or repeated what it had done.
-    early: Vec<u8>,
+    early: Poll,
     /// The journal is complete: nobody else is listened to.
     closed: bool,
 }
@@ -99,14 +101,14 @@ impl Replay {
             None => poll,
             Some(journal) => journal.borrow_mut().turn(turn, live, poll, &mut self.given),
         };
-        if !stands || !given.input.is_empty() {
+        if !stands || !given.is_quiet() {
             self.time.taken = turn;
             if let Some(journal) = &self.journal {
                 let mut journal = journal.borrow_mut();
                 journal.reached = journal.reached.max(turn);
             }
         }
-        self.time.waits = waiting && given.input.is_empty();
+        self.time.waits = waiting && given.is_quiet();
         given
     }
 
@@ -136,9 +138,9 @@ impl Replay {
     }
 
     /// Keeps input that came while the machine stood still.
-    pub(crate) fn keep(&mut self, input: &[u8]) {
+    pub(crate) fn keep(&mut self, poll: Poll) {
         if let Some(journal) = &self.journal {
-            journal.borrow_mut().keep(input);
+            journal.borrow_mut().keep(poll);
         }
     }
 
@@ -154,31 +156,36 @@ impl Replay {
 }
 
 impl Journal {
-    fn keep(&mut self, input: &[u8]) {
+    fn keep(&mut self, poll: Poll) {
         if !self.closed {
-            self.early.extend_from_slice(input);
+            self.early.input.extend(poll.input);
+            self.early.frames.extend(poll.frames);
         }
     }
 
     /// What a machine gets at a turn. `live`: no machine has taken it before.
     fn turn(&mut self, turn: u64, live: bool, poll: Poll, given: &mut usize) -> Poll {
         if !live {
-            self.keep(&poll.input);
-            let mut known = Poll { input: Vec::new(), stop: poll.stop };
+            let mut known = Poll { stop: poll.stop, ..Poll::default() };
+            self.keep(poll);
             while let Some(event) = self.events.get(*given).filter(|event| event.turn <= turn) {
                 known.input.extend_from_slice(&event.input);
+                known.frames.extend_from_slice(&event.frames);
                 known.stop |= event.stop;
                 *given += 1;
             }
             return known;
         }
-        let mut input = std::mem::take(&mut self.early);
+        let Poll { mut input, mut frames, .. } = std::mem::take(&mut self.early);
         input.extend(poll.input);
-        if !input.is_empty() || poll.stop {
-            self.events.push(Event { turn, input: input.clone(), stop: poll.stop });
+        frames.extend(poll.frames);
+        let poll = Poll { input, frames, stop: poll.stop };
+        if !poll.is_quiet() || poll.stop {
+            let Poll { input, frames, stop } = poll.clone();
+            self.events.push(Event { turn, input, frames, stop });
             *given = self.events.len();
         }
-        Poll { input, stop: poll.stop }
+        poll
     }
 }
 
@@ -187,7 +194,7 @@ mod tests {
     use super::*;
 
     fn poll(input: &[u8], stop: bool) -> Poll {
-        Poll { input: input.to_vec(), stop }
+        Poll { input: input.to_vec(), stop, ..Poll::default() }
     }
 
     fn recorded(events: Vec<Event>) -> Rc<RefCell<Journal>> {
@@ -220,7 +227,7 @@ mod tests {
 
     #[test]
     fn what_came_before_a_snapshot_does_not_come_again() {
-        let event = |turn, input: &[u8]| Event { turn, input: input.to_vec(), stop: false };
+        let event = |turn, input: &[u8]| Event { turn, input: input.to_vec(), frames: Vec::new(), stop: false };
         for restored_first in [false, true] {
             let mut replay = Replay::default();
             let journal = recorded(vec![event(3, b"before"), event(5, b"after")]);

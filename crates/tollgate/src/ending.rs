@@ -142,6 +142,10 @@ pub fn conclude(
             report["backend"] = "kvm".into();
             report["kvm"] = serde_json::json!(kvm.statistics);
         }
+        let network = crate::net::report(machine);
+        if network.as_array().is_some_and(|nics| !nics.is_empty()) {
+            report["network"] = network;
+        }
         if checked {
             report["tiers_agree"] = true.into();
         }

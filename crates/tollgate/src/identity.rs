@@ -11,8 +11,12 @@ use std::path::Path;
 /// Bytes that are hashed at a time.
 const PIECE: usize = 1 << 20;
 
-/// Key and value for each image and disk. A disk is read as a whole: what counts is what it holds before the run.
-pub fn facts<'a>(config: &Config, disks: impl Iterator<Item = &'a Path>) -> Result<Vec<(String, String)>> {
+/// Key and value for each image, disk and other file that the run was made from. A disk is read as a whole: what counts is what it holds before the run.
+pub fn facts<'a>(
+    config: &Config,
+    disks: impl Iterator<Item = &'a Path>,
+    files: impl Iterator<Item = (String, &'a [u8])>,
+) -> Result<Vec<(String, String)>> {
     let mut facts = vec![("kernel".to_owned(), of(&mut config.kernel.as_slice())?)];
     for (number, module) in config.modules.iter().enumerate() {
         let name = if number == 0 { "initrd".to_owned() } else { format!("initrd {number}") };
@@ -25,6 +29,9 @@ pub fn facts<'a>(config: &Config, disks: impl Iterator<Item = &'a Path>) -> Resu
         let failed = || format!("the disk {} can't be read for its hash, which the ledger has", path.display());
         let hash = File::open(path).map_err(anyhow::Error::from).and_then(|mut file| of(&mut file));
         facts.push((format!("disk {number}"), hash.with_context(failed)?));
+    }
+    for (name, mut bytes) in files {
+        facts.push((name, of(&mut bytes)?));
     }
     Ok(facts)
 }

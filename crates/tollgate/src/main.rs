@@ -12,6 +12,7 @@ mod input;
 mod lab_cmd;
 mod memory;
 mod moments;
+mod net;
 mod output;
 mod platform;
 mod report;

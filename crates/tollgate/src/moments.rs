@@ -113,6 +113,11 @@ impl MomentArgs {
         self.saves() || self.record.is_some() || self.replay.is_some()
     }
 
+    /// Whether input comes from a file, and from nowhere else.
+    pub fn replays(&self) -> bool {
+        self.replay.is_some()
+    }
+
     /// Whether the machine is saved or restored: then its disks stay as they are.
     pub fn saves(&self) -> bool {
         !self.save_at.is_empty() || self.restore.is_some()

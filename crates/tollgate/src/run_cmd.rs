@@ -5,6 +5,7 @@ use crate::ending::{Ended, LedgerFile, conclude};
 use crate::gdb;
 use crate::identity;
 use crate::moments::MomentArgs;
+use crate::net::{Connections, Nets};
 use crate::output::{OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
@@ -19,10 +20,12 @@ use ledger::symbols::{self, Symbol};
 use machine::board::Parts;
 use machine::debugger::{History, Make};
 use machine::devices::workload::LONGEST as LONGEST_WORKLOAD;
+use machine::host::HostFrame;
 use machine::loader::Module;
 use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
 use machine::{ClockSource, Config, Host, Machine, MachineError, Poll};
+use network::options::Net;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -47,6 +50,9 @@ Examples:
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --save-at start_kernel early.snapshot
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --restore booted.snapshot --ledger rest.ledger
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --append 'console=ttyS0 tollgate.run=-' --workload 'hackbench -g 1'
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --net user,forward=tcp:2222:22 --net pcap:all.pcapng
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --cpus 4 --net bridge,queues=4 --net bridge,queues=4
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --net generator:size=64,rate=1.5M,flows=16,start=request --json
 
 Keys on a terminal: Ctrl-A x ends the run, Ctrl-A h lists the others.
 
@@ -84,6 +90,11 @@ pub struct RunArgs {
     /// Virtio disk, a raw image; `,ro` after the name makes it read-only. May be repeated
     #[arg(long, value_name = "FILE[,ro]")]
     disk: Vec<String>,
+    /// Network device, and what it is plugged into: `user` (this host's network, by passt; `forward=tcp:HOST-PORT:GUEST-PORT`), `tap:NAME`,
+    /// `bridge[:NAME]` (all NICs that name it), `generator`, `sink`; then options such as `queues=4`. `pcap:FILE` captures what passes. May be
+    /// repeated [default: none]
+    #[arg(long, value_name = "KIND[:OPTION,...]")]
+    net: Vec<Net>,
     /// Saves the ledger of the run
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
@@ -148,6 +159,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 /// The user and the time limits.
 struct Console {
     terminal: Terminal,
+    connections: Connections,
     deadline: Option<Instant>,
     limit: Option<Ticks>,
     timed_out: bool,
@@ -164,15 +176,27 @@ impl Host for Console {
         let stop = self.timed_out || self.terminal.stopped() || !self.listening;
         // Keys for Tollgate itself are among what a user types.
         let input = if wanted || self.terminal.interactive() { self.terminal.input() } else { Vec::new() };
-        Poll { input, stop }
+        Poll { input, stop, ..Poll::default() }
+    }
+
+    fn frames(&mut self, room: &dyn Fn(u8) -> bool) -> Vec<HostFrame> {
+        self.connections.frames(room)
+    }
+
+    fn send(&mut self, frames: Vec<HostFrame>) {
+        self.connections.send(&frames);
     }
 
     fn attended(&self) -> bool {
-        self.terminal.attended()
+        self.terminal.attended() || self.connections.any()
     }
 
     fn idle(&mut self, limit: Duration) {
-        self.terminal.wait(limit);
+        if self.connections.any() {
+            self.connections.wait(limit);
+        } else {
+            self.terminal.wait(limit);
+        }
     }
 }
 
@@ -296,6 +320,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let is_probed = |symbol: &&Symbol| machine::tasks::is_probed(symbol);
     let probed: Vec<Symbol> = symbol_files.iter().flat_map(|(_, all)| all.iter().filter(is_probed)).cloned().collect();
     let on_kvm = kvm.is_some();
+    let nets = Nets::new(&args.net)?;
     let name = |path: &PathBuf| path.display().to_string();
     let configure = |tier| -> Result<Config> {
         let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
@@ -312,6 +337,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
                 disks,
                 overlay: args.moments.saves(),
                 workload: args.workload.clone().unwrap_or_default(),
+                nics: nets.nics.clone(),
                 ..Parts::default()
             },
             clock: if args.host_clock() || on_kvm { ClockSource::Host } else { ClockSource::Virtual },
@@ -341,6 +367,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
             limit: args.limit.map(|limit| machine::machine::ticks(limit, tsc_hz)),
             timed_out: false,
             listening: true,
+            // What has come in the run that is replayed comes again, and nothing else.
+            connections: if args.moments.replays() { Connections::default() } else { Connections::open(&nets.nics)? },
         })
     };
     if check_translation {
@@ -350,13 +378,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let config = configure(tier)?;
     // What a disk holds may change in the run.
     let facts = match args.ledger.is_some() || args.moments.identifies() {
-        true => identity::facts(&config, args.disk.iter().map(|disk| disk_path(disk).0))?,
+        true => identity::facts(&config, args.disk.iter().map(|disk| disk_path(disk).0), nets.files())?,
         false => Vec::new(),
     };
     let mut machine = boot(config)?;
     let images = facts.clone();
     let awaited: Vec<Symbol> =
         symbol_files.iter().flat_map(|(_, all)| all).filter(|s| args.moments.names(s)).cloned().collect();
+    nets.capture(&machine)?;
     let mut moments = args.moments.prepare(&mut machine, facts.clone(), tsc_hz, &awaited)?;
     // From here on a signal ends the run, not the program: nothing is left behind.
     let mut console = console()?;
@@ -381,6 +410,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let timed_out = console.timed_out;
     drop(console);
     let mut all_came = moments.finish(&machine)?;
+    all_came &= nets.finish(&machine);
     if args.workload.is_some() && !machine.board.borrow().workload_asked() {
         say("tollgate: --workload: the guest has not asked for it (our Linux guest does with tollgate.run=-)");
         all_came = false;
@@ -410,6 +440,9 @@ fn check_needs(args: &RunArgs) -> Result<()> {
     }
     if args.ledger.is_some() {
         bail!("--check-translation keeps no ledger: it compares those of both tiers; leave out --ledger");
+    }
+    if args.net.iter().any(|net| matches!(net, Net::Capture(_))) {
+        bail!("--check-translation runs two machines: leave out --net pcap");
     }
     if let Some(disk) = args.disk.iter().find(|disk| !disk.ends_with(",ro")) {
         bail!("--check-translation runs two machines, which can't both write to a disk: use --disk {disk},ro");

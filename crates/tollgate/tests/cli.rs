@@ -105,6 +105,41 @@ fn a_guest_runs() {
     assert_eq!(run(&["--kernel", &exit]).0, 5 << 1 | 1);
 }
 
+#[test]
+fn networks_are_described_and_mistakes_named() {
+    let files = Files::new("networks");
+    let guest = files.good();
+    let capture = files.path("all.pcapng");
+    let options =
+        ["--kernel", &guest, "--json", "--net", "bridge:lan,queues=4", "--net", "generator:rate=1M,packed=on"];
+    let (status, printed, error) =
+        run(&[&options[..], &["--net", "sink", "--net", &format!("pcap:{capture}")]].concat());
+    assert_eq!((status, printed.as_str()), (0, "*"), "{error}");
+    let json: serde_json::Value = serde_json::from_str(error.lines().last().expect("a report")).unwrap();
+    let names: Vec<_> = json["network"].as_array().unwrap().iter().map(|nic| nic["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["net0", "net1", "net2"]);
+    assert_eq!(json["network"][1]["generator"]["sent"], 0, "no driver is ready");
+    assert!(std::fs::read(&capture).unwrap().starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]));
+    // The capture is one of Ethernet, without a frame.
+    let sent_again = format!("generator:replay={capture}");
+    refused(&["--kernel", &guest, "--net", &sent_again], "it has no complete Ethernet frame");
+    refused(&["--kernel", &guest, "--net", "none", "--net", "user"], "--net none stands alone");
+    refused(&["--kernel", &guest, "--net", "pcap:x"], "add one, as with --net user");
+    refused(&["--kernel", &guest, "--net", "tap:no such device", "--timeout", "5"], "ip tuntap add");
+    let (status, _, error) = run(&["--kernel", &guest, "--net", "bridge:a,queues=99"]);
+    assert_eq!(status, WRONG_ARGUMENTS);
+    assert!(error.contains("queues: a number from 1 to 16 is expected"), "{error}");
+    // passt is looked for in PATH.
+    let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["run", "--kernel", &guest, "--net", "user"])
+        .env("PATH", "")
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(FAILED));
+    assert!(error.contains("apt-get install passt"), "{error}");
+}
+
 /// How a run of a guest with this code ends: status, and what `--json` says about it.
 #[track_caller]
 fn ends(files: &Files, code: &[&[u8]], options: &[&str]) -> (i32, String, Option<u64>) {

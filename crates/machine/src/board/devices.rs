@@ -7,6 +7,7 @@ use crate::devices::i8042::I8042;
 use crate::devices::ioapic::IoApic;
 use crate::devices::lapic::Lapics;
 use crate::devices::marker::Marker;
+use crate::devices::network::SharedNetwork;
 use crate::devices::pic::Pic;
 use crate::devices::pit::Pit;
 use crate::devices::pm::Pm;
@@ -110,6 +111,7 @@ devices! { maker:
     marker: Marker = Marker::new(maker.cpus);
     debug: DebugPorts = DebugPorts::default();
     workload: Workload = Workload::new(&maker.parts.workload);
+    network: SharedNetwork = maker.network.clone();
 }
 
 /// When each device does something by itself, and when the first one does.

@@ -20,6 +20,7 @@ use crate::devices::ioapic::decode_msi;
 use crate::devices::lapic::{Interrupt, Lapic, route};
 use crate::devices::marker::Mark;
 use crate::devices::{Clock, pm};
+use crate::host::HostFrame;
 use crate::memory::GuestRam;
 use crate::pci::PciError;
 use cpu::{Bus, Ident};
@@ -27,8 +28,11 @@ use devices::{Devices, Events, Id};
 use ledger::Ticks;
 use ledger::profile::Profile;
 use map::Map;
+use network::Network;
+use network::time::SECOND;
 use parts::Maker;
 use std::ops::Range;
+use std::sync::MutexGuard;
 
 /// The input of the I/O APIC that the timer's ISA interrupt, 0, goes to, as the MADT says.
 const TIMER_INPUT: u8 = 2;
@@ -62,6 +66,7 @@ pub struct Board {
     events: Events,
     outputs: Outputs,
     input: Input,
+    clock: Clock,
     ending: Option<Ending>,
     /// The exit status that the guest has asked for.
     status: Option<u8>,
@@ -77,7 +82,8 @@ impl Board {
     pub fn new(ram: &GuestRam, cpus: usize, profile: &Profile, parts: Parts) -> Result<Self, BoardError> {
         let clock = Clock::new(profile.tsc_hz.value);
         let input = Input::new(parts.console, clock.ticks(DRIVER_WAIT_MS, 1000));
-        let mut devices = Devices::new(Maker { clock, cpus, ram, profile, parts })?;
+        let network = parts.network();
+        let mut devices = Devices::new(Maker { clock, cpus, ram, profile, parts, network })?;
         let (mut map, mut events) = (Map::new(PCI_MEMORY), Events::default());
         for &id in Id::ALL {
             let device = devices.get(id);
@@ -92,6 +98,7 @@ impl Board {
             events,
             outputs: Outputs::default(),
             input,
+            clock,
             ending: None,
             status: None,
             suspended: false,
@@ -245,6 +252,26 @@ impl Board {
         }
         serial.tell(ctx);
         self.carry_outputs();
+    }
+
+    /// The network that the NICs are plugged into.
+    pub fn network(&self) -> MutexGuard<'_, Network> {
+        self.devices.network.get()
+    }
+
+    /// Frames from the host, each for a NIC.
+    pub fn network_input(&mut self, frames: &[HostFrame]) {
+        let now = self.clock.count(self.now, SECOND);
+        for HostFrame { nic, bytes } in frames {
+            self.network().host_frame(usize::from(*nic), now, bytes.clone());
+        }
+        self.events.set(Id::pci, self.devices.pci.next_event());
+    }
+
+    /// Frames for the host since the last call.
+    pub fn network_output(&mut self) -> Vec<HostFrame> {
+        let outgoing = self.network().take_outgoing();
+        outgoing.into_iter().map(|(nic, bytes)| HostFrame { nic: nic as u8, bytes }).collect()
     }
 
     /// Carries what devices have to say to where it goes: interrupts, and the end of the machine.

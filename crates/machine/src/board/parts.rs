@@ -3,12 +3,16 @@
 use crate::console;
 use crate::devices::Clock;
 use crate::devices::lapic::{self, Lapic, Lapics};
+use crate::devices::network::SharedNetwork;
 use crate::devices::rtc::{self, Rtc};
 use crate::memory::GuestRam;
 use crate::pci::option_rom::OptionRom;
 use crate::pci::{PciBus, PciError};
-use crate::virtio::{Block, Console, Disk, Entropy, VirtioPci};
+use crate::virtio::{Block, Console, Disk, Entropy, Net, VirtioPci};
 use ledger::profile::{Profile, Vendor};
+use network::options::Nic;
+use network::{Network, Plug};
+use std::sync::{Arc, Mutex};
 
 /// Devices beyond those every board has, and what the others start from.
 pub struct Parts {
@@ -26,6 +30,16 @@ pub struct Parts {
     pub console: console::Console,
     /// What a guest is told that asks for its workload.
     pub workload: String,
+    /// Network devices, in order.
+    pub nics: Vec<Nic>,
+}
+
+impl Parts {
+    /// The network that the NICs are plugged into.
+    pub(super) fn network(&self) -> SharedNetwork {
+        let network = Network::new(self.nics.iter().enumerate().map(|(number, nic)| (nic, nic.address(number))));
+        SharedNetwork(Arc::new(Mutex::new(network)))
+    }
 }
 
 impl Default for Parts {
@@ -39,6 +53,7 @@ impl Default for Parts {
             paravirt: false,
             console,
             workload: String::new(),
+            nics: Vec::new(),
         }
     }
 }
@@ -55,6 +70,8 @@ pub struct Maker<'a> {
     pub profile: &'a Profile,
     /// What else the board has.
     pub parts: Parts,
+    /// What its NICs are plugged into.
+    pub network: SharedNetwork,
 }
 
 impl Maker<'_> {
@@ -93,6 +110,11 @@ impl Maker<'_> {
             let block = Block::new(Box::new(disk), &id);
             let block = if self.parts.overlay { block.with_overlay() } else { block };
             pci.add(Box::new(VirtioPci::new(block)))?;
+        }
+        for (number, nic) in self.parts.nics.iter().enumerate() {
+            let plug = Plug::new(&self.network.0, number);
+            let net = Net::new(nic, nic.address(number), Box::new(plug), self.clock);
+            pci.add(Box::new(VirtioPci::new(net)))?;
         }
         if self.parts.paravirt {
             let rom = hypervisor::paravirt::option_rom(self.profile.vendor == Vendor::Amd);

@@ -210,7 +210,7 @@ fn every_state_is_there_once_under_its_name() {
     assert_eq!(
         names.join(", "),
         "board, pic, ioapic, lapics, pit, i8042, serial, rtc, pm, testdev, pci, reset, exit, status, \
-        pvpanic, fw_cfg, marker, debug, workload, pci 0: host bridge, pci 1: virtio console, pci 2: virtio entropy, pci 3: option ROM"
+        pvpanic, fw_cfg, marker, debug, workload, network, pci 0: host bridge, pci 1: virtio console, pci 2: virtio entropy, pci 3: option ROM"
     );
     let mut restored = |change: &dyn Fn(&mut Vec<DeviceState>)| {
         let mut states = saved.clone();

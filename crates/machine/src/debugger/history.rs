@@ -7,7 +7,7 @@
 //! Snapshots that are taken now and then shorten the way; without any it is repeated from the beginning.
 
 use super::session::{Session, Stop};
-use crate::host::{Host, Poll};
+use crate::host::{Host, HostFrame, Poll};
 use crate::machine::Machine;
 use crate::replay::Journal;
 use crate::vcpus::Pause;
@@ -189,6 +189,14 @@ impl Host for Relay<'_, '_> {
 
     fn poll(&mut self, now: Ticks, wanted: bool) -> Poll {
         self.host.poll(now, wanted)
+    }
+
+    fn frames(&mut self, room: &dyn Fn(u8) -> bool) -> Vec<HostFrame> {
+        self.host.frames(room)
+    }
+
+    fn send(&mut self, frames: Vec<HostFrame>) {
+        self.host.send(frames);
     }
 
     fn attended(&self) -> bool {

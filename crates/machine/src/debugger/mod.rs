@@ -24,7 +24,7 @@ mod wire;
 pub use history::{History, Make};
 pub use wire::{Listener, Wire};
 
-use crate::host::{Host, Poll};
+use crate::host::Host;
 use crate::machine::{Machine, Outcome};
 use cpu::stops::Watched;
 use gdbstub::common::Signal;
@@ -152,8 +152,9 @@ impl Session<'_> {
 
     /// Looks at the host while the machine stands still. Whether the run is to end.
     fn look(&mut self, host: &mut dyn Host) -> bool {
-        let Poll { input, stop } = host.poll(self.machine.vcpus.now(), false);
-        self.machine.replay.keep(&input);
+        let poll = host.poll(self.machine.vcpus.now(), false);
+        let stop = poll.stop;
+        self.machine.replay.keep(poll);
         stop
     }
 

@@ -21,6 +21,7 @@ pub mod i8042;
 pub mod ioapic;
 pub mod lapic;
 pub mod marker;
+pub mod network;
 pub mod pic;
 pub mod pit;
 pub mod pm;

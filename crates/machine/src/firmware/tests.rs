@@ -201,6 +201,7 @@ fn an_image_that_goes_back_to_real_mode_finds_a_bios_s_handlers() {
         cmdline: String::new(),
         parts: crate::board::Parts::default(),
         clock: crate::ClockSource::Virtual,
+        branches: false,
         platform: crate::Platform::Bare,
         tier: cpu::Tier::Interpreter,
     };

@@ -91,6 +91,11 @@ impl Machine {
             let poll = host.poll(now, wanted);
             let mut shared = hub.lock();
             shared.board.console_input(&poll.input);
+            if shared.board.network().reaches_host() {
+                host.send(shared.board.network_output());
+                let frames = host.frames(&|nic| shared.board.network().has_room(nic.into()));
+                shared.board.network_input(&frames);
+            }
             shared.settle(hub);
             if poll.stop {
                 shared.end(hub, End::Outcome(Outcome::Stopped));

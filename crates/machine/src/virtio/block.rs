@@ -196,7 +196,7 @@ impl Device for Block {
             };
             let mut tail = chain.writer.split_at(status_at)?;
             let (status, written) = self.request(&mut chain);
-            let answered = std::io::Write::write(&mut tail, &[status as u8]).unwrap_or(0);
+            let answered = tail.write(&[status as u8]);
             ring.push(chain, (written + answered) as u32)?;
         }
         Ok(())

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use super::{Broken, Device, Ring};
 use crate::device::DeviceContext;
 use crate::pci::Inbox;
+use ledger::Ticks;
 
 const RECEIVE: u16 = 0;
 const TRANSMIT: u16 = 1;
@@ -146,12 +147,12 @@ impl Device for Console {
         self.controlled = features & MULTIPORT != 0;
     }
 
-    fn started(&mut self, queue: u16) {
+    fn started(&mut self, queue: u16, _now: Ticks) {
         // A driver without control messages takes input as soon as it is ready.
         self.open |= queue == RECEIVE && !self.controlled;
     }
 
-    fn stopped(&mut self, queue: u16) {
+    fn stopped(&mut self, queue: u16, _now: Ticks) {
         self.open &= queue != RECEIVE;
     }
 

@@ -1,4 +1,5 @@
-//! Virtio devices (version 1.2, modern only): a PCI transport, split rings, and the block, console and entropy devices.
+//! Virtio devices (version 1.2, modern only): a PCI transport, split and packed rings, and the
+//! block, console, entropy and network devices.
 //!
 //! A request completes within the notification that announces it: no virtual time passes in the device itself, what a
 //! crossing costs is charged to the access that made it. Descriptors come from the guest and are not trusted. A request
@@ -6,20 +7,25 @@
 //! which then says so (DEVICE_NEEDS_RESET) and does nothing until it is reset.
 
 mod block;
+mod buffers;
 mod console;
 mod disk;
 mod entropy;
+mod net;
 mod overlay;
+mod packed;
 mod ring;
 #[cfg(test)]
 mod tests;
 mod transport;
 
 pub use block::Block;
+pub use buffers::Buffers;
 pub use console::Console;
 pub use disk::{Backing, Disk, DiskError};
 pub use entropy::Entropy;
-pub use ring::{Broken, Chain, Ring};
+pub use net::Net;
+pub use ring::{Broken, Chain, Mark, Ring};
 pub use transport::VirtioPci;
 
 use crate::device::DeviceContext;
@@ -44,9 +50,9 @@ pub trait Device: Saved + Send {
     /// The driver has accepted these features, which stay until it resets the device.
     fn negotiated(&mut self, _features: u64) {}
     /// The driver is ready and has enabled a queue: from now on it may be worked on.
-    fn started(&mut self, _queue: u16) {}
+    fn started(&mut self, _queue: u16, _now: Ticks) {}
     /// A queue that was started is worked on no more: the driver has reset the device, or has broken it.
-    fn stopped(&mut self, _queue: u16) {}
+    fn stopped(&mut self, _queue: u16, _now: Ticks) {}
     /// Works on a queue: called when the driver notifies it, and by [`Device::has_input`].
     fn process(&mut self, queue: u16, ring: &mut Ring, ctx: &mut DeviceContext) -> Result<(), Broken>;
     /// Whether a queue is to be worked on because there is something for the driver. Asked after notifications, input and time.

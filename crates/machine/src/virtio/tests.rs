@@ -12,6 +12,7 @@ use crate::pci::testing::Rig;
 
 mod devices;
 mod hooks;
+mod net;
 mod registers;
 mod states;
 
@@ -39,7 +40,7 @@ fn rings(queue: u16) -> (u64, u64, u64) {
 struct Driver {
     ram: GuestRam,
     bus: Rig,
-    available: [u16; 4],
+    available: [u16; 8],
 }
 
 impl Driver {
@@ -47,7 +48,7 @@ impl Driver {
         let mut bus = Rig::new();
         bus.bus.add(Box::new(VirtioPci::new(device))).unwrap();
         bus.config_write(1, 4, 2, 6);
-        Self { ram: bus.ram.clone(), bus, available: [0; 4] }
+        Self { ram: bus.ram.clone(), bus, available: [0; 8] }
     }
 
     fn read(&mut self, at: u64, size: u8) -> u64 {
@@ -65,7 +66,7 @@ impl Driver {
     /// Negotiates and sets up all queues. Vector 1 + n for queue n.
     fn start(&mut self, features: u64) {
         self.write(0x14, 1, 0);
-        self.available = [0; 4];
+        self.available = [0; 8];
         self.write(0x14, 1, 3);
         for half in 0..2 {
             self.write(0x08, 4, half);

@@ -4,6 +4,7 @@
 //! MSI-X table and pending bits. There is a vector for configuration changes and one per queue; without MSI-X,
 //! interrupts go through the pin.
 
+use virtio_bindings::virtio_config::VIRTIO_F_RING_PACKED;
 use virtio_bindings::virtio_config::{
     VIRTIO_CONFIG_S_ACKNOWLEDGE, VIRTIO_CONFIG_S_DRIVER, VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_FAILED,
     VIRTIO_CONFIG_S_FEATURES_OK, VIRTIO_CONFIG_S_NEEDS_RESET, VIRTIO_F_VERSION_1,
@@ -11,6 +12,7 @@ use virtio_bindings::virtio_config::{
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use virtio_queue::{Queue, QueueState, QueueT};
 
+use super::packed::{Packed, Places};
 use super::{Broken, Device, Ring};
 use crate::device::DeviceContext;
 use crate::pci::{ConfigSpace, Function, Identity, Inbox, MsiX};
@@ -82,11 +84,18 @@ const FAILED: u8 = VIRTIO_CONFIG_S_FAILED as u8;
 
 const VERSION_1: u64 = 1 << VIRTIO_F_VERSION_1;
 const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
+/// A device that offers packed rings says so among its own features.
+pub const PACKED: u64 = 1 << VIRTIO_F_RING_PACKED;
 const INDIRECT: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC;
 
 /// A queue and the vector it interrupts with.
 struct Slot {
+    /// A split ring; of a packed one the size and the addresses.
     queue: Queue,
+    /// Where driver and device are in a packed ring.
+    packed: Option<Places>,
+    /// Entries given back of which the driver has not heard.
+    unannounced: u16,
     vector: u16,
     /// The device has been told that the queue is started.
     started: bool,
@@ -217,7 +226,7 @@ impl<D: Device> VirtioPci<D> {
             (reg::DRIVER_FEATURE_SELECT, 4) => self.registers.driver_feature_select = value as u32,
             (reg::DRIVER_FEATURE, 4) => self.write_features(value as u32),
             (reg::CONFIG_VECTOR, 2) => self.registers.config_vector = valid(value as u16),
-            (reg::STATUS, 1) => self.write_status(value as u8),
+            (reg::STATUS, 1) => self.write_status(value as u8, ctx.now),
             (reg::QUEUE_SELECT, 2) => self.registers.queue_select = value as u16,
             (reg::QUEUE_VECTOR, 2) => {
                 let vector = valid(value as u16);
@@ -265,35 +274,41 @@ impl<D: Device> VirtioPci<D> {
 
     fn enable_queue(&mut self, ctx: &mut DeviceContext) {
         let event_idx = self.registers.driver_features & EVENT_IDX != 0;
+        let packed = self.registers.driver_features & PACKED != 0;
         let Some(slot) = self.queues.get_mut(usize::from(self.registers.queue_select)) else { return };
         if slot.queue.ready() {
             return;
         }
         slot.queue.set_event_idx(event_idx);
         slot.queue.set_ready(true);
-        if !slot.queue.is_valid(ctx.ram.map()) {
+        (slot.packed, slot.unannounced) = (packed.then_some(Places::START), 0);
+        let valid = match &mut slot.packed {
+            Some(places) => Packed::new(&slot.queue, places, ctx.ram.map()).is_valid(),
+            None => slot.queue.is_valid(ctx.ram.map()),
+        };
+        if !valid {
             slot.queue.set_ready(false);
             self.break_down(ctx);
         }
-        self.start_queues();
+        self.start_queues(ctx.now);
     }
 
     /// Tells the device which queues are started and stopped.
-    fn start_queues(&mut self) {
+    fn start_queues(&mut self, now: Ticks) {
         let live = is_live(self.registers.status);
         for (slot, number) in self.queues.iter_mut().zip(0..) {
             match (live && slot.queue.ready(), slot.started) {
-                (true, false) => self.device.started(number),
-                (false, true) => self.device.stopped(number),
+                (true, false) => self.device.started(number, now),
+                (false, true) => self.device.stopped(number, now),
                 _ => continue,
             }
             slot.started = !slot.started;
         }
     }
 
-    fn write_status(&mut self, value: u8) {
+    fn write_status(&mut self, value: u8, now: Ticks) {
         if value == 0 {
-            self.reset();
+            self.reset(now);
             return;
         }
         let mut set = value & (ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK | FAILED);
@@ -307,15 +322,16 @@ impl<D: Device> VirtioPci<D> {
             self.device.negotiated(self.registers.driver_features);
         }
         self.registers.status |= set;
-        self.start_queues();
+        self.start_queues(now);
     }
 
-    fn reset(&mut self) {
+    fn reset(&mut self, now: Ticks) {
         self.registers.status = 0;
-        self.start_queues();
+        self.start_queues(now);
         self.device.reset();
         for slot in &mut self.queues {
             slot.queue.reset();
+            (slot.packed, slot.unannounced) = (None, 0);
             slot.vector = NO_VECTOR;
         }
         self.registers = Registers::RESET;
@@ -325,7 +341,7 @@ impl<D: Device> VirtioPci<D> {
     /// The driver has done something that can't be continued from.
     fn break_down(&mut self, ctx: &mut DeviceContext) {
         self.registers.status |= NEEDS_RESET;
-        self.start_queues();
+        self.start_queues(ctx.now);
         if self.registers.status & DRIVER_OK != 0 {
             self.interrupt(ISR_CONFIG, self.registers.config_vector, ctx);
         }
@@ -348,7 +364,8 @@ impl<D: Device> VirtioPci<D> {
             return;
         }
         let vector = slot.vector;
-        let mut ring = Ring::new(&mut slot.queue, ctx.ram.map());
+        let Slot { queue, packed, unannounced, .. } = slot;
+        let mut ring = Ring::new(queue, packed.as_mut(), unannounced, ctx.ram.map());
         match self.device.process(index, &mut ring, ctx).and_then(|()| ring.finish()) {
             Ok(true) => self.interrupt(ISR_QUEUE, vector, ctx),
             Ok(false) => {}
@@ -383,7 +400,7 @@ impl Slot {
     fn new(size: u16) -> Self {
         // Devices give constant powers of two; for anything else there is a queue without entries.
         let queue = Queue::new(size).unwrap_or_default();
-        Self { queue, vector: NO_VECTOR, started: false }
+        Self { queue, packed: None, unannounced: 0, vector: NO_VECTOR, started: false }
     }
 }
 
@@ -438,6 +455,8 @@ impl<D: Device> Function for VirtioPci<D> {
             let value = self.config.read(self.window + WINDOW_DATA, length);
             self.bar_write(BAR, offset, length, u64::from(value), ctx);
         }
+        // What could not be done while the function was no bus master can be done now.
+        self.poll(ctx);
     }
 
     fn bar_read(&mut self, _bar: usize, offset: u64, size: u8, _ctx: &mut DeviceContext) -> u64 {
@@ -501,6 +520,8 @@ struct SavedSlot {
     ready: bool,
     /// Descriptor table, available ring, used ring.
     rings: [u64; 3],
+    packed: Option<Places>,
+    unannounced: u16,
     vector: u16,
     started: bool,
 }
@@ -516,6 +537,8 @@ impl SavedSlot {
             size: state.size,
             ready: state.ready,
             rings: [state.desc_table, state.avail_ring, state.used_ring],
+            packed: slot.packed,
+            unannounced: slot.unannounced,
             vector: slot.vector,
             started: slot.started,
         }
@@ -536,7 +559,10 @@ impl SavedSlot {
             used_ring,
         });
         let queue = queue.map_err(|_| StateError::Impossible("a virtqueue"))?;
-        Ok(Slot { queue, vector: self.vector, started: self.started })
+        let places = self.packed.is_none_or(|places| places.are_in(self.size));
+        require(places, "a place outside of a virtqueue")?;
+        let Self { packed, unannounced, vector, started, .. } = *self;
+        Ok(Slot { queue, packed, unannounced, vector, started })
     }
 }
 
@@ -585,6 +611,11 @@ impl<D: Device> Saved for VirtioPci<D> {
         require(
             queues.iter().all(|slot| slot.started == (live && slot.queue.ready())),
             "a virtqueue that is not what the status says",
+        )?;
+        let packed = saved.registers.driver_features & PACKED != 0;
+        require(
+            queues.iter().all(|slot| !slot.queue.ready() || slot.packed.is_some() == packed),
+            "a virtqueue of a kind that was not negotiated",
         )?;
         require(saved.registers.isr & !(ISR_QUEUE | ISR_CONFIG) == 0, "the interrupt status of a virtio device")?;
         require(

@@ -390,7 +390,7 @@ impl World {
             return (random.below(4) << 30 | random.below(4) << 28 | random.below(512) << 12 | low) & 0xffff_ffff;
         }
         let upper = |random: &mut Random| random.below(2) * 128;
-        upper(random) << 39 | upper(random) << 30 | random.below(4) * 128 << 21 | random.below(512) << 12 | low
+        upper(random) << 39 | upper(random) << 30 | (random.below(4) * 128) << 21 | random.below(512) << 12 | low
     }
 
     fn bare_access(&mut self, linear: u64, access: Access, privilege: Privilege) -> Found {
@@ -545,7 +545,7 @@ impl World {
     fn last_entry_of(&self, gpa: u64) -> Option<(u64, u64)> {
         let mut table = self.guest.nested.unwrap().eptp.unwrap() & ept::ADDRESS;
         for level in (1..=4u8).rev() {
-            let at = table | index(gpa, level) as u64 * 8;
+            let at = table | (index(gpa, level) as u64 * 8);
             let value: u64 = self.bare.wiring.ram.read(at)?;
             let rights = ept::RIGHTS | if self.guest.nested.unwrap().ept.mode_based { ept::USER_EXECUTE } else { 0 };
             if value & rights == 0 || level == 1 || value & ept::LARGE != 0 {

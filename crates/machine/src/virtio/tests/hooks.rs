@@ -56,10 +56,10 @@ impl Device for Listener {
     fn negotiated(&mut self, features: u64) {
         self.told.lock().unwrap().push(Told::Features(features));
     }
-    fn started(&mut self, queue: u16) {
+    fn started(&mut self, queue: u16, _now: u64) {
         self.told.lock().unwrap().push(Told::Started(queue));
     }
-    fn stopped(&mut self, queue: u16) {
+    fn stopped(&mut self, queue: u16, _now: u64) {
         self.told.lock().unwrap().push(Told::Stopped(queue));
     }
     fn process(&mut self, _queue: u16, ring: &mut Ring, ctx: &mut DeviceContext) -> Result<(), Broken> {

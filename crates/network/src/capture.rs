@@ -1,0 +1,268 @@
+//! Captures: what passes, written as pcapng; and captures that are read, pcapng or the older pcap, to be sent again.
+
+use crate::frame::LONGEST;
+use crate::time::Time;
+use pcap_file::pcap::PcapParser;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
+use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
+use pcap_file::pcapng::{Block, PcapNgParser, PcapNgWriter};
+use pcap_file::{DataLink, Endianness, PcapError};
+use std::borrow::Cow;
+use std::io::Write;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Frames of a capture that are read.
+const MOST: usize = 1 << 22;
+/// Interfaces of a section that are read: a section's have to be remembered.
+const MOST_INTERFACES: usize = 1 << 12;
+/// Resolution of timestamps in a capture that is written: a unit is 10 to the minus this, a picosecond.
+const RESOLUTION: u8 = 12;
+/// Resolution of an interface that does not say: microseconds.
+const DEFAULT_RESOLUTION: u8 = 6;
+
+/// Why a capture can't be read.
+#[derive(Debug, Error)]
+pub enum CaptureError {
+    /// It is none, or damaged.
+    #[error("it is not a pcap or pcapng capture, or it is damaged: {0}")]
+    Format(#[from] PcapError),
+    /// Of another kind of network.
+    #[error("it is a capture of {0:?}; only captures of Ethernet can be sent")]
+    NotEthernet(DataLink),
+    /// It is too large.
+    #[error("it has more than {MOST} frames")]
+    TooMany,
+    /// It has nothing that can be sent.
+    #[error("it has no complete Ethernet frame")]
+    Empty,
+}
+
+/// Frames with their times.
+pub type Recorded = Vec<(Time, Vec<u8>)>;
+
+/// Which way a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the NIC.
+    In,
+    /// From it.
+    Out,
+}
+
+/// A capture that is being written. Each port is an interface of it.
+pub struct Capture {
+    writer: PcapNgWriter<Box<dyn Write + Send>>,
+    /// The first thing that went wrong, after which nothing more is written.
+    failed: Option<String>,
+}
+
+impl std::fmt::Debug for Capture {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Capture").field("failed", &self.failed).finish_non_exhaustive()
+    }
+}
+
+impl Capture {
+    /// Begins a capture of interfaces with these names and bits per second.
+    pub fn new(to: Box<dyn Write + Send>, interfaces: &[(String, u64)]) -> Result<Self, PcapError> {
+        let program = SectionHeaderOption::UserApplication(Cow::Borrowed("tollgate"));
+        let section =
+            SectionHeaderBlock { endianness: Endianness::Little, options: vec![program], ..Default::default() };
+        let mut writer = PcapNgWriter::with_section_header(to, section)?;
+        for (name, speed) in interfaces {
+            let options = vec![
+                InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),
+                InterfaceDescriptionOption::IfSpeed(*speed),
+                InterfaceDescriptionOption::IfTsResol(RESOLUTION),
+            ];
+            let block = InterfaceDescriptionBlock { linktype: DataLink::ETHERNET, snaplen: 0, options };
+            writer.write_block(&Block::InterfaceDescription(block))?;
+        }
+        Ok(Self { writer, failed: None })
+    }
+
+    /// Writes a frame that passes an interface.
+    pub fn frame(&mut self, interface: usize, now: Time, direction: Direction, bytes: &[u8]) {
+        if self.failed.is_some() {
+            return;
+        }
+        let flags = match direction {
+            Direction::In => 1,
+            Direction::Out => 2,
+        };
+        let block = EnhancedPacketBlock {
+            interface_id: interface as u32,
+            // The library writes the nanoseconds of a duration as the units of the interface.
+            timestamp: Duration::from_nanos(now),
+            original_len: bytes.len() as u32,
+            data: Cow::Borrowed(bytes),
+            options: vec![EnhancedPacketOption::Flags(flags)],
+        };
+        if let Err(error) = self.writer.write_block(&Block::EnhancedPacket(block)) {
+            self.failed = Some(error.to_string());
+        }
+    }
+
+    /// Ends the capture. The text says what went wrong, if anything did.
+    pub fn finish(mut self) -> Result<(), String> {
+        match self.failed.take() {
+            Some(failed) => Err(failed),
+            None => self.writer.get_mut().flush().map_err(|error| error.to_string()),
+        }
+    }
+}
+
+/// The frames of a capture, with the time since the first one.
+pub fn read(file: &[u8]) -> Result<Recorded, CaptureError> {
+    const SECTION: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+    let frames = if file.starts_with(&SECTION) { read_pcapng(file)? } else { read_pcap(file)? };
+    let first = frames.iter().map(|(time, _)| *time).min().ok_or(CaptureError::Empty)?;
+    let mut last = 0;
+    // A clock that was set back while frames were captured does not hold back those that follow.
+    let in_order = frames.into_iter().map(|(time, bytes)| {
+        last = last.max(time - first);
+        (last, bytes)
+    });
+    Ok(in_order.collect())
+}
+
+/// Keeps a frame if it is there in full.
+fn keep(frames: &mut Recorded, time: u128, bytes: &[u8], original: u32) -> Result<(), CaptureError> {
+    if bytes.len() == original as usize && (crate::headers::ETHERNET..=LONGEST).contains(&bytes.len()) {
+        if frames.len() == MOST {
+            return Err(CaptureError::TooMany);
+        }
+        // Since 1970 there have been more picoseconds than fit: what counts is the distance of frames.
+        frames.push((time as u64 & (u64::MAX >> 1), bytes.to_vec()));
+    }
+    Ok(())
+}
+
+fn read_pcap(file: &[u8]) -> Result<Recorded, CaptureError> {
+    let (mut rest, parser) = PcapParser::new(file)?;
+    ethernet(parser.header().datalink)?;
+    let mut frames = Vec::new();
+    while !rest.is_empty() {
+        let (more, packet) = parser.next_packet(rest)?;
+        keep(&mut frames, packet.timestamp.as_nanos() * 1000, &packet.data, packet.orig_len)?;
+        rest = more;
+    }
+    Ok(frames)
+}
+
+fn read_pcapng(file: &[u8]) -> Result<Recorded, CaptureError> {
+    let (mut rest, mut parser) = PcapNgParser::new(file)?;
+    let mut frames = Vec::new();
+    while !rest.is_empty() {
+        let (more, block) = parser.next_block(rest)?;
+        if parser.interfaces().len() > MOST_INTERFACES {
+            return Err(CaptureError::TooMany);
+        }
+        if let Block::EnhancedPacket(packet) = &block {
+            let interface =
+                parser.packet_interface(packet).ok_or(PcapError::InvalidInterfaceId(packet.interface_id))?;
+            ethernet(interface.linktype)?;
+            // The library reads units of the interface as if they were nanoseconds.
+            let time = picoseconds(packet.timestamp.as_nanos(), interface);
+            keep(&mut frames, time, &packet.data, packet.original_len)?;
+        }
+        rest = more;
+    }
+    Ok(frames)
+}
+
+/// Units of an interface's clock in picoseconds.
+fn picoseconds(units: u128, interface: &InterfaceDescriptionBlock) -> u128 {
+    let resolution = interface.options.iter().find_map(|option| match option {
+        InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
+        _ => None,
+    });
+    let resolution = resolution.unwrap_or(DEFAULT_RESOLUTION);
+    let exponent = u32::from(resolution & 0x7f);
+    let second = u128::from(crate::time::SECOND);
+    match resolution & 0x80 {
+        // A power of two: `units` has 64 bits, a second in picoseconds 40.
+        0x80 => units.saturating_mul(second).checked_shr(exponent).unwrap_or(0),
+        _ => match 10u128.checked_pow(exponent) {
+            Some(per_second) => units.saturating_mul(second) / per_second,
+            None => 0,
+        },
+    }
+}
+
+fn ethernet(link: DataLink) -> Result<(), CaptureError> {
+    if link == DataLink::ETHERNET { Ok(()) } else { Err(CaptureError::NotEthernet(link)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pcap_file::pcap::{PcapPacket, PcapWriter};
+    use std::sync::{Arc, Mutex};
+
+    /// A file in memory.
+    #[derive(Clone, Default)]
+    struct Bytes(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Bytes {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_was_captured_can_be_read() {
+        let file = Bytes::default();
+        let interfaces = [("net0".to_owned(), 10_000_000_000), ("net1".to_owned(), 1_000_000_000)];
+        let mut capture = Capture::new(Box::new(file.clone()), &interfaces).unwrap();
+        capture.frame(0, 1_000_000, Direction::Out, &[1; 60]);
+        capture.frame(1, 1_067_200, Direction::In, &[2; 61]);
+        // Nothing is written for an interface that is not there.
+        capture.finish().unwrap();
+        let frames = read(&file.0.lock().unwrap()).unwrap();
+        assert_eq!(frames, [(0, vec![1; 60]), (67_200, vec![2; 61])]);
+    }
+
+    #[test]
+    fn old_captures_can_be_read() {
+        let mut writer = PcapWriter::new(Vec::new()).unwrap();
+        for (micros, len) in [(1_700_000_000_000_000u64, 60), (1_700_000_000_000_007, 1514)] {
+            writer.write_packet(&PcapPacket::new(Duration::from_micros(micros), len, &vec![9; len as usize])).unwrap();
+        }
+        let frames = read(&writer.into_writer()).unwrap();
+        assert_eq!(
+            frames.iter().map(|(time, bytes)| (*time, bytes.len())).collect::<Vec<_>>(),
+            [(0, 60), (7_000_000, 1514)]
+        );
+    }
+
+    #[test]
+    fn what_is_no_capture_is_refused() {
+        assert!(matches!(read(b""), Err(CaptureError::Format(_))));
+        assert!(matches!(read(&[0; 100]), Err(CaptureError::Format(_))));
+        let file = Bytes::default();
+        Capture::new(Box::new(file.clone()), &[]).unwrap().finish().unwrap();
+        assert!(matches!(read(&file.0.lock().unwrap()), Err(CaptureError::Empty)));
+    }
+
+    #[test]
+    fn a_capture_that_is_cut_or_changed_does_no_harm() {
+        let file = Bytes::default();
+        let mut capture = Capture::new(Box::new(file.clone()), &[("net0".to_owned(), 1)]).unwrap();
+        capture.frame(0, 5, Direction::In, &[3; 100]);
+        let bytes = file.0.lock().unwrap().clone();
+        for at in 0..bytes.len() {
+            let _ = read(&bytes[..at]);
+            for bit in 0..8 {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1 << bit;
+                let _ = read(&changed);
+            }
+        }
+    }
+}

@@ -1,0 +1,455 @@
+//! The traffic generator: frames of UDP datagrams at a rate, or those of a capture.
+
+use crate::capture::Recorded;
+use crate::headers::Mac;
+use crate::lane::Lane;
+use crate::sink::{STAMP, Stamp};
+use crate::time::{Rate, SECOND, Time};
+use crate::{Frame, frame};
+use etherparse::PacketBuilder;
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+/// The smallest and the largest size of a frame, with its check sequence.
+pub const SIZES: (u32, u32) = (64, 9018);
+/// The simple IMIX: seven frames of 64 bytes, four of 594, one of 1518.
+const IMIX: [u32; 12] = [64, 594, 64, 64, 594, 64, 594, 64, 64, 594, 64, 1518];
+/// Headers before the payload: Ethernet, IPv4, UDP.
+const HEADERS: usize = 42;
+/// The source port of the first flow.
+const FIRST_PORT: u16 = 10_000;
+
+/// Sizes of frames, with their check sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sizes {
+    /// All the same.
+    Fixed(u32),
+    /// The simple IMIX.
+    Imix,
+}
+
+/// How fast frames follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pace {
+    /// As fast as the link takes them.
+    Line,
+    /// So many frames per second.
+    Frames(u64),
+    /// So many bits per second of the link, preambles and gaps among them.
+    Bits(Rate),
+    /// As a capture has them.
+    Recorded,
+}
+
+/// When the generator begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Start {
+    /// When the guest is ready to receive.
+    Ready,
+    /// At a time.
+    At(Time),
+    /// When the guest sends a UDP datagram to the discard port, 9, of any address.
+    Request,
+}
+
+/// In what flows differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Vary {
+    /// The source port.
+    Ports,
+    /// The source address.
+    Addresses,
+}
+
+/// A search for the throughput: length of a trial, time to wait for its last frames, frames of a million that may be lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trials {
+    /// How long frames are sent.
+    pub length: Time,
+    /// How long the last ones may take.
+    pub settle: Time,
+    /// Frames of a million that may be lost.
+    pub tolerance: u32,
+    /// The result is exact to one part in so many.
+    pub parts: u64,
+}
+
+/// What is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Sizes of frames.
+    pub sizes: Sizes,
+    /// How fast they follow each other.
+    pub pace: Pace,
+    /// The pace was chosen.
+    pub paced: bool,
+    /// Number of flows, which take turns.
+    pub flows: u16,
+    /// In what they differ.
+    pub vary: Vary,
+    /// Frames that follow each other at once, with a pause after them, at the same rate on the whole.
+    pub burst: u32,
+    /// When it begins.
+    pub start: Start,
+    /// How many frames are sent.
+    pub count: Option<u64>,
+    /// How long.
+    pub duration: Option<Time>,
+    /// Source address of the first flow.
+    pub source: Ipv4Addr,
+    /// Destination address.
+    pub destination: Ipv4Addr,
+    /// Destination port.
+    pub port: u16,
+    /// Hardware address of the generator.
+    pub mac: Mac,
+    /// Hardware address that is sent to; that of the NIC if there is none.
+    pub to: Option<Mac>,
+    /// The throughput is searched for.
+    pub trials: Option<Trials>,
+    /// A capture that is sent in place of generated frames, with the time of each since the first.
+    pub replay: Option<Arc<Recorded>>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            sizes: Sizes::Fixed(64),
+            pace: Pace::Line,
+            paced: false,
+            flows: 1,
+            vary: Vary::Ports,
+            burst: 1,
+            start: Start::Ready,
+            count: None,
+            duration: None,
+            source: Ipv4Addr::new(198, 18, 0, 1),
+            destination: Ipv4Addr::new(198, 18, 0, 2),
+            port: 9000,
+            mac: [0x02, 0x74, 0x67, 0xff, 0, 1],
+            to: None,
+            trials: None,
+            replay: None,
+        }
+    }
+}
+
+impl Config {
+    /// Bytes of a link that its smallest frame occupies; of a mix, a frame on average.
+    pub fn smallest(&self) -> u64 {
+        let size = match (self.sizes, &self.replay) {
+            (_, Some(capture)) => capture.iter().map(|(_, frame)| frame.len() as u64 + 4).min().unwrap_or(64),
+            (Sizes::Fixed(size), None) => size.into(),
+            (Sizes::Imix, None) => IMIX.iter().sum::<u32>() as u64 / IMIX.len() as u64,
+        };
+        size.max(SIZES.0.into()) + frame::OVERHEAD - 4
+    }
+}
+
+/// Where a generator is: what is saved of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// When it began; the present trial, if there are any.
+    began: Option<Time>,
+    /// Frames since then.
+    number: u64,
+    /// What they have occupied of the link.
+    bytes: u64,
+    /// Frames of all trials.
+    sent: u64,
+    /// Frames per second of the present trial.
+    rate: Option<u64>,
+}
+
+/// A generator.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    config: Config,
+    stream: u16,
+    progress: Progress,
+    /// A frame of each size that occurs.
+    templates: Vec<Vec<u8>>,
+    /// When the next frame is sent and how much of a link it occupies: follows from the rest.
+    next: Option<(Time, u64)>,
+}
+
+impl Generator {
+    /// The generator at a port, which sends to a hardware address unless the configuration says otherwise.
+    pub fn new(config: Config, stream: u16, nic: Mac) -> Self {
+        let sizes: &[u32] = match &config.sizes {
+            Sizes::Fixed(size) => &[*size],
+            Sizes::Imix => &IMIX,
+        };
+        let to = config.to.unwrap_or(nic);
+        let templates = sizes.iter().map(|size| template(&config, to, *size)).collect();
+        Self { config, stream, progress: Progress::default(), templates, next: None }
+    }
+
+    /// What it sends.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Frames sent so far.
+    pub fn sent(&self) -> u64 {
+        self.progress.sent
+    }
+
+    /// Frames sent since it began, or since the present trial began.
+    pub fn sent_in_trial(&self) -> u64 {
+        self.progress.number
+    }
+
+    /// Begins now, unless it has begun.
+    pub fn begin(&mut self, now: Time) {
+        if self.progress.began.is_none() {
+            self.progress.began = Some(now);
+            self.look_ahead();
+        }
+    }
+
+    /// Begins anew at another rate.
+    pub fn begin_trial(&mut self, now: Time, rate: u64) {
+        let sent = self.progress.sent;
+        self.progress = Progress { began: Some(now), rate: Some(rate), sent, ..Progress::default() };
+        self.look_ahead();
+    }
+
+    /// When it began.
+    pub fn began(&self) -> Option<Time> {
+        self.progress.began
+    }
+
+    /// When the next frame can be sent on a link, when it is due, and what it occupies. `None`: there is none, or the time is over.
+    fn upcoming(&self, lane: &Lane) -> Option<(Time, Time, u64)> {
+        let (due, bytes) = self.next?;
+        let departs = lane.busy().max(due);
+        let length = self.config.trials.map(|trials| trials.length).or(self.config.duration);
+        let elapsed = departs - self.progress.began?.min(departs);
+        length.is_none_or(|length| elapsed < length).then_some((departs, due, bytes))
+    }
+
+    /// When the next frame arrives at the other end of its link.
+    pub fn next_arrival(&self, lane: &Lane) -> Option<Time> {
+        self.upcoming(lane).map(|(departs, _, bytes)| lane.arrival(departs, bytes))
+    }
+
+    /// Sends the next frame.
+    pub fn take(&mut self, lane: &mut Lane) -> Option<Frame> {
+        let (departs, due, bytes) = self.upcoming(lane)?;
+        let frame = self.frame(departs);
+        lane.occupy(due, bytes);
+        self.pass(bytes);
+        Some(frame)
+    }
+
+    /// Sends the next frame, which nobody looks at.
+    pub fn skip(&mut self, lane: &mut Lane) {
+        if let Some((_, due, bytes)) = self.upcoming(lane) {
+            lane.occupy(due, bytes);
+            self.pass(bytes);
+        }
+    }
+
+    /// Whether it has begun, and sends nothing more on its link.
+    pub fn is_over(&self, lane: &Lane) -> bool {
+        self.progress.began.is_some() && self.upcoming(lane).is_none()
+    }
+
+    fn pass(&mut self, bytes: u64) {
+        let Progress { number, bytes: occupied, sent, .. } = &mut self.progress;
+        (*number, *sent) = (number.saturating_add(1), sent.saturating_add(1));
+        *occupied = occupied.saturating_add(bytes);
+        self.look_ahead();
+    }
+
+    /// Finds out when the next frame is due.
+    fn look_ahead(&mut self) {
+        self.next = self.due();
+    }
+
+    fn due(&self) -> Option<(Time, u64)> {
+        let Progress { began, number, bytes, .. } = self.progress;
+        let began = began?;
+        if self.config.count.is_some_and(|count| number >= count) {
+            return None;
+        }
+        let scaled = |count: u64, per_second: u64| {
+            u64::try_from(u128::from(count) * u128::from(SECOND) / u128::from(per_second.max(1))).unwrap_or(Time::MAX)
+        };
+        let (mut occupied, mut recorded) = (0, 0);
+        if let Some(capture) = &self.config.replay {
+            let (time, frame) = capture.get(usize::try_from(number).ok()?)?;
+            (occupied, recorded) = (frame.len().max(frame::SHORTEST) as u64 + frame::OVERHEAD, *time);
+        } else if let Some(template) = self.templates.get((number % self.templates.len() as u64) as usize) {
+            occupied = template.len() as u64 + frame::OVERHEAD;
+        }
+        let burst = u64::from(self.config.burst.max(1));
+        let before = number / burst * burst;
+        let offset = match (self.progress.rate, self.config.pace) {
+            (Some(rate), _) | (None, Pace::Frames(rate)) => scaled(before, rate),
+            (None, Pace::Line) => 0,
+            // Within a burst of frames of different sizes the bytes so far count only when it is over.
+            (None, Pace::Bits(rate)) => scaled(if before == number { bytes } else { 0 }.saturating_mul(8), rate.bits()),
+            (None, Pace::Recorded) => recorded,
+        };
+        Some((began.checked_add(offset)?, occupied))
+    }
+
+    fn frame(&self, now: Time) -> Frame {
+        let number = self.progress.number;
+        if let Some(capture) = &self.config.replay {
+            let bytes = capture.get(number as usize).map(|(_, bytes)| bytes.clone()).unwrap_or_default();
+            let checked = crate::segment::is_right(&bytes);
+            return Frame { bytes, partial: None, segments: None, checked };
+        }
+        let mut bytes = self.templates[(number % self.templates.len() as u64) as usize].clone();
+        let flow = (number % u64::from(self.config.flows.max(1))) as u16;
+        match self.config.vary {
+            Vary::Ports => bytes[34..36].copy_from_slice(&FIRST_PORT.wrapping_add(flow).to_be_bytes()),
+            Vary::Addresses => {
+                let source = u32::from(self.config.source).wrapping_add(flow.into());
+                // The header's sum changes by the difference (RFC 1624).
+                let before = u32::from(self.config.source);
+                let sum = u16::from_be_bytes([bytes[24], bytes[25]]);
+                bytes[26..30].copy_from_slice(&source.to_be_bytes());
+                bytes[24..26].copy_from_slice(&updated(sum, before, source).to_be_bytes());
+            }
+        }
+        let stamp = Stamp { stream: self.stream, number: self.progress.sent, time: now };
+        bytes[HEADERS..HEADERS + STAMP].copy_from_slice(&stamp.to_bytes());
+        Frame { bytes, partial: None, segments: None, checked: true }
+    }
+
+    /// What is saved.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Goes on from there.
+    pub fn go_on_from(&mut self, progress: Progress) {
+        self.progress = progress;
+        self.look_ahead();
+    }
+}
+
+/// A checksum after 32 bits of what it covers have changed.
+fn updated(sum: u16, before: u32, after: u32) -> u16 {
+    let halves = |value: u32| [value >> 16, value & 0xffff];
+    let mut total = u32::from(!sum);
+    for (old, new) in halves(before).into_iter().zip(halves(after)) {
+        total += (!old & 0xffff) + new;
+    }
+    while total > 0xffff {
+        total = (total & 0xffff) + (total >> 16);
+    }
+    !(total as u16)
+}
+
+/// A frame of a size, of the first flow and without a stamp. The UDP checksum is zero: there is none.
+fn template(config: &Config, to: Mac, size: u32) -> Vec<u8> {
+    let payload = (size.clamp(SIZES.0, SIZES.1) as usize - 4).saturating_sub(HEADERS).max(STAMP);
+    let mut bytes = Vec::new();
+    let builder = PacketBuilder::ethernet2(config.mac, to)
+        .ipv4(config.source.octets(), config.destination.octets(), 64)
+        .udp(FIRST_PORT, config.port);
+    // Writing to memory does not fail, and the payload is shorter than a datagram's limit.
+    if builder.write(&mut bytes, &vec![0; payload]).is_err() {
+        bytes.resize(HEADERS + payload, 0);
+    }
+    bytes[40..42].fill(0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrivals(config: Config, rate: Rate, count: usize) -> Vec<(Time, usize)> {
+        let (mut generator, mut lane) = (Generator::new(config, 3, [2; 6]), Lane::new(rate, 0));
+        generator.begin(1_000_000);
+        let mut out = Vec::new();
+        while let Some(at) = generator.next_arrival(&lane).filter(|_| out.len() < count) {
+            let frame = generator.take(&mut lane).unwrap();
+            assert_eq!(lane.busy(), at);
+            // The strict parser checks lengths; the sum of the IPv4 header is checked here.
+            let packet = etherparse::SlicedPacket::from_ethernet(&frame.bytes).unwrap();
+            let ip = match packet.net.unwrap() {
+                etherparse::NetSlice::Ipv4(ip) => ip.header().to_header(),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+            let stamp = Stamp::of(&frame.bytes[HEADERS..]).unwrap();
+            assert_eq!((stamp.stream, stamp.number), (3, out.len() as u64));
+            out.push((at - 1_000_000, frame.bytes.len() + 4));
+        }
+        out
+    }
+
+    fn gap(times: &[(Time, usize)]) -> Vec<Time> {
+        times.windows(2).map(|pair| pair[1].0 - pair[0].0).collect()
+    }
+
+    #[test]
+    fn the_smallest_frames_come_at_line_rate() {
+        let times = arrivals(Config::default(), Rate::TEN_GIGABITS, 10);
+        assert_eq!((times[0], gap(&times)), ((67_200, 64), vec![67_200; 9]));
+        let second = Config { duration: Some(SECOND / 1000), ..Config::default() };
+        assert_eq!(arrivals(second, Rate::TEN_GIGABITS, usize::MAX).len(), 14_881);
+    }
+
+    #[test]
+    fn the_mix_has_its_shares() {
+        let config =
+            Config { sizes: Sizes::Imix, vary: Vary::Addresses, flows: 300, count: Some(1200), ..Config::default() };
+        let times = arrivals(config, Rate::TEN_GIGABITS, usize::MAX);
+        let count = |size| times.iter().filter(|(_, len)| *len == size).count();
+        assert_eq!((count(64), count(594), count(1518)), (700, 400, 100));
+    }
+
+    #[test]
+    fn paces_are_kept_in_bursts_too() {
+        let config = Config { pace: Pace::Frames(1_000_000), flows: 4, ..Config::default() };
+        assert_eq!(gap(&arrivals(config.clone(), Rate::TEN_GIGABITS, 5)), [1_000_000; 4]);
+        let bursts = arrivals(Config { burst: 4, ..config }, Rate::TEN_GIGABITS, 9);
+        assert_eq!(
+            gap(&bursts),
+            [67_200, 67_200, 67_200, 4_000_000 - 3 * 67_200, 67_200, 67_200, 67_200, 4_000_000 - 3 * 67_200]
+        );
+        let half = Config { pace: Pace::Bits(Rate::new(5_000_000_000).unwrap()), ..Config::default() };
+        assert_eq!(gap(&arrivals(half, Rate::TEN_GIGABITS, 4)), [134_400; 3]);
+        // More than the link takes is what the link takes.
+        let fast = Config { pace: Pace::Frames(20_000_000), ..Config::default() };
+        assert_eq!(gap(&arrivals(fast, Rate::TEN_GIGABITS, 4)), [67_200; 3]);
+    }
+
+    #[test]
+    fn a_capture_is_sent_again() {
+        let replay = vec![(0, vec![1; 60]), (500_000, vec![2; 100]), (500_001, vec![3; 60])];
+        let config = Config { replay: Some(Arc::new(replay)), pace: Pace::Recorded, ..Config::default() };
+        let (mut generator, mut lane) = (Generator::new(config, 0, [2; 6]), Lane::new(Rate::TEN_GIGABITS, 10));
+        generator.begin(0);
+        let mut got = Vec::new();
+        while let Some(at) = generator.next_arrival(&lane) {
+            got.push((at, generator.take(&mut lane).unwrap().bytes[0]));
+        }
+        assert_eq!(got, [(67_210, 1), (500_000 + 99_200 + 10, 2), (500_000 + 99_200 + 67_200 + 10, 3)]);
+        assert!(generator.is_over(&lane));
+    }
+
+    #[test]
+    fn skipped_frames_take_the_same_time() {
+        let (mut one, mut other) = (Lane::new(Rate::TEN_GIGABITS, 0), Lane::new(Rate::TEN_GIGABITS, 0));
+        let config =
+            Config { sizes: Sizes::Imix, pace: Pace::Bits(Rate::new(1_000_000_000).unwrap()), ..Config::default() };
+        let mut generators = [(); 2].map(|()| Generator::new(config.clone(), 0, [2; 6]));
+        generators.iter_mut().for_each(|generator| generator.begin(0));
+        for _ in 0..100 {
+            generators[0].take(&mut one).unwrap();
+            generators[1].skip(&mut other);
+        }
+        assert_eq!(one, other);
+        assert_eq!(generators[0].progress(), generators[1].progress());
+    }
+}

@@ -1,0 +1,32 @@
+//! Networks in virtual time: frames, links, ports, a learning bridge, captures, a traffic generator and its sink.
+//!
+//! A network interface of a machine (a *NIC*) is plugged into a port of a [`Network`] and sees nothing but that port, by the trait [`Port`].
+//! What is behind it is one of a tester (generator and sink), a bridge with other ports, and the host's network. Nothing here knows
+//! what a processor is. Time is counted in picoseconds of virtual time, and nothing happens but by a call that says what time it is: the same
+//! calls give the same frames at the same times.
+//!
+//! Frames, captures and whatever else is read here come from guests, files and the host's network, and are not trusted.
+
+#![forbid(unsafe_code)]
+
+pub mod bridge;
+pub mod capture;
+pub mod fabric;
+pub mod frame;
+pub mod generator;
+pub mod headers;
+pub mod lane;
+pub mod options;
+pub mod port;
+pub mod rfc2544;
+pub mod rss;
+pub mod segment;
+pub mod sink;
+pub mod stream;
+pub mod tester;
+pub mod time;
+
+pub use fabric::{Network, PortReport};
+pub use frame::{Frame, Offloads, Partial, Segments};
+pub use port::{Plug, Port};
+pub use time::{Rate, Time};

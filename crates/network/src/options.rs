@@ -1,0 +1,439 @@
+//! What `--net` says: which NICs a machine has, and what they are plugged into.
+//!
+//! `KIND[:PART,PART...]`, where a part is `KEY=VALUE`, or the one value that a kind has without a key: a name or a file.
+
+use crate::generator::{self, Config, Pace, SIZES, Sizes, Start, Trials, Vary};
+use crate::headers::Mac;
+use crate::time::{NANOSECOND, Rate, SECOND, Time};
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// Pairs of queues that a NIC can have.
+pub const MOST_QUEUES: u16 = 16;
+/// Entries of a queue.
+const RING: (u16, u16) = (16, 1024);
+/// Bytes of an IP packet that fits in a frame.
+const MTU: (u16, u16) = (68, 65_535);
+
+/// What is wrong with an option.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct OptionError(String);
+
+fn wrong<T>(text: impl Into<String>) -> Result<T, OptionError> {
+    Err(OptionError(text.into()))
+}
+
+/// A port of the host that leads to one of the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// UDP, not TCP.
+    pub udp: bool,
+    /// The host's port.
+    pub host: u16,
+    /// The guest's.
+    pub guest: u16,
+}
+
+/// What a NIC is plugged into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// A traffic generator, with a sink.
+    Generator(Box<Config>),
+    /// A sink alone.
+    Sink,
+    /// The bridge of that name.
+    Bridge(String),
+    /// The host's network by way of passt, with ports that lead to the guest.
+    User(Vec<Forward>),
+    /// A TAP device of the host.
+    Tap(String),
+}
+
+/// A NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nic {
+    /// The option that made it, of which a snapshot is.
+    pub text: String,
+    /// What it is plugged into.
+    pub attachment: Attachment,
+    /// The file that a generator sends again.
+    pub replay: Option<String>,
+    /// Pairs of queues.
+    pub queues: u16,
+    /// Entries of each queue.
+    pub ring: u16,
+    /// Its address, if it is not to be the one that follows from its number.
+    pub mac: Option<Mac>,
+    /// Rate of its link.
+    pub rate: Rate,
+    /// How long a frame takes on the link beside the time for its bits.
+    pub latency: Time,
+    /// Packed rings are offered.
+    pub packed: bool,
+    /// Checksum and segmentation offloads are offered.
+    pub offloads: bool,
+    /// The MTU that the driver is told, if any.
+    pub mtu: Option<u16>,
+}
+
+/// One `--net`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Net {
+    /// No network.
+    None,
+    /// A NIC.
+    Nic(Nic),
+    /// What passes all NICs is written to this file.
+    Capture(String),
+}
+
+impl Nic {
+    fn new(attachment: Attachment) -> Self {
+        Self {
+            text: String::new(),
+            attachment,
+            replay: None,
+            queues: 1,
+            ring: 256,
+            mac: None,
+            rate: Rate::TEN_GIGABITS,
+            latency: 1000 * NANOSECOND,
+            packed: false,
+            offloads: true,
+            mtu: None,
+        }
+    }
+
+    /// The address of NIC number `number` of a machine: the one that was chosen, or one that is administered locally.
+    pub fn address(&self, number: usize) -> Mac {
+        self.mac.unwrap_or([0x02, 0x74, 0x67, 0x00, 0x00, number as u8 + 1])
+    }
+
+    /// Whether frames come from outside, at times that are not the machine's.
+    pub fn reaches_host(&self) -> bool {
+        matches!(self.attachment, Attachment::User(_) | Attachment::Tap(_))
+    }
+}
+
+impl FromStr for Net {
+    type Err = OptionError;
+
+    fn from_str(text: &str) -> Result<Self, OptionError> {
+        let (kind, rest) = match text.find([':', ',']) {
+            Some(at) => (&text[..at], &text[at + 1..]),
+            None => (text, ""),
+        };
+        let mut parts = rest.split(',').filter(|part| !part.is_empty()).peekable();
+        let mut value = || parts.next_if(|part| !part.contains('=')).map(str::to_owned);
+        let attachment = match kind {
+            "none" if rest.is_empty() => return Ok(Self::None),
+            "pcap" => {
+                return match (value(), parts.next()) {
+                    (Some(file), None) => Ok(Self::Capture(file)),
+                    _ => wrong("pcap needs a file: pcap:FILE"),
+                };
+            }
+            "generator" => Attachment::Generator(Box::default()),
+            "sink" => Attachment::Sink,
+            "bridge" => Attachment::Bridge(value().unwrap_or_else(|| "bridge".into())),
+            "user" => Attachment::User(Vec::new()),
+            "tap" => match value() {
+                // The kernel's names of devices have 15 bytes.
+                Some(name) if name.len() < 16 && !name.contains('/') => Attachment::Tap(name),
+                _ => return wrong("tap needs the name of a device: tap:NAME"),
+            },
+            _ => return wrong("none, user, tap:NAME, bridge, generator, sink or pcap:FILE is expected"),
+        };
+        let mut nic = Nic::new(attachment);
+        for part in parts {
+            let Some((key, value)) = part.split_once('=') else {
+                return wrong(format!("{part}: KEY=VALUE is expected"));
+            };
+            if !nic.set(key, value)? && !nic.set_end(key, value)? {
+                return wrong(format!("{kind} has no {key}"));
+            }
+        }
+        nic.check()?;
+        // Files are known by what they hold, not by what they are called here.
+        let named = text.split(',').map(|part| if part.contains("replay=") { "replay" } else { part });
+        nic.text = named.collect::<Vec<_>>().join(",");
+        Ok(Self::Nic(nic))
+    }
+}
+
+impl Nic {
+    /// An option that all NICs have. `false`: it is none.
+    fn set(&mut self, key: &str, value: &str) -> Result<bool, OptionError> {
+        match key {
+            "queues" => self.queues = number(key, value, 1, MOST_QUEUES.into())? as u16,
+            "ring" => {
+                self.ring = number(key, value, RING.0.into(), RING.1.into())? as u16;
+                if !self.ring.is_power_of_two() {
+                    return wrong("ring: a power of two is expected");
+                }
+            }
+            "mac" => self.mac = Some(mac(value)?),
+            "rate" if !self.is_generator() => self.rate = link_rate(key, value)?,
+            "link" => self.rate = link_rate(key, value)?,
+            "latency" => self.latency = time(key, value)?,
+            "packed" => self.packed = switch(key, value)?,
+            "offloads" => self.offloads = switch(key, value)?,
+            "mtu" => self.mtu = Some(number(key, value, MTU.0.into(), MTU.1.into())? as u16),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn is_generator(&self) -> bool {
+        matches!(self.attachment, Attachment::Generator(_))
+    }
+
+    /// An option of what the NIC is plugged into.
+    fn set_end(&mut self, key: &str, value: &str) -> Result<bool, OptionError> {
+        match &mut self.attachment {
+            Attachment::Generator(_) if key == "replay" => self.replay = Some(value.to_owned()),
+            Attachment::Generator(config) => return set_generator(config, key, value),
+            Attachment::User(forwards) if key == "forward" => forwards.push(forward(value)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn check(&mut self) -> Result<(), OptionError> {
+        let replays = self.replay.is_some();
+        let Attachment::Generator(config) = &mut self.attachment else { return Ok(()) };
+        match config.pace {
+            Pace::Recorded if !replays => wrong("rate=recorded needs replay=FILE"),
+            Pace::Line if replays && !config.paced => {
+                config.pace = Pace::Recorded;
+                Ok(())
+            }
+            _ if config.trials.is_some() && (config.count.is_some() || config.duration.is_some()) => {
+                wrong("a search has trials of its own length: leave out count and duration")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn set_generator(config: &mut Config, key: &str, value: &str) -> Result<bool, OptionError> {
+    match key {
+        "size" => {
+            config.sizes = match value {
+                "imix" => Sizes::Imix,
+                _ => Sizes::Fixed(number(key, value, SIZES.0.into(), SIZES.1.into())? as u32),
+            }
+        }
+        "rate" => (config.pace, config.paced) = (pace(key, value)?, true),
+        "flows" => config.flows = number(key, value, 1, u16::MAX.into())? as u16,
+        "vary" => {
+            config.vary = match value {
+                "ports" => Vary::Ports,
+                "addresses" => Vary::Addresses,
+                _ => return wrong("vary: ports or addresses is expected"),
+            }
+        }
+        "burst" => config.burst = number(key, value, 1, 1 << 20)? as u32,
+        "start" => {
+            config.start = match value {
+                "ready" => Start::Ready,
+                "request" => Start::Request,
+                _ => Start::At(time(key, value)?),
+            }
+        }
+        "count" => config.count = Some(number(key, value, 1, u64::MAX)?),
+        "duration" => config.duration = Some(time(key, value)?),
+        "source" => config.source = address(key, value)?,
+        "destination" => config.destination = address(key, value)?,
+        "port" => config.port = number(key, value, 1, u16::MAX.into())? as u16,
+        "to" => config.to = Some(mac(value)?),
+        "search" => config.trials_mut().length = time(key, value)?,
+        "settle" => config.trials_mut().settle = time(key, value)?,
+        "loss" => config.trials_mut().tolerance = number(key, value, 0, 1_000_000)? as u32,
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+impl generator::Config {
+    /// The search, which is one from now on.
+    fn trials_mut(&mut self) -> &mut Trials {
+        self.trials.get_or_insert(Trials { length: SECOND / 100, settle: SECOND / 1000, tolerance: 0, parts: 200 })
+    }
+}
+
+fn number(key: &str, value: &str, least: u64, most: u64) -> Result<u64, OptionError> {
+    match scaled(value) {
+        Some(number) if (least..=most).contains(&number) => Ok(number),
+        _ if most == u64::MAX => wrong(format!("{key}: a number from {least} on is expected")),
+        _ => wrong(format!("{key}: a number from {least} to {most} is expected")),
+    }
+}
+
+/// A number, with K, M or G for thousands, millions and so on, and perhaps a fraction before these.
+fn scaled(value: &str) -> Option<u64> {
+    let (digits, scale) = match value.char_indices().next_back()? {
+        (at, 'k' | 'K') => (&value[..at], 1_000),
+        (at, 'm' | 'M') => (&value[..at], 1_000_000),
+        (at, 'g' | 'G') => (&value[..at], 1_000_000_000),
+        _ => (value, 1),
+    };
+    fraction(digits, scale)
+}
+
+/// A decimal number times a scale, if that is whole.
+fn fraction(digits: &str, scale: u64) -> Option<u64> {
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+    let decimal = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.len() < 18;
+    if whole.is_empty() || !decimal(whole) || !decimal(part) {
+        return None;
+    }
+    let unit = 10u128.pow(part.len() as u32);
+    let value = whole.parse::<u128>().ok()? * unit + part.parse::<u128>().unwrap_or(0);
+    let product = value * u128::from(scale);
+    product.is_multiple_of(unit).then(|| u64::try_from(product / unit).ok())?
+}
+
+fn time(key: &str, value: &str) -> Result<Time, OptionError> {
+    let units = [("ns", NANOSECOND), ("us", SECOND / 1_000_000), ("ms", SECOND / 1_000), ("s", SECOND)];
+    let unit = units.iter().find_map(|(unit, scale)| Some((value.strip_suffix(unit)?, *scale)));
+    match unit.and_then(|(digits, scale)| fraction(digits, scale)) {
+        // Half a day: so far no time overflows.
+        Some(time) if time <= 50_000 * SECOND => Ok(time),
+        _ => wrong(format!("{key}: a time such as 500ns, 20us, 10ms or 1.5s is expected")),
+    }
+}
+
+fn link_rate(key: &str, value: &str) -> Result<Rate, OptionError> {
+    let rate = scaled(value.strip_suffix("bit").unwrap_or(value)).and_then(Rate::new);
+    rate.ok_or_else(|| OptionError(format!("{key}: bits per second from 1K to 1000G are expected, such as 10G")))
+}
+
+fn pace(key: &str, value: &str) -> Result<Pace, OptionError> {
+    match value {
+        "line" => return Ok(Pace::Line),
+        "recorded" => return Ok(Pace::Recorded),
+        _ => {}
+    }
+    if let Some(bits) = value.strip_suffix("bit") {
+        return link_rate(key, bits).map(Pace::Bits);
+    }
+    match scaled(value) {
+        Some(frames @ 1..=10_000_000_000) => Ok(Pace::Frames(frames)),
+        _ => wrong("rate: line, frames per second such as 1.5M, or bits per second such as 5Gbit are expected"),
+    }
+}
+
+fn switch(key: &str, value: &str) -> Result<bool, OptionError> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => wrong(format!("{key}: on or off is expected")),
+    }
+}
+
+fn address(key: &str, value: &str) -> Result<Ipv4Addr, OptionError> {
+    value.parse().map_err(|_| OptionError(format!("{key}: an IPv4 address is expected")))
+}
+
+fn mac(value: &str) -> Result<Mac, OptionError> {
+    let bytes: Vec<u8> = value
+        .split(':')
+        .filter_map(|byte| u8::from_str_radix(byte, 16).ok().filter(|_| byte.len() == 2 && !byte.starts_with('+')))
+        .collect();
+    let bytes = (value.len() == 17).then(|| Mac::try_from(bytes).ok()).flatten();
+    match bytes {
+        Some(mac) if !crate::headers::is_group(mac) && mac != [0; 6] => Ok(mac),
+        _ => wrong("a hardware address of one station is expected, such as 02:00:00:00:00:01"),
+    }
+}
+
+/// `tcp:2222:22`, `udp:53:5353`, or `2222:22`.
+fn forward(value: &str) -> Result<Forward, OptionError> {
+    let (udp, ports) = match value.split_once(':') {
+        Some(("udp", ports)) => (true, ports),
+        Some(("tcp", ports)) => (false, ports),
+        _ => (false, value),
+    };
+    let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port != 0);
+    let both = ports.split_once(':').and_then(|(host, guest)| Some((port(host)?, port(guest)?)));
+    let Some((host, guest)) = both else { return wrong("forward: tcp:HOST-PORT:GUEST-PORT or udp:... is expected") };
+    Ok(Forward { udp, host, guest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nic(text: &str) -> Nic {
+        match text.parse() {
+            Ok(Net::Nic(nic)) => nic,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_say_what_they_say() {
+        assert_eq!("none".parse(), Ok(Net::None));
+        assert_eq!("pcap:a b.pcapng".parse(), Ok(Net::Capture("a b.pcapng".into())));
+        assert_eq!(nic("bridge").attachment, Attachment::Bridge("bridge".into()));
+        let bridge = nic(
+            "bridge:lan,queues=4,mac=02:00:00:00:0a:FF,rate=2.5G,latency=1.5us,packed=on,offloads=off,mtu=9000,ring=512",
+        );
+        assert_eq!(bridge.attachment, Attachment::Bridge("lan".into()));
+        assert_eq!((bridge.queues, bridge.mac, bridge.ring), (4, Some([2, 0, 0, 0, 0x0a, 0xff]), 512));
+        assert_eq!((bridge.rate.bits(), bridge.latency, bridge.mtu), (2_500_000_000, 1_500_000, Some(9000)));
+        assert!(bridge.packed && !bridge.offloads);
+        assert_eq!(nic("bridge,queues=2").queues, 2);
+        let Attachment::Generator(config) =
+            nic("generator:size=imix,rate=1.5M,flows=8,vary=addresses,burst=32,start=request,count=5K,duration=10ms")
+                .attachment
+        else {
+            panic!()
+        };
+        assert_eq!((config.sizes, config.pace, config.flows), (Sizes::Imix, Pace::Frames(1_500_000), 8));
+        assert_eq!((config.vary, config.burst, config.start), (Vary::Addresses, 32, Start::Request));
+        assert_eq!((config.count, config.duration), (Some(5000), Some(SECOND / 100)));
+        let Attachment::Generator(config) = nic("generator:rate=5Gbit,link=40G,search=20ms,loss=10").attachment else {
+            panic!()
+        };
+        assert_eq!(
+            (config.pace, config.trials.unwrap().length),
+            (Pace::Bits(Rate::new(5_000_000_000).unwrap()), SECOND / 50)
+        );
+        let forwards = nic("user:forward=tcp:2222:22,forward=udp:53:5353,forward=80:80").attachment;
+        let forward = |udp, host, guest| Forward { udp, host, guest };
+        assert_eq!(
+            forwards,
+            Attachment::User(vec![forward(false, 2222, 22), forward(true, 53, 5353), forward(false, 80, 80)])
+        );
+        assert_eq!(nic("tap:tap0").attachment, Attachment::Tap("tap0".into()));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, expected) in [
+            ("", "none, user, tap:NAME, bridge, generator, sink or pcap:FILE is expected"),
+            ("nat", "none, user, tap:NAME, bridge, generator, sink or pcap:FILE is expected"),
+            ("tap", "tap needs the name of a device: tap:NAME"),
+            ("pcap", "pcap needs a file: pcap:FILE"),
+            ("bridge:lan,queues=0", "queues: a number from 1 to 16 is expected"),
+            ("bridge:lan,ring=100", "ring: a power of two is expected"),
+            ("bridge:lan,size=64", "bridge has no size"),
+            ("bridge:lan,oops", "oops: KEY=VALUE is expected"),
+            ("generator:size=63", "size: a number from 64 to 9018 is expected"),
+            ("generator:rate=recorded", "rate=recorded needs replay=FILE"),
+            ("generator:duration=5", "duration: a time such as 500ns, 20us, 10ms or 1.5s is expected"),
+            ("user:forward=1", "forward: tcp:HOST-PORT:GUEST-PORT or udp:... is expected"),
+            (
+                "bridge:a,mac=ff:ff:ff:ff:ff:ff",
+                "a hardware address of one station is expected, such as 02:00:00:00:00:01",
+            ),
+            ("bridge:a,rate=1", "rate: bits per second from 1K to 1000G are expected, such as 10G"),
+        ] {
+            assert_eq!(text.parse::<Net>().map_err(|error| error.to_string()), Err(expected.to_owned()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The receiving end of the traffic generator: throughput, loss, reordering, latency.
+
+use crate::headers::Headers;
+use crate::time::{NANOSECOND, Time};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
+
+/// Streams that are told apart; frames of further ones count as others.
+const MOST: usize = 64;
+/// Latencies are kept to three digits, up to 100 seconds, in nanoseconds.
+const LONGEST: u64 = 100_000_000_000;
+const DIGITS: u8 = 3;
+
+/// The mark in the payload of a generated frame.
+pub const MARK: [u8; 2] = *b"tg";
+/// Bytes of the stamp: mark, stream (16 bits), number (48 bits), time (64 bits), all most significant first. The smallest frame with a UDP
+/// datagram has room for just that.
+pub const STAMP: usize = 18;
+
+/// What the generator writes into a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// The port of the generator.
+    pub stream: u16,
+    /// Frames before this one.
+    pub number: u64,
+    /// When it was sent.
+    pub time: Time,
+}
+
+impl Stamp {
+    /// As bytes.
+    pub fn to_bytes(self) -> [u8; STAMP] {
+        let mut bytes = [0; STAMP];
+        bytes[..2].copy_from_slice(&MARK);
+        bytes[2..4].copy_from_slice(&self.stream.to_be_bytes());
+        bytes[4..10].copy_from_slice(&self.number.to_be_bytes()[2..]);
+        bytes[10..].copy_from_slice(&self.time.to_be_bytes());
+        bytes
+    }
+
+    /// From the start of a payload.
+    pub fn of(payload: &[u8]) -> Option<Self> {
+        let bytes = payload.first_chunk::<STAMP>().filter(|bytes| bytes[..2] == MARK)?;
+        let number =
+            |range: std::ops::Range<usize>| bytes[range].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+        Some(Self { stream: number(2..4) as u16, number: number(4..10), time: number(10..18) })
+    }
+}
+
+/// What came of one stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stream {
+    /// Frames.
+    pub frames: u64,
+    /// Their bytes, check sequences among them.
+    pub bytes: u64,
+    /// Frames that came after one that was sent later.
+    pub reordered: u64,
+    /// One more than the largest number seen.
+    next: u64,
+    /// When the first and the last came.
+    pub span: (Time, Time),
+    /// Nanoseconds on the way.
+    #[serde(serialize_with = "save_histogram", deserialize_with = "load_histogram")]
+    pub latency: Histogram<u64>,
+}
+
+/// What a sink has seen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sink {
+    streams: BTreeMap<u16, Stream>,
+    /// Frames that no generator has sent.
+    pub others: u64,
+}
+
+fn histogram() -> Histogram<u64> {
+    // The bounds are constants, which the library takes.
+    Histogram::new_with_bounds(1, LONGEST, DIGITS).unwrap_or_else(|_| unreachable!("the bounds are possible"))
+}
+
+fn save_histogram<S: Serializer>(histogram: &Histogram<u64>, to: S) -> Result<S::Ok, S::Error> {
+    let values: Vec<(u64, u64)> =
+        histogram.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
+    values.serialize(to)
+}
+
+fn load_histogram<'de, D: Deserializer<'de>>(from: D) -> Result<Histogram<u64>, D::Error> {
+    let values = Vec::<(u64, u64)>::deserialize(from)?;
+    let mut histogram = histogram();
+    values.into_iter().for_each(|(value, count)| histogram.saturating_record_n(value, count));
+    Ok(histogram)
+}
+
+impl Stream {
+    fn new(now: Time) -> Self {
+        Self { frames: 0, bytes: 0, reordered: 0, next: 0, span: (now, now), latency: histogram() }
+    }
+
+    /// Frames per second, between the first and the last.
+    pub fn rate(&self) -> f64 {
+        let seconds = (self.span.1 - self.span.0) as f64 / crate::time::SECOND as f64;
+        if seconds > 0.0 { (self.frames - 1) as f64 / seconds } else { 0.0 }
+    }
+}
+
+impl Sink {
+    /// Takes a frame.
+    pub fn take(&mut self, now: Time, frame: &[u8]) {
+        let stamp = Headers::of(frame)
+            .and_then(|headers| headers.transport)
+            .and_then(|transport| Stamp::of(frame.get(transport.payload..)?));
+        let known = |stamp: &Stamp| self.streams.len() < MOST || self.streams.contains_key(&stamp.stream);
+        let Some(stamp) = stamp.filter(known) else {
+            self.others += 1;
+            return;
+        };
+        let stream = self.streams.entry(stamp.stream).or_insert_with(|| Stream::new(now));
+        stream.frames += 1;
+        stream.bytes += frame.len().max(crate::frame::SHORTEST) as u64 + 4;
+        stream.reordered += u64::from(stamp.number < stream.next);
+        stream.next = stream.next.max(stamp.number + 1);
+        stream.span.1 = now.max(stream.span.1);
+        stream.latency.saturating_record(now.saturating_sub(stamp.time) / NANOSECOND);
+    }
+
+    /// Frames that have come of a stream.
+    pub fn received(&self, stream: u16) -> u64 {
+        self.streams.get(&stream).map_or(0, |stream| stream.frames)
+    }
+
+    /// What has come, by the port of its generator.
+    pub fn streams(&self) -> impl Iterator<Item = (u16, &Stream)> {
+        self.streams.iter().map(|(number, stream)| (*number, stream))
+    }
+
+    /// Whether a sink can be in this state.
+    pub fn is_possible(&self) -> bool {
+        let far = 1 << 62;
+        let stream = |stream: &Stream| {
+            let counts = (1..far).contains(&stream.frames) && stream.bytes < far && stream.reordered < far;
+            counts && stream.span.0 <= stream.span.1 && stream.next <= 1 << 48
+        };
+        self.others < far && self.streams.len() <= MOST && self.streams.values().all(stream)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generator::{Config, Generator};
+    use crate::lane::Lane;
+    use crate::time::{Rate, SECOND};
+
+    #[test]
+    fn a_sink_knows_what_is_lost_and_out_of_order() {
+        let (mut lane, mut sink) = (Lane::new(Rate::TEN_GIGABITS, 0), Sink::default());
+        let mut generator = Generator::new(Config { count: Some(1000), ..Config::default() }, 7, [2; 6]);
+        generator.begin(0);
+        let mut held = None;
+        let mut number = 0;
+        while let Some(at) = generator.next_arrival(&lane) {
+            let frame = generator.take(&mut lane).unwrap();
+            match number {
+                5 => {}
+                10 => held = Some(frame),
+                _ => sink.take(at + 1_000_000, &frame.bytes),
+            }
+            if number == 20 {
+                sink.take(at + 1_000_000, &held.take().unwrap().bytes);
+            }
+            number += 1;
+        }
+        sink.take(0, &[0; 60]);
+        let (streams, others): (Vec<_>, _) = (sink.streams().collect(), sink.others);
+        let [(7, stream)] = streams[..] else { panic!("{streams:?}") };
+        assert_eq!((stream.frames, stream.bytes, stream.reordered, others), (999, 999 * 64, 1, 1));
+        assert_eq!(generator.sent() - sink.received(7), 1);
+        // The one that was held came ten frames later than the others.
+        assert_eq!(
+            (stream.latency.min(), stream.latency.value_at_quantile(0.5), stream.latency.max()),
+            (1067, 1067, 1739)
+        );
+        assert!((stream.rate() - (SECOND / 67_200) as f64).abs() < 20_000.0, "{}", stream.rate());
+        let bytes = postcard::to_allocvec(&sink).unwrap();
+        let again: Sink = postcard::from_bytes(&bytes).unwrap();
+        assert_eq!((&again, again.is_possible()), (&sink, true));
+    }
+}

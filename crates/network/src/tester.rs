@@ -1,0 +1,204 @@
+//! A tester: a generator and a sink at the other end of a link, and what it does by itself.
+//!
+//! It answers ARP requests for any address but the one that it sends to, so that a guest can send or forward frames to it without more ado.
+
+use crate::Frame;
+use crate::generator::{Config, Generator, Progress, Start};
+use crate::headers::{Headers, Mac, Transport};
+use crate::lane::Lane;
+use crate::rfc2544::Search;
+use crate::sink::Sink;
+use crate::time::{SECOND, Time};
+use serde::{Deserialize, Serialize};
+
+/// The port that a guest sends a datagram to when it wants the generator to begin (discard).
+const REQUEST: u16 = 9;
+/// Where fields of an ARP packet are in a frame, and what is in those that are always the same: Ethernet, IPv4, lengths.
+const ARP: [u8; 8] = [0x08, 0x06, 0, 1, 0x08, 0, 6, 4];
+const ARP_AT: usize = 12;
+const ARP_LEN: usize = 42;
+
+/// A tester.
+#[derive(Clone, Debug)]
+pub struct Tester {
+    generator: Option<Generator>,
+    stream: u16,
+    mac: Mac,
+    state: State,
+}
+
+/// What is saved of a tester beside its generator's progress.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct State {
+    sink: Sink,
+    search: Option<Search>,
+    /// Frames of this stream that had come, to any sink, before the present trial.
+    before: u64,
+    /// When the result of the present trial is looked at.
+    decision: Option<Time>,
+}
+
+/// A tester as it is saved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedTester(State, Option<Progress>);
+
+impl Tester {
+    /// The tester at a port. Without a configuration it has a sink only.
+    pub fn new(config: Option<Config>, stream: u16, nic: Mac) -> Self {
+        let mac = config.as_ref().map_or(Config::default().mac, |config| config.mac);
+        Self {
+            generator: config.map(|config| Generator::new(config, stream, nic)),
+            stream,
+            mac,
+            state: State::default(),
+        }
+    }
+
+    /// What has come.
+    pub fn sink(&self) -> &Sink {
+        &self.state.sink
+    }
+
+    /// The generator.
+    pub fn generator(&self) -> Option<&Generator> {
+        self.generator.as_ref()
+    }
+
+    /// The search for the throughput.
+    pub fn search(&self) -> Option<&Search> {
+        self.state.search.as_ref()
+    }
+
+    /// The guest can receive.
+    pub fn ready(&mut self, now: Time, lane: &Lane) {
+        match self.generator.as_ref().map(|generator| generator.config().start) {
+            Some(Start::Ready) => self.begin(now, lane),
+            Some(Start::At(at)) => self.begin(at.max(now), lane),
+            Some(Start::Request) | None => {}
+        }
+    }
+
+    /// The generator begins.
+    fn begin(&mut self, now: Time, lane: &Lane) {
+        let Some(generator) = &mut self.generator else { return };
+        if generator.began().is_some() {
+            return;
+        }
+        match generator.config().trials {
+            None => generator.begin(now),
+            Some(trials) => {
+                let smallest = generator.config().smallest();
+                let fastest = SECOND / lane.rate().duration(smallest).max(1);
+                let search = Search::new(fastest, trials.parts, trials.tolerance);
+                self.state.search = Some(search);
+                self.begin_trial(now);
+            }
+        }
+    }
+
+    fn begin_trial(&mut self, now: Time) {
+        let Some(generator) = &mut self.generator else { return };
+        let Some((trials, rate)) =
+            generator.config().trials.zip(self.state.search.as_ref().and_then(|search| search.rate()))
+        else {
+            return;
+        };
+        generator.begin_trial(now, rate);
+        self.state.decision = Some(now.saturating_add(trials.length).saturating_add(trials.settle));
+    }
+
+    /// When the tester looks at the result of a trial.
+    pub fn decision(&self) -> Option<Time> {
+        self.state.decision
+    }
+
+    /// Looks at the result of a trial: so many frames of this stream have come, to any sink.
+    pub fn decide(&mut self, now: Time, received: u64) {
+        if self.state.decision.is_none_or(|at| at > now) {
+            return;
+        }
+        self.state.decision = None;
+        let Some((generator, search)) = self.generator.as_ref().zip(self.state.search.as_mut()) else { return };
+        search.tried(generator.sent_in_trial(), received.saturating_sub(self.state.before));
+        self.state.before = received;
+        self.begin_trial(now);
+    }
+
+    /// When the next generated frame arrives at the NIC.
+    pub fn next_arrival(&self, lane: &Lane) -> Option<Time> {
+        self.generator.as_ref().and_then(|generator| generator.next_arrival(lane))
+    }
+
+    /// Sends the next frame.
+    pub fn take(&mut self, lane: &mut Lane) -> Option<Frame> {
+        self.generator.as_mut().and_then(|generator| generator.take(lane))
+    }
+
+    /// Sends the next frame, which nobody looks at.
+    pub fn skip(&mut self, lane: &mut Lane) {
+        if let Some(generator) = &mut self.generator {
+            generator.skip(lane);
+        }
+    }
+
+    /// A frame has come. What the tester answers.
+    pub fn receive(&mut self, now: Time, frame: &[u8], lane: &Lane) -> Option<Frame> {
+        self.state.sink.take(now, frame);
+        if self.generator.as_ref().is_some_and(|g| g.config().start == Start::Request) && is_request(frame) {
+            self.begin(now, lane);
+        }
+        self.arp_reply(frame)
+    }
+
+    fn arp_reply(&self, frame: &[u8]) -> Option<Frame> {
+        let request = frame.get(..ARP_LEN)?;
+        let field = |at: usize, len: usize| &request[at..at + len];
+        let (sender_mac, sender, target) = (field(22, 6), field(28, 4), field(38, 4));
+        let ours = self.generator.as_ref().is_none_or(|g| target != g.config().destination.octets());
+        if field(ARP_AT, 8) != ARP || field(20, 2) != [0, 1] || !ours || sender == target {
+            return None;
+        }
+        let mut reply = Vec::with_capacity(ARP_LEN);
+        for part in [sender_mac, &self.mac, &ARP, &[0, 2], &self.mac, target, sender_mac, sender] {
+            reply.extend_from_slice(part);
+        }
+        Frame::new(reply)
+    }
+
+    /// Frames of a stream that have come here.
+    pub fn received(&self, stream: u16) -> u64 {
+        self.state.sink.received(stream)
+    }
+
+    /// The number by which its frames are known.
+    pub fn stream(&self) -> u16 {
+        self.stream
+    }
+
+    /// What is saved.
+    pub fn save(&self) -> SavedTester {
+        SavedTester(self.state.clone(), self.generator.as_ref().map(|generator| generator.progress().clone()))
+    }
+
+    /// Whether it can be the state of this tester.
+    pub fn accepts(&self, saved: &SavedTester) -> bool {
+        let trials = self.generator.as_ref().is_some_and(|generator| generator.config().trials.is_some());
+        saved.1.is_some() == self.generator.is_some()
+            && saved.0.sink.is_possible()
+            && saved.0.search.as_ref().is_none_or(|search| trials && search.is_possible())
+    }
+
+    /// Takes on a state that it accepts.
+    pub fn restore(&mut self, saved: SavedTester) {
+        self.state = saved.0;
+        if let Some((generator, progress)) = self.generator.as_mut().zip(saved.1) {
+            generator.go_on_from(progress);
+        }
+    }
+}
+
+/// Whether a frame is a datagram to the discard port.
+fn is_request(frame: &[u8]) -> bool {
+    let transport = Headers::of(frame).and_then(|headers| headers.transport);
+    transport.is_some_and(|transport| transport.kind == Transport::Udp && transport.destination == REQUEST)
+}

@@ -1,0 +1,330 @@
+//! `--net`: what NICs of a machine are connected to on this host, and what is said of them at the end.
+
+use crate::output::say;
+use anyhow::{Context, Result, anyhow, bail};
+use machine::Machine;
+use machine::host::HostFrame;
+use network::capture::{self, Capture};
+use network::options::{Attachment, Forward, Net, Nic};
+use network::stream::{Frames, with_length};
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The largest capture that is sent again.
+const LARGEST_CAPTURE: u64 = 1 << 30;
+/// Frames that a machine gets at a time from one connection.
+const MOST_FRAMES: usize = 256;
+/// Bytes that wait for passt to take them; further frames are lost, as on any network.
+const MOST_WAITING: usize = 4 << 20;
+/// Bytes that are read at a time.
+const PIECE: usize = 64 << 10;
+/// How long the host is waited for at most while there are connections: what is typed is not waited for at the same time.
+const GLANCE: Duration = Duration::from_millis(2);
+
+/// NICs and captures as `--net` names them.
+pub struct Nets {
+    /// The NICs.
+    pub nics: Vec<Nic>,
+    /// The file for what passes.
+    capture: Option<String>,
+    /// What generators send again, by NIC.
+    replays: Vec<(usize, Arc<capture::Recorded>, Vec<u8>)>,
+}
+
+impl Nets {
+    /// What the options say.
+    pub fn new(options: &[Net]) -> Result<Self> {
+        let mut nets = Self { nics: Vec::new(), capture: None, replays: Vec::new() };
+        let none = options.iter().filter(|net| **net == Net::None).count();
+        if none > 0 && options.len() > 1 {
+            bail!("--net none stands alone");
+        }
+        for net in options {
+            match net {
+                Net::None => {}
+                Net::Nic(nic) => nets.nics.push(nic.clone()),
+                Net::Capture(file) if nets.capture.is_none() => nets.capture = Some(file.clone()),
+                Net::Capture(_) => bail!("--net pcap: there is one capture of a run"),
+            }
+        }
+        if nets.capture.is_some() && nets.nics.is_empty() {
+            bail!("--net pcap captures what passes NICs: add one, as with --net user");
+        }
+        for (number, nic) in nets.nics.iter_mut().enumerate() {
+            let (Some(file), Attachment::Generator(config)) = (&nic.replay, &mut nic.attachment) else { continue };
+            let bytes = crate::input::read(Path::new(file), LARGEST_CAPTURE).context("--net")?;
+            let frames = capture::read(&bytes).map_err(|error| anyhow!("--net: {file} can't be sent: {error}"))?;
+            let frames = Arc::new(frames);
+            config.replay = Some(frames.clone());
+            nets.replays.push((number, frames, bytes));
+        }
+        Ok(nets)
+    }
+
+    /// What generators send again, for the facts that identify a run.
+    pub fn files(&self) -> impl Iterator<Item = (String, &[u8])> {
+        self.replays.iter().map(|(number, _, bytes)| (format!("capture {number}"), bytes.as_slice()))
+    }
+
+    /// Captures what passes the NICs of a machine.
+    pub fn capture(&self, machine: &Machine) -> Result<()> {
+        let Some(path) = &self.capture else { return Ok(()) };
+        let failed = || format!("can't write the capture {path}");
+        let file = BufWriter::new(File::create(path).with_context(failed)?);
+        let board = machine.board.borrow();
+        let interfaces = board.network().interfaces();
+        let capture = Capture::new(Box::new(file), &interfaces).with_context(failed)?;
+        board.network().capture(capture);
+        Ok(())
+    }
+
+    /// Ends the capture. Whether it is there in full.
+    pub fn finish(&self, machine: &Machine) -> bool {
+        let ended = machine.board.borrow().network().end_capture();
+        if let (Err(error), Some(path)) = (&ended, &self.capture) {
+            say(&format!("tollgate: can't write the capture {path}: {error}"));
+        }
+        ended.is_ok()
+    }
+}
+
+/// What a NIC is connected to.
+enum End {
+    Passt { child: Child, stream: UnixStream, frames: Frames, outgoing: VecDeque<u8> },
+    Tap(File),
+}
+
+/// Connections to this host's networks.
+#[derive(Default)]
+pub struct Connections {
+    ends: Vec<(u8, End)>,
+}
+
+impl Connections {
+    /// Connects NICs.
+    pub fn open(nics: &[Nic]) -> Result<Self> {
+        let mut ends = Vec::new();
+        for (number, nic) in nics.iter().enumerate() {
+            let end = match &nic.attachment {
+                Attachment::User(forwards) => passt(forwards)?,
+                Attachment::Tap(name) => End::Tap(machine::tap::open(name).with_context(|| {
+                    format!("--net tap:{name}: the device can't be opened (make it with `ip tuntap add {name} mode tap user $USER`)")
+                })?),
+                _ => continue,
+            };
+            ends.push((number as u8, end));
+        }
+        Ok(Self { ends })
+    }
+
+    /// Whether there are any.
+    pub fn any(&self) -> bool {
+        !self.ends.is_empty()
+    }
+
+    /// Frames that have come for NICs with room.
+    pub fn frames(&mut self, room: &dyn Fn(u8) -> bool) -> Vec<HostFrame> {
+        let mut all = Vec::new();
+        self.ends.retain_mut(|(nic, end)| {
+            if !room(*nic) {
+                return true;
+            }
+            let (frames, goes_on) = end.read();
+            all.extend(frames.into_iter().map(|bytes| HostFrame { nic: *nic, bytes }));
+            goes_on
+        });
+        all
+    }
+
+    /// Sends frames of NICs.
+    pub fn send(&mut self, frames: &[HostFrame]) {
+        for frame in frames {
+            if let Some((_, end)) = self.ends.iter_mut().find(|(nic, _)| *nic == frame.nic) {
+                end.send(&frame.bytes);
+            }
+        }
+        self.ends.iter_mut().for_each(|(_, end)| end.flush());
+    }
+
+    /// Waits until a frame comes, up to a limit.
+    pub fn wait(&mut self, limit: Duration) {
+        self.ends.iter_mut().for_each(|(_, end)| end.flush());
+        let mut files: Vec<PollFd> =
+            self.ends.iter().map(|(_, end)| PollFd::new(end.file(), PollFlags::POLLIN)).collect();
+        let timeout = PollTimeout::try_from(limit.min(GLANCE)).unwrap_or(PollTimeout::ZERO);
+        // A signal ends the wait, and so does any error.
+        let _ = nix::poll::poll(&mut files, timeout);
+    }
+}
+
+impl End {
+    fn file(&self) -> std::os::fd::BorrowedFd<'_> {
+        match self {
+            Self::Passt { stream, .. } => stream.as_fd(),
+            Self::Tap(file) => file.as_fd(),
+        }
+    }
+
+    /// Frames that have come, and whether more may.
+    fn read(&mut self) -> (Vec<Vec<u8>>, bool) {
+        let mut all = Vec::new();
+        let mut piece = vec![0; PIECE.max(network::frame::LONGEST + 1)];
+        loop {
+            if let Self::Passt { frames, .. } = self {
+                loop {
+                    match frames.next_frame() {
+                        Ok(Some(frame)) if all.len() < MOST_FRAMES => all.push(frame),
+                        // It is the last of this call.
+                        Ok(Some(frame)) => {
+                            all.push(frame);
+                            return (all, true);
+                        }
+                        Ok(None) => break,
+                        Err(error) => {
+                            say(&format!(
+                                "tollgate: --net user: passt sends nonsense ({error}): the connection is over"
+                            ));
+                            return (all, false);
+                        }
+                    }
+                }
+            }
+            if all.len() >= MOST_FRAMES {
+                return (all, true);
+            }
+            let read = match self {
+                Self::Passt { stream, .. } => stream.read(&mut piece),
+                Self::Tap(file) => file.read(&mut piece),
+            };
+            match (read, &mut *self) {
+                (Ok(0), _) => break,
+                (Ok(len), Self::Passt { frames, .. }) => frames.push(&piece[..len]),
+                (Ok(len), Self::Tap(_)) => all.push(piece[..len].to_vec()),
+                (Err(error), _) if error.kind() == ErrorKind::Interrupted => {}
+                (Err(error), _) if error.kind() == ErrorKind::WouldBlock => return (all, true),
+                // A device that is down gives errors until it is up.
+                (Err(_), Self::Tap(_)) => return (all, true),
+                (Err(_), Self::Passt { .. }) => break,
+            }
+        }
+        self.over();
+        (all, false)
+    }
+
+    /// Says why a connection is over that the other end has closed.
+    fn over(&mut self) {
+        if let Self::Passt { child, .. } = self {
+            let mut said = String::new();
+            let _ = child.wait();
+            if let Some(stderr) = &mut child.stderr {
+                let _ = stderr.read_to_string(&mut said);
+            }
+            let lines = said.lines().filter(|line| !line.trim().is_empty() && !line.contains("syslog"));
+            let last = lines.last().unwrap_or("it did not say why");
+            say(&format!("tollgate: --net user: passt has ended: {last}"));
+        }
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        match self {
+            Self::Passt { outgoing, .. } if outgoing.len() < MOST_WAITING => outgoing.extend(with_length(frame)),
+            // A full queue loses frames, as any network does.
+            Self::Passt { .. } => {}
+            Self::Tap(file) => {
+                let _ = file.write(frame);
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Self::Passt { stream, outgoing, .. } = self {
+            while let (front @ [_, ..], _) = outgoing.as_slices() {
+                match stream.write(front) {
+                    Ok(len @ 1..) => drop(outgoing.drain(..len)),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    // Full, or closed, which the next read finds out.
+                    _ => break,
+                }
+            }
+        }
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if let Self::Passt { child, .. } = self {
+            // There is nobody left to tell if it has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Starts passt, connected by its standard input.
+fn passt(forwards: &[Forward]) -> Result<End> {
+    let (ours, theirs) = UnixStream::pair().context("--net user: no socket can be made")?;
+    ours.set_nonblocking(true).context("--net user")?;
+    let mut command = Command::new("passt");
+    command.args(["--foreground", "--quiet", "--fd", "0"]);
+    for forward in forwards {
+        let option = if forward.udp { "--udp-ports" } else { "--tcp-ports" };
+        command.arg(option).arg(format!("{}:{}", forward.host, forward.guest));
+    }
+    command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => {
+            anyhow!("--net user needs passt, which is not installed (on Debian and Ubuntu: apt-get install passt)")
+        }
+        _ => anyhow!(error).context("--net user: passt can't be started"),
+    })?;
+    Ok(End::Passt { child, stream: ours, frames: Frames::default(), outgoing: VecDeque::new() })
+}
+
+/// What came of the NICs of a machine, as JSON.
+pub fn report(machine: &Machine) -> serde_json::Value {
+    let board = machine.board.borrow();
+    let network = board.network();
+    let nics = network.report().map(|port| {
+        let counts = port.counts;
+        let mut nic = serde_json::json!({
+            "name": port.name,
+            "sent": counts.sent, "received": counts.received, "lost": counts.lost, "dropped": counts.dropped,
+        });
+        let Some(tester) = port.tester else { return nic };
+        if let Some(generator) = tester.generator() {
+            let stream = tester.stream();
+            let received: u64 = network.report().filter_map(|port| port.tester).map(|sink| sink.received(stream)).sum();
+            nic["generator"] = serde_json::json!({ "stream": stream, "sent": generator.sent(), "came_back": received });
+        }
+        let sink = tester.sink();
+        let streams = sink.streams().map(|(stream, came)| {
+            let latency = |quantile| came.latency.value_at_quantile(quantile);
+            serde_json::json!({
+                "stream": stream, "frames": came.frames, "bytes": came.bytes, "reordered": came.reordered,
+                "frames_per_second": came.rate(),
+                "latency_ns": {
+                    "min": came.latency.min(), "mean": came.latency.mean(), "p50": latency(0.5), "p90": latency(0.9),
+                    "p99": latency(0.99), "max": came.latency.max(),
+                },
+            })
+        });
+        nic["sink"] = serde_json::json!({ "others": sink.others, "streams": streams.collect::<Vec<_>>() });
+        if let Some(search) = tester.search() {
+            let trials = search.trials().iter().map(|trial| {
+                serde_json::json!({ "frames_per_second": trial.rate, "sent": trial.sent, "received": trial.received })
+            });
+            nic["rfc2544"] =
+                serde_json::json!({ "throughput": search.throughput(), "trials": trials.collect::<Vec<_>>() });
+        }
+        nic
+    });
+    nics.collect()
+}
