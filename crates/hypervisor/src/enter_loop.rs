@@ -6,6 +6,7 @@ use crate::exit_context::{ExitContext, Step};
 use crate::exits;
 use crate::failure::Failure;
 use crate::mmu::Flushes;
+use crate::nested::Nested;
 use crate::registers::Visible;
 use crate::vcpu::Vcpu;
 use crate::vm::Hypervisor;
@@ -90,7 +91,7 @@ impl ExitContext<'_> {
         let cpu = &mut *self.cpu;
         self.vcpu.visible = Visible::of(cpu);
         self.vcpu.events = Events::default();
-        self.vcpu.nested = Box::default();
+        *self.vcpu.nested = Nested::default();
         (cpu.arch.vmx.inner, cpu.arch.vmx.guest_operation) = (None, false);
         self.vcpu.spec_ctrl = false;
         *cpu.controls_mut() = controls::fixed(&self.vm.config, &self.vm.shared, &self.vm.ownership, cpu);

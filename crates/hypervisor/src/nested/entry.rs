@@ -142,7 +142,7 @@ impl ExitContext<'_> {
         let Some(inner) = self.vcpu.nested.running() else { return };
         let clock = self.cpu.micro.clock;
         let left =
-            self.vcpu.nested.timer_at.saturating_sub(clock) / TICKS_PER_CYCLE >> cpu::vmx::PREEMPTION_TIMER_SHIFT;
+            (self.vcpu.nested.timer_at.saturating_sub(clock) / TICKS_PER_CYCLE) >> cpu::vmx::PREEMPTION_TIMER_SHIFT;
         let visible = self.vcpu.visible;
         let cr0 = visible.cr0 & !inner.cr0_mask | inner.cr0_shadow & inner.cr0_mask;
         let cr4 = visible.cr4 & !inner.cr4_mask | inner.cr4_shadow & inner.cr4_mask;

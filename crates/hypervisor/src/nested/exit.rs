@@ -66,7 +66,7 @@ impl ExitContext<'_> {
             self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
         }
         let clock = self.cpu.micro.clock;
-        let left = self.vcpu.nested.timer_at.saturating_sub(clock) / TICKS_PER_CYCLE >> offer.vmx.timer_shift();
+        let left = (self.vcpu.nested.timer_at.saturating_sub(clock) / TICKS_PER_CYCLE) >> offer.vmx.timer_shift();
         let controls = self.cpu.controls();
         let (activity, pending, status) = (controls.activity, controls.pending_debug, controls.interrupt_status);
         if let Some(inner) = &mut self.vcpu.nested.vmx.running {
