@@ -7,6 +7,7 @@
 use crate::bridge::{Bridge, Way};
 use crate::capture::{Capture, Direction};
 use crate::frame::{Frame, Offloads};
+use crate::generator::Generator;
 use crate::headers::Mac;
 use crate::lane::Lane;
 use crate::options::{Attachment, Nic};
@@ -292,12 +293,17 @@ impl Network {
         };
         let Some(stream) = due(&self.ports[port]) else { return };
         let testers = self.ports.iter().filter_map(|port| match &port.end {
-            End::Tester(tester) => Some(tester.received(stream)),
+            End::Tester(tester) => Some(tester.received_in_trial(stream)),
             _ => None,
         });
         let received = testers.sum();
-        if let End::Tester(tester) = &mut self.ports[port].end {
-            tester.decide(now, received);
+        let End::Tester(tester) = &mut self.ports[port].end else { return };
+        tester.decide(now, received);
+        let first = tester.generator().map_or(0, Generator::sent);
+        for port in &mut self.ports {
+            if let End::Tester(tester) = &mut port.end {
+                tester.trial_begins(stream, first);
+            }
         }
     }
 

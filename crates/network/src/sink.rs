@@ -73,6 +73,8 @@ pub struct Sink {
     streams: BTreeMap<u16, Stream>,
     /// Frames that no generator has sent.
     pub others: u64,
+    /// By stream: a number, and how many frames have come with that one or a larger.
+    marks: BTreeMap<u16, (u64, u64)>,
 }
 
 fn histogram() -> Histogram<u64> {
@@ -116,6 +118,11 @@ impl Sink {
             self.others += 1;
             return;
         };
+        if let Some((from, count)) = self.marks.get_mut(&stamp.stream)
+            && stamp.number >= *from
+        {
+            *count = count.saturating_add(1);
+        }
         let stream = self.streams.entry(stamp.stream).or_insert_with(|| Stream::new(now));
         stream.frames += 1;
         stream.bytes += frame.len().max(crate::frame::SHORTEST) as u64 + 4;
@@ -130,6 +137,18 @@ impl Sink {
         self.streams.get(&stream).map_or(0, |stream| stream.frames)
     }
 
+    /// Frames that have come of a stream since [`Sink::mark`], without those that were sent before.
+    pub fn received_since_mark(&self, stream: u16) -> u64 {
+        self.marks.get(&stream).map_or(self.received(stream), |(_, count)| *count)
+    }
+
+    /// Counts the frames of a stream with that number and larger ones anew.
+    pub fn mark(&mut self, stream: u16, from: u64) {
+        if self.marks.len() < MOST || self.marks.contains_key(&stream) {
+            self.marks.insert(stream, (from, 0));
+        }
+    }
+
     /// What has come, by the port of its generator.
     pub fn streams(&self) -> impl Iterator<Item = (u16, &Stream)> {
         self.streams.iter().map(|(number, stream)| (*number, stream))
@@ -142,7 +161,7 @@ impl Sink {
             let counts = (1..far).contains(&stream.frames) && stream.bytes < far && stream.reordered < far;
             counts && stream.span.0 <= stream.span.1 && stream.next <= 1 << 48
         };
-        self.others < far && self.streams.len() <= MOST && self.streams.values().all(stream)
+        self.others < far && self.streams.len() <= MOST && self.marks.len() <= MOST && self.streams.values().all(stream)
     }
 }
 
@@ -152,6 +171,19 @@ mod tests {
     use crate::generator::{Config, Generator};
     use crate::lane::Lane;
     use crate::time::{Rate, SECOND};
+
+    #[test]
+    fn late_frames_of_a_trial_are_none_of_the_next() {
+        let (mut lane, mut sink) = (Lane::new(Rate::TEN_GIGABITS, 0), Sink::default());
+        let mut generator = Generator::new(Config { count: Some(20), ..Config::default() }, 7, [2; 6]);
+        generator.begin(0);
+        let frames: Vec<_> = std::iter::from_fn(|| generator.take(&mut lane)).collect();
+        frames[..5].iter().for_each(|frame| sink.take(0, &frame.bytes));
+        assert_eq!(sink.received_since_mark(7), 5, "without a mark all count");
+        sink.mark(7, 10);
+        frames[5..].iter().for_each(|frame| sink.take(0, &frame.bytes));
+        assert_eq!((sink.received_since_mark(7), sink.received(7)), (10, 20));
+    }
 
     #[test]
     fn a_sink_knows_what_is_lost_and_out_of_order() {

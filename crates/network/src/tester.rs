@@ -32,8 +32,6 @@ pub struct Tester {
 struct State {
     sink: Sink,
     search: Option<Search>,
-    /// Frames of this stream that had come, to any sink, before the present trial.
-    before: u64,
     /// When the result of the present trial is looked at.
     decision: Option<Time>,
 }
@@ -112,15 +110,14 @@ impl Tester {
         self.state.decision
     }
 
-    /// Looks at the result of a trial: so many frames of this stream have come, to any sink.
+    /// Looks at the result of a trial: so many of its frames have come, to any sink.
     pub fn decide(&mut self, now: Time, received: u64) {
         if self.state.decision.is_none_or(|at| at > now) {
             return;
         }
         self.state.decision = None;
         let Some((generator, search)) = self.generator.as_ref().zip(self.state.search.as_mut()) else { return };
-        search.tried(generator.sent_in_trial(), received.saturating_sub(self.state.before));
-        self.state.before = received;
+        search.tried(generator.sent_in_trial(), received);
         self.begin_trial(now);
     }
 
@@ -163,6 +160,16 @@ impl Tester {
             reply.extend_from_slice(part);
         }
         Frame::new(reply)
+    }
+
+    /// Frames of the present trial of a stream that have come here.
+    pub fn received_in_trial(&self, stream: u16) -> u64 {
+        self.state.sink.received_since_mark(stream)
+    }
+
+    /// A trial of a stream begins, whose first frame has that number: late ones of the last trial are none of its.
+    pub fn trial_begins(&mut self, stream: u16, first: u64) {
+        self.state.sink.mark(stream, first);
     }
 
     /// Frames of a stream that have come here.

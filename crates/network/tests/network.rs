@@ -150,6 +150,7 @@ fn the_throughput_of_a_forwarder_is_found_in_one_run() {
     let (network, mut plugs) = network(&["generator:search=1ms,settle=100us", "sink"]);
     plugs.iter_mut().for_each(|plug| plug.listen(0, true, Offloads::default()));
     // A forwarder that needs 200 ns for a frame and has room for 16.
+
     let (mut free, mut held): (Time, Vec<Time>) = (0, Vec::new());
     while let Some(at) = plugs[0].next_arrival() {
         if let Some(frame) = plugs[0].receive(at) {

@@ -227,8 +227,8 @@ impl End {
             if let Some(stderr) = &mut child.stderr {
                 let _ = stderr.read_to_string(&mut said);
             }
-            let lines = said.lines().filter(|line| !line.trim().is_empty() && !line.contains("syslog"));
-            let last = lines.last().unwrap_or("it did not say why");
+            let mut lines = said.lines().filter(|line| !line.trim().is_empty() && !line.contains("syslog"));
+            let last = lines.next_back().unwrap_or("it did not say why");
             say(&format!("tollgate: --net user: passt has ended: {last}"));
         }
     }

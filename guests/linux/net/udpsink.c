@@ -1,5 +1,5 @@
-/* udpsink PORT FRAMES SECONDS [connect ADDRESS]: asks a traffic generator to begin, takes datagrams one by one, and says how many came and how
- * fast. It ends after so many, or when none has come for so long. */
+/* udpsink PORT FRAMES SECONDS [TESTER [WARM]]: asks a traffic generator to begin, takes datagrams one by one, and says how many came and how
+ * fast. It ends after so many, or when none has come for so long. The first WARM of them are not counted. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,10 +24,10 @@ static void fail(const char *what) {
 
 int main(int argc, char **argv) {
     if (argc < 4) {
-        fprintf(stderr, "usage: udpsink PORT FRAMES SECONDS [TESTER]\n");
+        fprintf(stderr, "usage: udpsink PORT FRAMES SECONDS [TESTER [WARM]]\n");
         return 2;
     }
-    unsigned long wanted = strtoul(argv[2], NULL, 0), got = 0;
+    unsigned long wanted = strtoul(argv[2], NULL, 0), warm = argc > 5 ? strtoul(argv[5], NULL, 0) : 0, got = 0;
     double patience = atof(argv[3]), first = 0, last = 0;
     int fd = socket(AF_INET, SOCK_DGRAM, 0);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((unsigned short)atoi(argv[1]))};
@@ -45,16 +45,19 @@ int main(int argc, char **argv) {
             fail("sendto");
     }
     char buffer[65536];
-    while (got < wanted) {
+    while (got < wanted + warm) {
         if (recv(fd, buffer, sizeof buffer, 0) < 0) {
             if (errno == EINTR)
                 continue;
             break;
         }
         last = now();
-        if (!got++)
+        if (got++ == warm)
             first = last;
     }
-    printf("udpsink: %lu datagrams in %.6f s, %.0f a second\n", got, last - first, got > 1 ? (double)(got - 1) / (last - first) : 0.0);
+    got -= got < warm ? got : warm;
+    double rate = got > 1 ? (double)(got - 1) / (last - first) : 0.0;
+    printf("udpsink: %lu datagrams in %.6f s, %.0f a second\n", got, last - first, rate);
+    printf("result udpsink %.1f kpps\n", rate / 1000);
     return got ? 0 : 1;
 }

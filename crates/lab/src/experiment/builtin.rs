@@ -12,6 +12,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("cr0-wp-role", include_str!("../../../../experiments/cr0-wp-role.toml")),
     ("mmu-linux", include_str!("../../../../experiments/mmu-linux.toml")),
     ("linux-workloads", include_str!("../../../../experiments/linux-workloads.toml")),
+    ("udp-rx", include_str!("../../../../experiments/udp-rx.toml")),
     ("processors", include_str!("../../../../experiments/processors.toml")),
 ];
 

@@ -111,6 +111,8 @@ impl<'a> Cell<'a> {
             Some(cpus) => option("cpus", &cpus.to_string()),
             None => {}
         }
+        let nets = self.settings.net.iter().flat_map(|nets| nets.split_ascii_whitespace());
+        nets.for_each(|net| option("net", net));
         // Bare is what `tollgate run` does anyway.
         if let Some(Platform::Own(platform)) = self.settings.platform
             && platform != PlatformName::Bare

@@ -62,6 +62,8 @@ pub struct Settings {
     pub memory: Option<String>,
     /// Virtual processors.
     pub cpus: Option<u32>,
+    /// Network devices, as `--net` names them, with spaces between them.
+    pub net: Option<String>,
     /// Seconds of the host's time after which a cell has failed.
     pub timeout: Option<u32>,
 }
@@ -84,6 +86,7 @@ impl Settings {
             switches: self.switches.clone().or(&defaults.switches),
             memory: self.memory.clone().or_else(|| defaults.memory.clone()),
             cpus: self.cpus.or(defaults.cpus),
+            net: self.net.clone().or_else(|| defaults.net.clone()),
             timeout: self.timeout.or(defaults.timeout),
         }
     }
@@ -97,6 +100,7 @@ impl Settings {
             ("platform", self.platform.is_some() && other.platform.is_some()),
             ("memory", self.memory.is_some() && other.memory.is_some()),
             ("cpus", self.cpus.is_some() && other.cpus.is_some()),
+            ("net", self.net.is_some() && other.net.is_some()),
             ("timeout", self.timeout.is_some() && other.timeout.is_some()),
         ];
         let (mine, others) = (self.hypervisor_options(), other.hypervisor_options());
@@ -116,6 +120,7 @@ enum Key {
     Switch(&'static Switch),
     Memory,
     Cpus,
+    Net,
     Timeout,
 }
 
@@ -123,7 +128,7 @@ impl Key {
     /// Every key, in the order in which a message lists them.
     fn all() -> impl Iterator<Item = Self> {
         let before = [Key::Guest, Key::Append, Key::Workload, Key::Profile, Key::Platform].into_iter();
-        before.chain(Switches::ALL.iter().map(Key::Switch)).chain([Key::Memory, Key::Cpus, Key::Timeout])
+        before.chain(Switches::ALL.iter().map(Key::Switch)).chain([Key::Memory, Key::Cpus, Key::Net, Key::Timeout])
     }
 
     fn name(self) -> &'static str {
@@ -136,6 +141,7 @@ impl Key {
             Key::Switch(switch) => switch.name,
             Key::Memory => "memory",
             Key::Cpus => "cpus",
+            Key::Net => "net",
             Key::Timeout => "timeout",
         }
     }
@@ -194,6 +200,7 @@ impl<'de> Visitor<'de> for Reader {
                 }
                 Key::Memory => settings.memory = Some(map.next_value()?),
                 Key::Cpus => settings.cpus = Some(map.next_value()?),
+                Key::Net => settings.net = Some(map.next_value()?),
                 Key::Timeout => settings.timeout = Some(map.next_value()?),
             }
         }
