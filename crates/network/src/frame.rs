@@ -95,6 +95,9 @@ impl Frame {
     pub fn occupies(&self) -> (u64, u64) {
         let one = |len: usize| len.max(SHORTEST) as u64 + OVERHEAD;
         let Some((header, payload, size)) = self.cut() else { return (one(self.bytes.len()), 1) };
+        if payload == 0 {
+            return (one(header), 1);
+        }
         let (whole, rest) = (payload / size, payload % size);
         let last = if rest == 0 { 0 } else { one(header + rest) };
         (whole as u64 * one(header + size) + last, (whole + usize::from(rest != 0)) as u64)
@@ -105,7 +108,7 @@ impl Frame {
         let size = usize::from(self.segments?.size);
         let headers = Headers::of(&self.bytes)?;
         let header = headers.transport?.payload;
-        let payload = headers.end.checked_sub(header).filter(|payload| *payload > 0 && size > 0)?;
+        let payload = headers.end.checked_sub(header).filter(|_| size > 0)?;
         Some((header, payload, size))
     }
 

@@ -219,6 +219,17 @@ mod tests {
     }
 
     #[test]
+    fn a_large_packet_without_payload_is_its_headers() {
+        let mut bytes = udp(&[]);
+        // Padding behind the datagram is not sent.
+        bytes.resize(200, 7);
+        let frame = large(bytes, Kind::Udp, 1000);
+        let pieces = frame.clone().finish();
+        assert_eq!((pieces.len(), pieces[0].bytes.len()), (1, 42));
+        assert_eq!(frame.occupies(), pieces[0].occupies());
+    }
+
+    #[test]
     fn frames_that_are_not_what_they_say_are_lost() {
         let frame = large(udp(&[0; 2000]), Kind::Tcp4, 1000);
         assert!(frame.finish().is_empty());
