@@ -1,6 +1,6 @@
 //! A virtual CPU: what the hypervisor keeps for one. How it runs is in `enter_loop.rs`.
 
-use crate::cpuid::RuntimeCpuid;
+use crate::cpuid::runtime::RuntimeCpuid;
 use crate::events::Events;
 use crate::mmu::Flushes;
 use crate::nested::Nested;

@@ -1,9 +1,8 @@
 //! What CPUID says to the guest: the processor's own answer, less what is not virtualized, with the hypervisor's leaves.
 
-mod runtime;
+pub(crate) mod runtime;
 
-pub use runtime::RuntimeCpuid;
-
+use self::runtime::RuntimeCpuid;
 use crate::config::VmConfig;
 use crate::paravirt::{CPUID_FEATURES, CPUID_SIGNATURE, SIGNATURE, feature, page};
 use crate::vm::Hypervisor;

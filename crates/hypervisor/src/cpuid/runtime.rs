@@ -1,50 +1,46 @@
-//! The parts of CPUID that depend on the guest's registers: OSXSAVE, OSPKE, the APIC's bit, and the sizes of XSAVE areas
-//! (KVM's `kvm_update_cpuid_runtime`).
-//!
-//! KVM works them out when a register changes, which it does twice in each nested transition, or when CPUID is executed
-//! ([`CpuidUpdate`]). The sizes need each component's sub-leaf of leaf 0xD, which KVM has read when it was loaded, or asks the
-//! processor for each time (`cpuid_cache`).
+//! The parts of CPUID that depend on the guest's registers: OSXSAVE, OSPKE, the APIC's bit, and the sizes of XSAVE areas, as last worked out. When that is done
+//! is in `exits/cpuid_update.rs`.
 
-use crate::config::CpuidUpdate;
-use crate::exit_context::ExitContext;
-use cpu::Cpu;
 use cpu::model::CpuidRegs;
-use ledger::{Kind, Operation};
 use serde::{Deserialize, Serialize};
 use x86::control::{CR4_OSXSAVE, CR4_PKE};
-use x86::msr::{APIC_BASE, APIC_BASE_ENABLE};
 
 /// The leaf of processor extended states.
 pub const XSTATE: u32 = 0xd;
-/// The legacy region and the header, which every XSAVE area has.
-const FIXED: u32 = 512 + 64;
 /// The components in the legacy region.
 const LEGACY: u64 = 3;
-/// In ECX of a sub-leaf: the component begins at a multiple of 64 bytes in the compacted format.
-const ALIGNED: u32 = 2;
-/// In EAX of sub-leaf 1: XSAVEC and XSAVES.
-const COMPACTS: u32 = 0b1010;
 
 /// What the answers depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Inputs {
+pub struct Inputs {
     /// CR4.OSXSAVE and CR4.PKE.
-    cr4: u64,
-    xcr0: u64,
-    xss: u64,
-    apic: bool,
+    pub cr4: u64,
+    /// XCR0.
+    pub xcr0: u64,
+    /// IA32_XSS.
+    pub xss: u64,
+    /// The local APIC is enabled.
+    pub apic: bool,
+}
+
+impl Inputs {
+    /// Without XCR0's bits for x87 and SSE, which change no size.
+    pub fn relevant(self) -> Self {
+        Self { xcr0: self.xcr0 & !LEGACY, ..self }
+    }
 }
 
 /// The answers, as last worked out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuntimeCpuid {
-    inputs: Inputs,
+    /// What they were worked out from.
+    pub inputs: Inputs,
     /// Size of the XSAVE area for XCR0.
-    standard: u32,
+    pub standard: u32,
     /// Size of the compacted area for XCR0 and IA32_XSS; 0 without XSAVEC and XSAVES.
-    compacted: u32,
+    pub compacted: u32,
     /// A register has changed since.
-    stale: bool,
+    pub stale: bool,
 }
 
 impl RuntimeCpuid {
@@ -69,85 +65,6 @@ impl RuntimeCpuid {
 }
 
 /// The components of `states` outside the legacy region.
-fn extended(states: u64) -> impl Iterator<Item = u32> {
+pub fn extended(states: u64) -> impl Iterator<Item = u32> {
     (0..u64::BITS).filter(move |bit| states & !LEGACY & 1 << bit != 0)
-}
-
-/// The size of the XSAVE area that holds `states` (KVM's `xstate_required_size`), by the sub-leaves of the host's leaf 0xD.
-fn xstate_required_size(cpu: &mut Cpu, states: u64, compacted: bool) -> u32 {
-    let mut size = FIXED;
-    for component in extended(states) {
-        let leaf = cpu.cpuid(XSTATE, component);
-        let aligned = if leaf.ecx & ALIGNED != 0 { size.next_multiple_of(64) } else { size };
-        let offset = if compacted { aligned } else { leaf.ebx };
-        size = size.max(offset.saturating_add(leaf.eax));
-    }
-    size
-}
-
-impl ExitContext<'_> {
-    fn cpuid_inputs(&mut self) -> Inputs {
-        let who = self.cpu.ident();
-        let apic = self.cpu.wiring.bus.clone().borrow_mut().msr_read(who, APIC_BASE);
-        Inputs {
-            cr4: self.vcpu.visible.cr4 & (CR4_OSXSAVE | CR4_PKE),
-            xcr0: self.cpu.arch.xcr0,
-            xss: self.cpu.arch.msr.xss,
-            apic: apic.is_none_or(|base| base & APIC_BASE_ENABLE != 0),
-        }
-    }
-
-    /// A register may have changed that CPUID depends on.
-    pub fn cpuid_may_have_changed(&mut self) {
-        let inputs = self.cpuid_inputs();
-        // XCR0's bits for x87 and SSE change no size.
-        let relevant = |inputs: Inputs| Inputs { xcr0: inputs.xcr0 & !LEGACY, ..inputs };
-        if relevant(inputs) != relevant(self.vcpu.runtime_cpuid.inputs) {
-            self.cpuid_changed();
-        }
-    }
-
-    /// A register was written that CPUID depends on.
-    pub fn cpuid_changed(&mut self) {
-        match self.vm.config.cpuid_update {
-            CpuidUpdate::Eager => self.update_cpuid(true),
-            CpuidUpdate::Deferred => self.vcpu.runtime_cpuid.stale = true,
-        }
-    }
-
-    /// The guest executes CPUID.
-    pub fn cpuid_wanted(&mut self) {
-        if self.vcpu.runtime_cpuid.stale {
-            self.update_cpuid(true);
-        }
-    }
-
-    /// Works the answers out. `charged`: it is done for the sake of something that the guest did.
-    pub fn update_cpuid(&mut self, charged: bool) {
-        let inputs = self.cpuid_inputs();
-        let compacts = self.cpu.cpuid(XSTATE, 1).eax & COMPACTS != 0;
-        let areas = [Some((inputs.xcr0, false)), compacts.then_some((inputs.xcr0 | inputs.xss, true))];
-        let has = self.cpu.cpuid(XSTATE, 0).eax != 0;
-        let [standard, compacted] = areas.map(|area| {
-            area.filter(|_| has).map_or(0, |(states, compacted)| {
-                if charged {
-                    self.charge_xstate_size(states);
-                }
-                xstate_required_size(self.cpu, states, compacted)
-            })
-        });
-        if charged {
-            self.charge(Operation::CpuidUpdate, 1);
-        }
-        self.vcpu.runtime_cpuid = RuntimeCpuid { inputs, standard, compacted, stale: false };
-    }
-
-    fn charge_xstate_size(&mut self, states: u64) {
-        self.charge(Operation::XstateSize, 1);
-        if !self.vm.config.cpuid_cache {
-            for component in extended(states) {
-                self.cpu.charge_host_kind(Kind::cpuid(XSTATE, component), 1);
-            }
-        }
-    }
 }

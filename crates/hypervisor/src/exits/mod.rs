@@ -2,6 +2,7 @@
 
 mod control_register;
 mod cpuid;
+mod cpuid_update;
 mod ept;
 mod exception;
 mod halt;

@@ -17,10 +17,20 @@ const PREFETCH: u16 = 8;
 /// Recycling was of no use: every page is a root in use.
 pub(super) const LIMIT: Resolution = Resolution::Limit("mmu-pages");
 
+/// Whether a fault that leaves nothing to put right may come from an implicit supervisor access under SMAP; it does if it comes again. The page
+/// is there for the processor too: where it is not, the way to it was put right.
+fn may_be_implicit(guest: &Guest, paging: &Paging, access: u8, error: u32) -> bool {
+    let explicit_allowed = guest.rflags & x86::flags::AC != 0 && guest.cpl < 3;
+    let read_or_write = error & (code::USER | code::FETCH) == 0;
+    error & code::PRESENT != 0 && read_or_write && access & USER != 0 && paging.smap && explicit_allowed
+}
+
 impl Mmu {
     /// Handles a page fault of a guest with shadow tables.
     pub(super) fn shadow_fault(&mut self, vcpu: &mut VcpuMmu, guest: &Guest, linear: u64, error: u32) -> Resolution {
         let paging = Paging::of(guest);
+        // Any other fault in between means that the guest has come further.
+        let before = vcpu.spurious.take();
         if !paging.enabled {
             return self.direct_fault(vcpu, linear & 0xffff_ffff, error & code::WRITE != 0, error & code::PRESENT != 0);
         }
@@ -71,34 +81,17 @@ impl Mmu {
             return Resolution::Emulate { mmio: true };
         }
         let mapped = self.map_page(at, target);
-        if mapped == Mapped::Unchanged && self.is_implicit(vcpu, guest, &paging, walk.access, linear, error) {
-            let code = guest.rules().error_code(want, code::PRESENT);
-            return Resolution::Inject(super::PageFault { linear, code });
+        if mapped == Mapped::Unchanged && may_be_implicit(guest, &paging, walk.access, error) {
+            if before == Some((linear, error)) {
+                let code = guest.rules().error_code(want, code::PRESENT);
+                return Resolution::Inject(super::PageFault { linear, code });
+            }
+            vcpu.spurious = Some((linear, error));
         }
         if self.unsync {
             self.prefetch(at);
         }
         mapped.into()
-    }
-
-    /// Whether a fault that leaves nothing to put right comes from an implicit supervisor access under SMAP: when it comes
-    /// again.
-    fn is_implicit(
-        &self,
-        vcpu: &mut VcpuMmu,
-        guest: &Guest,
-        paging: &Paging,
-        access: u8,
-        linear: u64,
-        error: u32,
-    ) -> bool {
-        let explicit_allowed = guest.rflags & x86::flags::AC != 0 && guest.cpl < 3;
-        if error & (code::USER | code::FETCH) != 0 || access & USER == 0 || !paging.smap || !explicit_allowed {
-            return false;
-        }
-        let again = vcpu.spurious == Some((linear, error));
-        vcpu.spurious = (!again).then_some((linear, error));
-        again
     }
 
     /// The topmost shadow page for an address.

@@ -299,6 +299,25 @@ fn an_implicit_access_under_smap_is_told_by_its_fault_that_comes_again() {
     assert_eq!(rig.access(&guest, 0, Access::Write, Privilege::Supervisor), Met::Memory(DATA));
 }
 
+/// The tables of an address are found again by a root that does not lead to them: nothing else is to be put right, and that no fault of the guest's.
+#[test]
+fn a_fault_that_only_links_tables_again_is_no_implicit_access() {
+    let mut rig = Rig::new(&config(MmuMode::Shadow), RAM);
+    let guest = long_guest(&rig);
+    let guest = Guest { cr4: guest.cr4 | CR4_SMAP, rflags: 2 | x86::flags::AC, ..guest };
+    assert_eq!(rig.access(&guest, 0, Access::Read, Privilege::Supervisor), Met::Memory(DATA));
+    for _ in 0..3 {
+        assert_eq!(rig.mmu.fault(&mut rig.vcpu, &guest, Fault::Page { linear: 0, code: 0 }), Resolution::Fixed);
+    }
+    // One that the page is there for comes from an implicit access if it comes twice, with nothing in between.
+    let implicit = Fault::Page { linear: 0, code: code::PRESENT };
+    let elsewhere = Fault::Page { linear: 0, code: code::PRESENT | code::USER };
+    for fault in [implicit, elsewhere, implicit] {
+        assert_eq!(rig.mmu.fault(&mut rig.vcpu, &guest, fault), Resolution::Fixed);
+    }
+    assert!(matches!(rig.mmu.fault(&mut rig.vcpu, &guest, implicit), Resolution::Inject(_)));
+}
+
 #[test]
 fn slots_may_be_anywhere_in_host_memory_and_read_only() {
     let slots = [
