@@ -211,7 +211,7 @@ impl Machine {
 /// An address in a table, and what to write there.
 fn entry(input: &mut Unstructured) -> Result<(u64, u64)> {
     let [frame, index, bits, more] = input.arbitrary::<[u8; 4]>()?;
-    let at = (TABLES + u64::from(frame) % COUNT) << 12 | u64::from(index & 7) * 8;
+    let at = ((TABLES + u64::from(frame) % COUNT) << 12) | (u64::from(index & 7) * 8);
     if more & 0x80 != 0 {
         return Ok((at, input.arbitrary()?));
     }

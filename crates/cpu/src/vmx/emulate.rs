@@ -164,7 +164,7 @@ pub enum Outcome {
     },
     /// The processor shut down (triple fault).
     Shutdown,
-    /// A guest hypervisor has entered its guest, see [`super::software`].
+    /// A guest hypervisor has entered its guest, see `software.rs`.
     Entered,
     /// The guest of a guest hypervisor exits: [`vm_exit`](crate::arch::Arch::vm_exit) says why.
     Exit,
