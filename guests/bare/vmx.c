@@ -5,6 +5,7 @@
      depth=1        the loop runs here, without a guest; 2 (default): in the guest
      ept=0          no EPT even if the processor has it
      xcr0=MASK      states to enable in XCR0 (all that CPUID offers)
+     activity=1     the guest begins in HLT, with interrupts off: it waits for ever
      osxsave=1      the guest has CR4.OSXSAVE as well; without it, as in kvm-unit-tests, it has not */
 #include "runtime.h"
 
@@ -24,7 +25,7 @@ enum {
     HOST_CS = 0xc02, HOST_SS = 0xc04, HOST_TR = 0xc0c, GUEST_CS = 0x802, GUEST_SS = 0x804, GUEST_DS = 0x806, GUEST_TR = 0x80e,
     EPT_POINTER = 0x201a, LINK_POINTER = 0x2800, PIN = 0x4000, PRIMARY = 0x4002, EXIT_CONTROLS = 0x400c, ENTRY_CONTROLS = 0x4012,
     SECONDARY = 0x401e, INSTRUCTION_ERROR = 0x4400, EXIT_REASON = 0x4402, EXIT_LENGTH = 0x440c, GUEST_LIMITS = 0x4800,
-    GUEST_TR_LIMIT = 0x480e, GUEST_GDT_LIMIT = 0x4810, GUEST_IDT_LIMIT = 0x4812, GUEST_RIGHTS = 0x4814, EXIT_QUALIFICATION = 0x6400,
+    GUEST_TR_LIMIT = 0x480e, GUEST_GDT_LIMIT = 0x4810, GUEST_IDT_LIMIT = 0x4812, GUEST_RIGHTS = 0x4814, GUEST_ACTIVITY = 0x4826, EXIT_QUALIFICATION = 0x6400,
     GUEST_CR0 = 0x6800, GUEST_CR3 = 0x6802, GUEST_CR4 = 0x6804, GUEST_TR_BASE = 0x6814, GUEST_DR7 = 0x681a, GUEST_RSP = 0x681c,
     GUEST_RIP = 0x681e, GUEST_RFLAGS = 0x6820, HOST_CR0 = 0x6c00, HOST_CR3 = 0x6c02, HOST_CR4 = 0x6c04, HOST_TR_BASE = 0x6c0a,
     HOST_GDT = 0x6c0c, HOST_IDT = 0x6c0e, HOST_RSP = 0x6c14, HOST_RIP = 0x6c16,
@@ -222,6 +223,7 @@ static void write_guest_state(void) {
     vmwrite(GUEST_CR0, READ_CR(0));
     vmwrite(GUEST_CR3, READ_CR(3));
     vmwrite(GUEST_CR4, argument("osxsave", 0) ? READ_CR(4) : READ_CR(4) & ~CR4_OSXSAVE);
+    vmwrite(GUEST_ACTIVITY, argument("activity", 0));
     vmwrite(GUEST_DR7, 0x400);
     vmwrite(GUEST_RFLAGS, 2);
     vmwrite(GUEST_RSP, (uint64_t)(guest_stack + sizeof guest_stack));

@@ -8,7 +8,9 @@ use crate::paravirt::Paravirt;
 use crate::registers::Visible;
 use cpu::Cpu;
 use serde::{Deserialize, Serialize};
+use x86::flags;
 use x86::page::OFFSET;
+use x86::vmx::pin;
 
 /// A virtual CPU: what the hypervisor keeps for one besides the processor's own state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -68,6 +70,15 @@ impl Vcpu {
     /// Whether the guest is a hypervisor that has entered VMX operation, which blocks INIT signals.
     pub(crate) fn in_vmx_operation(&self) -> bool {
         self.nested.vmx.operation.is_on()
+    }
+
+    /// Whether an external interrupt ends a HLT: of a guest of the guest, if that is interruptible or its hypervisor wants to know. That this
+    /// hypervisor does is no matter.
+    pub fn interrupts_end_halt(&self, cpu: &Cpu) -> bool {
+        match self.nested.running() {
+            Some(inner) => inner.pin & pin::EXTERNAL_INTERRUPT != 0 || cpu.arch.flags & flags::IF != 0,
+            None => cpu.interrupts_end_halt(),
+        }
     }
 
     /// The guest's control registers as it sees them; the processor's own are those of non-root mode.

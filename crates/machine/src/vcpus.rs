@@ -57,7 +57,10 @@ impl Vcpu {
     /// Whether an external interrupt would wake it.
     fn heeds_interrupts(&self) -> bool {
         match self.activity {
-            Activity::Halted => self.cpu.interrupts_end_halt(),
+            Activity::Halted => match &self.guest {
+                Some(guest) => guest.interrupts_end_halt(&self.cpu),
+                None => self.cpu.interrupts_end_halt(),
+            },
             Activity::Mwait { masked } => masked || self.cpu.arch.flags & x86::flags::IF != 0,
             Activity::Running | Activity::WaitingForStartup => false,
         }

@@ -210,6 +210,7 @@ impl Nic {
                 config.pace = Pace::Recorded;
                 Ok(())
             }
+            _ if config.trials.is_some_and(|trials| trials.length == 0) => wrong("search: a trial takes some time"),
             _ if config.trials.is_some() && (config.count.is_some() || config.duration.is_some()) => {
                 wrong("a search has trials of its own length: leave out count and duration")
             }
@@ -416,6 +417,7 @@ mod tests {
     fn mistakes_are_named() {
         for (text, expected) in [
             ("", "none, user, tap:NAME, bridge, generator, sink or pcap:FILE is expected"),
+            ("generator:search=0ms", "search: a trial takes some time"),
             ("nat", "none, user, tap:NAME, bridge, generator, sink or pcap:FILE is expected"),
             ("tap", "tap needs the name of a device: tap:NAME"),
             ("pcap", "pcap needs a file: pcap:FILE"),

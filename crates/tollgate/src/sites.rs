@@ -85,6 +85,10 @@ fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &What
             if saved.is_empty() {
                 bail!("no indirect call or jump is at '{}' (see --by call-site)", direct.place);
             }
+            let never = direct.targets.iter().find(|target| !goes_to(sites, &saved, target));
+            if let Some(target) = never {
+                bail!("no branch at '{}' has gone to '{target}' (--json has all targets)", direct.place);
+            }
             Ok(saved.into_iter().map(Outcome::from).collect())
         }
         WhatIf::Cached { leaf } => {
@@ -106,6 +110,13 @@ fn outcomes(ledger: &Ledger, selection: Selection, sites: &[Site], change: &What
             }])
         }
     }
+}
+
+/// Whether one of the sites has ever gone to a target.
+fn goes_to(sites: &[Site], saved: &[Saved], target: &str) -> bool {
+    let is_meant = |site: &&Site| saved.iter().any(|saved| saved.place == site.place);
+    let is_target = |name: &str| name == target || name.split(' ').next() == Some(target);
+    sites.iter().filter(is_meant).any(|site| site.targets.iter().any(|(name, _)| is_target(name)))
 }
 
 /// The leaf of a kind of CPUID, see [`ledger::Kind::cpuid`].

@@ -228,12 +228,13 @@ impl Cpu {
         if link == NO_VMCS {
             return Ok(());
         }
-        let revision = self.region_revision(link);
         let shadows = self.arch.vmx.controls.secondary(secondary::VMCS_SHADOWING);
-        let good = self.page_aligned(link)
-            && revision & !region::SHADOW == self.vmx_capabilities().revision
-            && (revision & region::SHADOW != 0) == shadows
-            && self.arch.vmx.operation.current != link;
+        let is_region = || {
+            let revision = self.region_revision(link);
+            revision & !region::SHADOW == self.vmx_capabilities().revision
+                && (revision & region::SHADOW != 0) == shadows
+        };
+        let good = self.page_aligned(link) && self.arch.vmx.operation.current != link && is_region();
         if good { Ok(()) } else { Err(entry_failure::LINK_POINTER) }
     }
 

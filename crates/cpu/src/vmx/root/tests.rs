@@ -356,7 +356,7 @@ fn entries_fail_by_the_part_that_is_wrong() {
         (|v| v.set(vmcs::GUEST_RFLAGS, 0), 0),
         (|v| v.set(vmcs::GUEST_CR0, 1 << 40), 0),
         (|v| v.set(vmcs::GUEST_GDTR_LIMIT, 1 << 16), 0),
-        (|v| v.set(vmcs::GUEST_ACTIVITY_STATE, activity::WAIT_FOR_SIPI.into()), 0),
+        (|v| v.set(vmcs::GUEST_ACTIVITY_STATE, 1 + u64::from(activity::WAIT_FOR_SIPI)), 0),
         (|v| v.set(vmcs::VMCS_LINK_POINTER, 0x123), 4),
         (|v| v.set(vmcs::VMCS_LINK_POINTER, SHADOW), 4),
     ];
@@ -524,4 +524,15 @@ fn the_guest_that_runs_is_known_from_outside() {
     m.cpu.arch.cr3 = 0;
     assert_eq!(m.cpu.look_up_on_board(0, HOST), None);
     assert_eq!(m.cpu.look_up_in_host(root, HOST), Some(HOST));
+}
+
+#[test]
+fn a_link_pointer_that_no_region_can_be_at_fails_the_entry() {
+    // Across two pages, beyond all memory, and both.
+    for link in [SHADOW + 0xffe, 0x1_0000_0000, 0xffff_ffff_fffe_ffff] {
+        let mut m = host();
+        vmcs_of(&mut m).set(vmcs::VMCS_LINK_POINTER, link);
+        assert_eq!(launch(&mut m, |a| a.nop()), reason::INVALID_GUEST_STATE | reason::ENTRY_FAILURE, "{link:#x}");
+        assert_eq!(vmcs_of(&mut m).get(vmcs::EXIT_QUALIFICATION), 4);
+    }
 }

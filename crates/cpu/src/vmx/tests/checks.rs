@@ -126,7 +126,7 @@ fn registers() {
 #[test]
 fn state_that_no_register_holds() {
     let cases: &[(Change, &str)] = &[
-        (|c| c.activity = activity::SHUTDOWN, "activity state"),
+        (|c| c.activity = activity::WAIT_FOR_SIPI + 1, "activity state"),
         (|c| c.interruptibility = 1 << 2, "reserved bits of the interruptibility state"),
         (|c| c.interruptibility = 3, "blocking by STI and MOV SS"),
         (|c| c.interruptibility = interruptibility::STI, "blocking by STI with RFLAGS.IF clear"),
