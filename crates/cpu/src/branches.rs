@@ -17,7 +17,7 @@ impl Cpu {
     /// Records an indirect branch.
     #[cold]
     pub(crate) fn record_branch(&mut self, branch: Branch, missed: bool) {
-        // What a hypervisor of the board emulates is executed by its software.
+        // The software of the board's hypervisor executes the instructions that it emulates.
         if self.wiring.model.recorded && self.engine.emulation.is_none() {
             self.wiring.recorder.borrow_mut().add_branch(self.engine.origin, branch, missed);
         }

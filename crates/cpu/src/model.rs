@@ -47,7 +47,7 @@ pub struct Model {
     pub physical_bits: u8,
     /// Whether charges are recorded. If not, neither is what they follow from: the predictors are not modelled.
     pub recorded: bool,
-    /// Whether indirect branches are recorded by where they are and where they go. Translated code hands them to the interpreter then.
+    /// The run records indirect branches by place and target. Translated code hands them to the interpreter then.
     pub branches: bool,
 }
 

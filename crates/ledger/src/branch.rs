@@ -69,6 +69,14 @@ pub struct Taken {
     pub missed: u64,
 }
 
+impl Taken {
+    /// Adds further executions.
+    pub(crate) fn add(&mut self, more: Self) {
+        self.count = self.count.saturating_add(more.count);
+        self.missed = self.missed.saturating_add(more.missed);
+    }
+}
+
 /// Executions of a branch, as a ledger has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BranchRuns {
@@ -105,9 +113,7 @@ impl Branches {
                 key = (OriginId(0), Branch { site: 0, target: Branch::ELSEWHERE, way: branch.way });
             }
         }
-        let taken = self.table.entry(key).or_default();
-        taken.count = taken.count.saturating_add(1);
-        taken.missed = taken.missed.saturating_add(u64::from(missed));
+        self.table.entry(key).or_default().add(Taken { count: 1, missed: u64::from(missed) });
     }
 
     /// All of them, in no particular order.

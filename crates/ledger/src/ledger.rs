@@ -146,9 +146,9 @@ impl Ledger {
         let regions = recorder.regions().to_vec();
         let folded = Folded { recorded: recorder.coarseness(), ..Folded::default() };
         let branches = branches(recorder);
-        let symbols_found = Vec::new();
+        let none = Vec::new();
         let mut ledger =
-            Self { header, regions, tasks, origins, shapes, symbols: symbols_found, blocks, events, folded, branches };
+            Self { header, regions, tasks, origins, shapes, symbols: none, blocks, events, folded, branches };
         let ids: FxHashMap<(u32, u32), OriginId> = origin_at.iter().copied().zip((0..).map(OriginId)).collect();
         ledger.fit(symbols, most, &|region, origin, rip| recorder.range(*ids.get(&(region, origin))?, rip));
         ledger.drop_unused();
@@ -338,9 +338,8 @@ fn branches(recorder: &Recorder) -> Vec<BranchRuns> {
     let mut sums: BTreeMap<_, crate::Taken> = BTreeMap::new();
     for (origin, branch, taken) in recorder.branches() {
         let origin = &origins[origin.0 as usize];
-        let sum = sums.entry((u32::from(origin.region.0), origin.level, origin.address_space(), branch)).or_default();
-        sum.count = sum.count.saturating_add(taken.count);
-        sum.missed = sum.missed.saturating_add(taken.missed);
+        let key = (u32::from(origin.region.0), origin.level, origin.address_space(), branch);
+        sums.entry(key).or_default().add(taken);
     }
     let runs = |((region, level, space, branch), taken)| BranchRuns { region, level, space, branch, taken };
     sums.into_iter().map(runs).collect()

@@ -150,11 +150,14 @@ pub fn what_if_text(
             if !assumptions.contains(&outcome.assumes) {
                 assumptions.push(outcome.assumes);
             }
-            let counts = [number(outcome.count), number(outcome.changed)];
-            let [all, changed] = counts;
-            let spent = [cycles(outcome.before), cycles(outcome.after)];
-            let [before, after] = spent;
-            rows.push(vec![signed_share(difference(&outcome), busy), before, after, all, changed, outcome.what]);
+            rows.push(vec![
+                signed_share(difference(&outcome), busy),
+                cycles(outcome.before),
+                cycles(outcome.after),
+                number(outcome.count),
+                number(outcome.changed),
+                outcome.what,
+            ]);
         }
     }
     out.push_str("\nWhat if\n\n");
@@ -233,10 +236,15 @@ pub fn text(out: &mut String, ledger: &Ledger, region: Option<&str>, busy: u64, 
         .iter()
         .take(top)
         .map(|site| {
-            let Taken { count, missed } = site.taken;
-            let (spent, counts) = ([share(site.ticks, busy), cycles(site.ticks)], [number(count), number(missed)]);
-            let ([part, spent], [count, missed]) = (spent, counts);
-            vec![part, spent, count, missed, way(site), site.place.clone(), targets(site)]
+            vec![
+                share(site.ticks, busy),
+                cycles(site.ticks),
+                number(site.taken.count),
+                number(site.taken.missed),
+                way(site),
+                site.place.clone(),
+                targets(site),
+            ]
         })
         .collect();
     let more = if shown.len() < sites.len() { format!(" ({} of {})", shown.len(), sites.len()) } else { String::new() };

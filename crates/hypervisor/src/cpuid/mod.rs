@@ -78,12 +78,11 @@ pub(crate) fn cpuid(vm: &Hypervisor, runtime: &RuntimeCpuid, cpu: &mut Cpu, leaf
             // Indirect-branch tracking.
             set(&mut regs.edx, 20, false);
         }
-        runtime::XSTATE if subleaf < 2 => {
-            runtime.sizes(subleaf, &mut regs);
-            if subleaf == 1 {
-                // The states of both.
-                regs.ecx &= !CET_STATES;
-            }
+        runtime::XSTATE if subleaf == 0 => regs.ebx = runtime.standard,
+        runtime::XSTATE if subleaf == 1 => {
+            regs.ebx = runtime.compacted;
+            // The states of both.
+            regs.ecx &= !CET_STATES;
         }
         runtime::XSTATE if subleaf < 32 && CET_STATES >> subleaf & 1 != 0 => regs = CpuidRegs::default(),
         _ => {}

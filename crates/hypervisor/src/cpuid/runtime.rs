@@ -1,7 +1,6 @@
 //! The parts of CPUID that depend on the guest's registers: OSXSAVE, OSPKE, the APIC's bit, and the sizes of XSAVE areas, as last worked out. When that is done
 //! is in `exits/cpuid_update.rs`.
 
-use cpu::model::CpuidRegs;
 use serde::{Deserialize, Serialize};
 use x86::control::{CR4_OSXSAVE, CR4_PKE};
 
@@ -52,15 +51,6 @@ impl RuntimeCpuid {
     /// CR4.PKE.
     pub fn ospke(&self) -> bool {
         self.inputs.cr4 & CR4_PKE != 0
-    }
-
-    /// Enters the sizes into the answer to leaf 0xD.
-    pub fn sizes(&self, subleaf: u32, regs: &mut CpuidRegs) {
-        match subleaf {
-            0 => regs.ebx = self.standard,
-            1 => regs.ebx = self.compacted,
-            _ => {}
-        }
     }
 }
 

@@ -131,15 +131,11 @@ impl Ledger {
             let place = self.place(runs.space, runs.branch.site);
             let target = self.place(runs.space, runs.branch.target);
             let targets = sites.entry((runs.level, place, runs.branch.way)).or_default();
-            let sum = targets.entry(target).or_default();
-            sum.count = sum.count.saturating_add(runs.taken.count);
-            sum.missed = sum.missed.saturating_add(runs.taken.missed);
+            targets.entry(target).or_default().add(runs.taken);
         }
         let site = |((level, place, way), targets): ((u8, String, Way), BTreeMap<String, Taken>)| {
-            let taken = targets.values().fold(Taken::default(), |sum, taken| Taken {
-                count: sum.count.saturating_add(taken.count),
-                missed: sum.missed.saturating_add(taken.missed),
-            });
+            let mut taken = Taken::default();
+            targets.values().for_each(|more| taken.add(*more));
             let mut targets: Vec<(String, Taken)> = targets.into_iter().collect();
             targets.sort_by(|a, b| b.1.count.cmp(&a.1.count).then_with(|| a.0.cmp(&b.0)));
             Site { level, place, way, taken, ticks: prices.all(way, taken), targets }
