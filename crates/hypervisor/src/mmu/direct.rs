@@ -17,12 +17,7 @@ impl Mmu {
         if present && self.lift_log_protection(vcpu, gpa, write) {
             return Resolution::Fixed;
         }
-        self.tolls.add(Operation::SlotLookup, 1);
-        let slot = self.slots.find(gfn);
-        if write && slot.is_some_and(|slot| slot.config.read_only) {
-            return Resolution::Emulate { mmio: true };
-        }
-        let has_slot = slot.is_some();
+        let Some(has_slot) = self.has_slot(gfn, write) else { return Resolution::Emulate { mmio: true } };
         if !has_slot && self.format.mmio(gfn).is_none() {
             return Resolution::Emulate { mmio: true };
         }

@@ -51,12 +51,7 @@ impl Mmu {
             self.clear_writes(vcpu, linear);
             return Resolution::Emulate { mmio: false };
         }
-        self.tolls.add(Operation::SlotLookup, 1);
-        let slot = self.slots.find(walk.gfn);
-        if write && slot.is_some_and(|slot| slot.config.read_only) {
-            return Resolution::Emulate { mmio: true };
-        }
-        let has_slot = slot.is_some();
+        let Some(has_slot) = self.has_slot(walk.gfn, write) else { return Resolution::Emulate { mmio: true } };
         let mut access = if walk.dirty || write { walk.access } else { walk.access & !WRITE };
         let user = want & code::USER != 0;
         if write && access & WRITE == 0 && !user {
@@ -92,6 +87,15 @@ impl Mmu {
             self.prefetch(at);
         }
         mapped.into()
+    }
+
+    /// Whether a frame that the guest accesses has memory. `None`: it has, which may not be written to.
+    pub(super) fn has_slot(&mut self, gfn: u64, write: bool) -> Option<bool> {
+        self.tolls.add(Operation::SlotLookup, 1);
+        match self.slots.find(gfn) {
+            Some(slot) if write && slot.config.read_only => None,
+            slot => Some(slot.is_some()),
+        }
     }
 
     /// The topmost shadow page for an address.

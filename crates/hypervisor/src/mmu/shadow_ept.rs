@@ -218,12 +218,7 @@ impl Mmu {
             self.clear_writes(vcpu, gpa);
             return Resolution::Emulate { mmio: false };
         }
-        self.tolls.add(Operation::SlotLookup, 1);
-        let slot = self.slots.find(walk.gfn);
-        if write && slot.is_some_and(|slot| slot.config.read_only) {
-            return Resolution::Emulate { mmio: true };
-        }
-        let has_slot = slot.is_some();
+        let Some(has_slot) = self.has_slot(walk.gfn, write) else { return Resolution::Emulate { mmio: true } };
         if !has_slot && self.format.mmio(walk.gfn).is_none() {
             return Resolution::Emulate { mmio: true };
         }
