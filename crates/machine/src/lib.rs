@@ -12,6 +12,7 @@ pub mod device;
 pub mod devices;
 pub mod error;
 pub mod firmware;
+pub mod group;
 mod guest_memory;
 pub mod host;
 mod host_time;
@@ -45,6 +46,7 @@ pub mod virtio;
 pub use lacking::Lacking;
 
 pub use error::MachineError;
+pub use group::Group;
 pub use host::{Host, Poll};
 pub use machine::{ClockSource, Config, Machine, Outcome};
 pub use platform::Platform;

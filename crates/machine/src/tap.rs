@@ -4,14 +4,20 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 /// The most bytes of a name, beside the zero at its end.
 const NAME: usize = libc::IFNAMSIZ - 1;
 
-/// Opens a TAP device by its name, and makes it if there is none and the user may. A read gives one frame, or an error that it would block.
+/// Opens a TAP device by its name. The kernel would make one that is not there for a user who may, so that a mistyped name would go unnoticed: it is
+/// looked for first. A read gives one frame, or an error that it would block.
 pub fn open(name: &str) -> io::Result<File> {
     if name.is_empty() || name.len() > NAME || name.contains('\0') {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // A name with a slash is none of a device.
+    if name.contains('/') || !Path::new("/sys/class/net").join(name).exists() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "there is no network device of that name"));
     }
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
     // SAFETY: all of it is plain data, for which zeroes are valid.

@@ -292,6 +292,12 @@ impl Vcpus {
         }
     }
 
+    /// Likewise, until virtual time `end`.
+    pub(crate) fn run_to(&mut self, end: Ticks) -> Pause {
+        self.slice = end.saturating_sub(self.now());
+        self.run()
+    }
+
     /// Lets time pass up to `now`, which is no later than any running processor's clock. Whether a sleeping processor's
     /// timer expired.
     fn timers(&mut self, now: Ticks) -> bool {

@@ -6,7 +6,7 @@
 
 use crate::bridge::{Bridge, Way};
 use crate::capture::{Capture, Direction};
-use crate::frame::{Frame, Offloads};
+use crate::frame::{Frame, OVERHEAD, Offloads, SHORTEST};
 use crate::generator::Generator;
 use crate::headers::Mac;
 use crate::lane::Lane;
@@ -25,6 +25,8 @@ enum End {
     Tester(Box<Tester>),
     /// The bridge of that number.
     Bridge(usize),
+    /// The bridge of that name, which several networks share: an [`Exchange`](crate::Exchange) carries its frames.
+    Trunk(String),
     /// The host's network.
     Host,
 }
@@ -98,8 +100,26 @@ pub struct Network {
     sequence: u64,
     /// Frames for the host.
     outgoing: Vec<(usize, Vec<u8>)>,
+    /// Frames for bridges outside: when each gets there, and from which port.
+    leaving: Vec<Leaving>,
+    /// Frames from bridges outside, as `crossing`: the port is where they go. No state has them, for networks that share a bridge are not saved.
+    entering: BTreeMap<(Time, u64), (usize, Frame)>,
     capture: Option<Capture>,
 }
+
+/// A frame on its way to a bridge outside.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leaving {
+    /// When the bridge gets it.
+    pub at: Time,
+    /// The port that it has come from.
+    pub port: usize,
+    /// The frame.
+    pub frame: Frame,
+}
+
+/// The streams of generators are numbered by port; those of the next of several networks are so much higher.
+const STREAMS: u16 = 64;
 
 /// What came of a port.
 #[derive(Clone, Debug)]
@@ -115,13 +135,25 @@ pub struct PortReport<'a> {
 impl Network {
     /// A network of the ports that NICs have. `mac` says what the address of the NIC at a port is.
     pub fn new<'a>(nics: impl Iterator<Item = (&'a Nic, Mac)>) -> Self {
+        Self::build(None, nics)
+    }
+
+    /// Network number `member` of several that share their bridges: what is plugged into a bridge is so by way of an
+    /// [`Exchange`](crate::Exchange).
+    pub fn member<'a>(member: u16, nics: impl Iterator<Item = (&'a Nic, Mac)>) -> Self {
+        Self::build(Some(member), nics)
+    }
+
+    fn build<'a>(member: Option<u16>, nics: impl Iterator<Item = (&'a Nic, Mac)>) -> Self {
         let mut network = Self::default();
         for (nic, mac) in nics {
             let number = network.ports.len();
-            let tester = |config| End::Tester(Box::new(Tester::new(config, number as u16, mac)));
+            let stream = member.unwrap_or(0).wrapping_mul(STREAMS).wrapping_add(number as u16);
+            let tester = |config| End::Tester(Box::new(Tester::new(config, stream, mac)));
             let end = match &nic.attachment {
                 Attachment::Generator(config) => tester(Some((**config).clone())),
                 Attachment::Sink => tester(None),
+                Attachment::Bridge(name) if member.is_some() => End::Trunk(name.clone()),
                 Attachment::Bridge(name) => End::Bridge(network.bridge(name)),
                 Attachment::User(_) | Attachment::Tap(_) => End::Host,
             };
@@ -150,6 +182,33 @@ impl Network {
     /// Names and bits per second of the ports, for a capture.
     pub fn interfaces(&self) -> Vec<(String, u64)> {
         self.ports.iter().map(|port| (port.name.clone(), port.state.up.rate().bits())).collect()
+    }
+
+    /// Ports that are plugged into bridges outside, and the names of these.
+    pub fn trunks(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.ports.iter().enumerate().filter_map(|(number, port)| match &port.end {
+            End::Trunk(name) => Some((number, name.as_str())),
+            _ => None,
+        })
+    }
+
+    /// How long a frame takes at least from a NIC to the other end of its link.
+    pub fn shortest(&self, port: usize) -> Time {
+        let lane = &self.ports[port].state.up;
+        Lane::new(lane.rate(), lane.latency()).arrival(0, SHORTEST as u64 + OVERHEAD)
+    }
+
+    /// Frames for bridges outside since the last call.
+    pub fn take_leaving(&mut self) -> Vec<Leaving> {
+        std::mem::take(&mut self.leaving)
+    }
+
+    /// A bridge outside sends a frame to a port at time `at`, which may be yet to come.
+    pub fn enter(&mut self, port: usize, at: Time, frame: Frame) {
+        if matches!(self.ports.get(port), Some(PortOf { end: End::Trunk(_), .. })) {
+            self.sequence += 1;
+            self.entering.insert((at, self.sequence), (port, frame));
+        }
     }
 
     /// Captures what passes from now on.
@@ -194,7 +253,7 @@ impl Network {
 
     pub(crate) fn send(&mut self, port: usize, now: Time, frame: Frame) {
         self.settle(now);
-        let Self { ports, crossing, sequence, outgoing, capture, .. } = self;
+        let Self { ports, crossing, sequence, outgoing, leaving, capture, .. } = self;
         let PortOf { end, state, .. } = &mut ports[port];
         let arrives = state.up.send(now, &frame);
         if let Some(capture) = capture {
@@ -207,6 +266,10 @@ impl Network {
                 state.counts.sent += frame.occupies().1;
                 *sequence += 1;
                 crossing.insert((arrives, *sequence), (port, frame));
+            }
+            End::Trunk(_) => {
+                state.counts.sent += frame.occupies().1;
+                leaving.push(Leaving { at: arrives, port, frame });
             }
             End::Tester(tester) => {
                 for whole in frame.finish() {
@@ -261,6 +324,11 @@ impl Network {
             let (at, _) = *entry.key();
             let (port, frame) = entry.remove();
             self.forward(port, at, frame);
+        }
+        while let Some(entry) = self.entering.first_entry().filter(|entry| entry.key().0 <= now) {
+            let (at, _) = *entry.key();
+            let (port, frame) = entry.remove();
+            deliver(&mut self.ports[port].state, at, frame);
         }
         for port in 0..self.ports.len() {
             self.decide(port, now);
@@ -317,7 +385,11 @@ impl Network {
             End::Tester(tester) => (tester.next_arrival(&state.down), tester.decision()),
             _ => (None, None),
         };
-        let crossing = matches!(end, End::Bridge(_)).then(|| self.crossing.first_key_value()).flatten();
+        let crossing = match end {
+            End::Bridge(_) => self.crossing.first_key_value(),
+            End::Trunk(_) => self.entering.first_key_value(),
+            End::Tester(_) | End::Host => None,
+        };
         [waiting, generated, decision, crossing.map(|((at, _), _)| *at)].into_iter().flatten().min()
     }
 

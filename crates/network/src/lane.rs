@@ -27,6 +27,11 @@ impl Lane {
         self.rate
     }
 
+    /// How long a frame takes beside the time for its bits.
+    pub fn latency(&self) -> Time {
+        self.latency
+    }
+
     /// From when on the sender can send another frame.
     pub fn busy(&self) -> Time {
         self.busy

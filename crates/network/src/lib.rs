@@ -11,6 +11,7 @@
 
 pub mod bridge;
 pub mod capture;
+pub mod exchange;
 pub mod fabric;
 pub mod frame;
 pub mod generator;
@@ -26,6 +27,7 @@ pub mod stream;
 pub mod tester;
 pub mod time;
 
+pub use exchange::Exchange;
 pub use fabric::{Network, PortReport};
 pub use frame::{Frame, Offloads, Partial, Segments};
 pub use port::{Plug, Port};

@@ -19,13 +19,17 @@ const GUEST_DIED: u8 = 125;
 const INTERRUPTED: u8 = 130;
 
 /// What is known at the end of a run.
-pub struct Ended {
+pub struct Ended<'a> {
     /// What ended it.
     pub outcome: Outcome,
     /// The host stopped it because its time was up.
     pub timed_out: bool,
     /// Under --check-translation, without a difference.
     pub checked: bool,
+    /// The machine's name, if it is one of several.
+    pub machine: Option<&'a str>,
+    /// It was stopped because another machine had ended the run.
+    pub with_others: bool,
 }
 
 /// A ledger to be.
@@ -87,17 +91,21 @@ impl Ending {
 pub fn conclude(
     json: bool,
     machine: &Machine,
-    ended: Ended,
+    ended: Ended<'_>,
     symbol_files: Vec<(String, Vec<Symbol>)>,
     ledger: Option<LedgerFile>,
 ) -> Result<ExitCode> {
-    let Ended { outcome, timed_out, checked } = ended;
+    let Ended { outcome, timed_out, checked, machine: name, with_others } = ended;
     // Nothing is to be explained where all went well.
     let well = matches!(outcome, Outcome::PowerOff | Outcome::DebugExit(_));
     let symbols = if well && ledger.is_none() { Symbols::default() } else { machine.symbols(symbol_files) };
     let (outcome, cause) = machine.verdict(outcome, &symbols);
     let asked = machine.board.borrow().status();
-    let mut ending = Ending::of(outcome, cause, timed_out, asked);
+    let mut ending = match with_others {
+        true => Ending { bad: false, ..Ending::new("stopped", "stopped with the machine that ended the run", 0) },
+        false => Ending::of(outcome, cause, timed_out, asked),
+    };
+    let prefix = name.map_or(String::new(), |name| format!("{name}: "));
     if let (Outcome::Failed(_), Some(failure)) = (outcome, &machine.vcpus.failure) {
         ending.text = format!("{}: {failure}", ending.text);
     }
@@ -107,7 +115,7 @@ pub fn conclude(
     if ending.bad || checked {
         let agree = if checked { "; the tiers agree" } else { "" };
         let time = if machine.on_kvm.is_some() { "the host's" } else { "virtual" };
-        eprintln!("tollgate: {} after {:.6} s of {time} time{agree}", ending.text, machine.seconds());
+        eprintln!("tollgate: {prefix}{} after {:.6} s of {time} time{agree}", ending.text, machine.seconds());
     }
     // A kernel that panics has said where.
     if ending.bad && outcome != Outcome::Panic {
@@ -123,7 +131,7 @@ pub fn conclude(
     }
     let lacking = machine.lacking();
     for what in &lacking {
-        eprintln!("tollgate: {what}");
+        eprintln!("tollgate: {prefix}{what}");
     }
     if json {
         let mut report = serde_json::json!({
@@ -138,6 +146,9 @@ pub fn conclude(
                 "mnemonic": what.mnemonic, "extensions": what.extensions, "count": what.count,
             })).collect::<Vec<_>>(),
         });
+        if let Some(name) = name {
+            report["machine"] = name.into();
+        }
         if let Some(kvm) = &machine.on_kvm {
             report["backend"] = "kvm".into();
             report["kvm"] = serde_json::json!(kvm.statistics);

@@ -22,8 +22,10 @@ mod size;
 mod table;
 mod terminal;
 mod tier;
+mod together;
 
 use clap::{Arg, Command as Parsed, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// A software x86-64 hypervisor and performance laboratory.
@@ -61,10 +63,21 @@ fn with_negative_numbers(command: Parsed) -> Parsed {
 }
 
 fn main() -> ExitCode {
-    let matches = with_negative_numbers(Cli::command()).get_matches();
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    let result = match cli.command {
-        Command::Run(args) => run_cmd::run(&args),
+    let parse = |line: Vec<OsString>| {
+        let matches = with_negative_numbers(Cli::command()).get_matches_from(line);
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command
+    };
+    let mut commands: Vec<Command> = together::command_lines(std::env::args_os()).into_iter().map(parse).collect();
+    let command = commands.remove(0);
+    let result = match command {
+        Command::Run(args) if commands.is_empty() => run_cmd::run(&args),
+        Command::Run(args) => {
+            let others = commands.into_iter().filter_map(|command| match command {
+                Command::Run(args) => Some(*args),
+                _ => None,
+            });
+            together::run(&std::iter::once(*args).chain(others).collect::<Vec<_>>())
+        }
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),

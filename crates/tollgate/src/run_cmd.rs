@@ -21,10 +21,11 @@ use machine::board::Parts;
 use machine::debugger::{History, Make};
 use machine::devices::workload::LONGEST as LONGEST_WORKLOAD;
 use machine::host::HostFrame;
+use machine::kvm::Kvm;
 use machine::loader::Module;
 use machine::lockstep::Lockstep;
 use machine::virtio::Disk;
-use machine::{ClockSource, Config, Host, Machine, MachineError, Poll};
+use machine::{ClockSource, Config, Host, Machine, MachineError, Platform, Poll};
 use network::options::Net;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -53,6 +54,9 @@ Examples:
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --net user,forward=tcp:2222:22 --net pcap:all.pcapng
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --cpus 4 --net bridge,queues=4 --net bridge,queues=4
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --net generator:size=64,rate=1.5M,flows=16,start=request --json
+
+Several machines of one run, each with options of its own; their NICs on bridges of the same name are connected. The run ends with the first machine:
+  tollgate run --name client --kernel vmlinuz --initrd net.cpio --net bridge --and --name server --kernel vmlinuz --initrd net.cpio --net bridge
 
 Keys on a terminal: Ctrl-A x ends the run, Ctrl-A h lists the others.
 
@@ -97,7 +101,10 @@ pub struct RunArgs {
     net: Vec<Net>,
     /// Saves the ledger of the run
     #[arg(long, value_name = "FILE")]
-    ledger: Option<PathBuf>,
+    pub(crate) ledger: Option<PathBuf>,
+    /// What this machine is called among several of one run [default: m1, m2 and so on]
+    #[arg(long, value_name = "NAME", value_parser = parse_name)]
+    name: Option<String>,
     /// The ledger also has each indirect branch: where it is, where it went, how often, and how often that was not predicted
     #[arg(long, requires = "ledger")]
     call_sites: bool,
@@ -148,6 +155,14 @@ fn parse_workload(text: &str) -> Result<String, String> {
     }
 }
 
+fn parse_name(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match (1..=32).contains(&text.len()) && text.chars().all(fits) {
+        true => Ok(text.to_owned()),
+        false => Err("1 to 32 letters, digits, `-`, `_` and `.`".into()),
+    }
+}
+
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text);
     match number.parse::<f64>() {
@@ -157,13 +172,13 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 }
 
 /// The user and the time limits.
-struct Console {
+pub(crate) struct Console {
     terminal: Terminal,
     connections: Connections,
     deadline: Option<Instant>,
     limit: Option<Ticks>,
-    timed_out: bool,
-    listening: bool,
+    pub(crate) timed_out: bool,
+    pub(crate) listening: bool,
 }
 
 impl Host for Console {
@@ -274,6 +289,24 @@ impl RunArgs {
         self.clock == Some(ClockArg::Host)
     }
 
+    /// What the machine is called, which is number `number` of several.
+    pub(crate) fn called(&self, number: usize) -> String {
+        self.name.clone().unwrap_or_else(|| format!("m{}", number + 1))
+    }
+
+    /// The option that only a run with one machine has, if it is given.
+    pub(crate) fn needs_to_be_alone(&self) -> Option<&'static str> {
+        let table = [
+            (self.backend != Backend::Software, "--backend"),
+            (self.host_clock(), "--clock host"),
+            (self.gdb.is_some(), "--gdb"),
+            (self.tier.checks(), "--check-translation"),
+            (self.moments.identifies(), "--save-at, --restore, --record or --replay"),
+            (self.dry_run, "--dry-run"),
+        ];
+        table.into_iter().find(|(given, _)| *given).map(|(_, option)| option)
+    }
+
     /// Why the host's processor can't execute the guest as the options have it.
     fn needs_software(&self) -> Option<&'static str> {
         let table = [
@@ -288,6 +321,122 @@ impl RunArgs {
             (self.moments.identifies(), "--save-at, --restore, --record and --replay need a run that can be repeated"),
         ];
         table.into_iter().find(|(given, _)| *given).map(|(_, why)| why)
+    }
+}
+
+/// What a machine is made from, as the options have it.
+pub(crate) struct Setup<'a> {
+    args: &'a RunArgs,
+    pub(crate) profile: Profile,
+    platform: Platform,
+    pub(crate) symbol_files: Vec<(String, Vec<Symbol>)>,
+    pub(crate) nets: Nets,
+    clock: ClockSource,
+    /// The machine's number among those of one run.
+    member: Option<u8>,
+}
+
+impl<'a> Setup<'a> {
+    /// Reads what the options name, but for images. `member` is the machine's number among several.
+    pub(crate) fn new(args: &'a RunArgs, kvm: Option<&Kvm>, member: Option<u8>) -> Result<Self> {
+        let profile = Profile::find(args.cpu.as_deref().unwrap_or("skx"))?;
+        let profile = match kvm {
+            Some(kvm) => kvm.profile(profile),
+            None => {
+                cpu::host_supported()?;
+                profile
+            }
+        };
+        let host_clock = args.host_clock() || kvm.is_some();
+        Ok(Self {
+            platform: args.platform.resolve(&profile)?,
+            profile,
+            symbol_files: args.symbols.iter().map(|s| read_symbols(s)).collect::<Result<Vec<_>>>()?,
+            nets: Nets::new(&args.net)?,
+            clock: if host_clock { ClockSource::Host } else { ClockSource::Virtual },
+            args,
+            member,
+        })
+    }
+
+    /// What executes the guest's instructions.
+    pub(crate) fn tier(&self) -> Result<Tier> {
+        Ok(self.args.tier.resolve()?.0)
+    }
+
+    /// Whether the end is told as JSON.
+    pub(crate) fn json(&self) -> bool {
+        self.args.json
+    }
+
+    /// The configuration, with the images.
+    pub(crate) fn config(&self, tier: Tier) -> Result<Config> {
+        let args = self.args;
+        let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
+        let kernel = machine::loader::read_file(&args.kernel)?;
+        Ok(Config {
+            memory: args.memory,
+            cpus: args.cpus,
+            profile: self.profile.clone(),
+            kernel_name: args.kernel.display().to_string(),
+            modules: args.initrd.as_deref().map_or(Ok(Vec::new()), |list| read_modules(list, &kernel))?,
+            kernel,
+            cmdline: args.append.clone(),
+            parts: Parts {
+                disks,
+                overlay: args.moments.saves(),
+                workload: args.workload.clone().unwrap_or_default(),
+                nics: self.nets.nics.clone(),
+                member: self.member,
+                seed: self.member.unwrap_or(0).into(),
+                ..Parts::default()
+            },
+            clock: self.clock,
+            platform: self.platform.clone(),
+            branches: args.call_sites,
+            tier,
+        })
+    }
+
+    /// The machine, which knows the functions that `--symbols` names.
+    pub(crate) fn boot(&self, config: Config) -> Result<Machine> {
+        let mut machine = Machine::new(config).map_err(|error| match error {
+            MachineError::Load(error) => anyhow!(error).context(format!("can't boot {}", self.args.kernel.display())),
+            // Nothing to do with the kernel.
+            error => anyhow!(error),
+        })?;
+        let functions = self.symbol_files.iter().flat_map(|(_, all)| all);
+        machine
+            .vcpus
+            .tasks
+            .use_functions(functions.filter(|symbol| machine::tasks::is_probed(symbol)).cloned().collect());
+        Ok(machine)
+    }
+
+    /// What identifies the images, for a ledger or a snapshot. What a disk holds may change in the run.
+    pub(crate) fn facts(&self, config: &Config) -> Result<Vec<(String, String)>> {
+        let args = self.args;
+        match args.ledger.is_some() || args.moments.identifies() {
+            true => identity::facts(config, args.disk.iter().map(|disk| disk_path(disk).0), self.nets.files()),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// The user, the time limits, and the host's networks.
+    pub(crate) fn console(&self, terminal: Terminal) -> Result<Console> {
+        let args = self.args;
+        Ok(Console {
+            terminal,
+            deadline: args.timeout.map(|t| Instant::now() + t),
+            limit: args.limit.map(|limit| machine::machine::ticks(limit, self.profile.tsc_hz.value)),
+            timed_out: false,
+            listening: true,
+            // What has come in the run that is replayed comes again, and nothing else.
+            connections: match args.moments.replays() {
+                true => Connections::default(),
+                false => Connections::open(&self.nets.nics)?,
+            },
+        })
     }
 }
 
@@ -306,82 +455,22 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     if check_translation {
         check_needs(args)?;
     }
-    let profile = Profile::find(args.cpu.as_deref().unwrap_or("skx"))?;
-    let profile = match &kvm {
-        Some(kvm) => kvm.profile(profile),
-        None => {
-            cpu::host_supported()?;
-            profile
-        }
-    };
-    let platform = args.platform.resolve(&profile)?;
-    let tsc_hz = profile.tsc_hz.value;
-    let symbol_files = args.symbols.iter().map(|s| read_symbols(s)).collect::<Result<Vec<_>>>()?;
-    let is_probed = |symbol: &&Symbol| machine::tasks::is_probed(symbol);
-    let probed: Vec<Symbol> = symbol_files.iter().flat_map(|(_, all)| all.iter().filter(is_probed)).cloned().collect();
-    let on_kvm = kvm.is_some();
-    let nets = Nets::new(&args.net)?;
-    let name = |path: &PathBuf| path.display().to_string();
-    let configure = |tier| -> Result<Config> {
-        let disks = args.disk.iter().map(|d| open_disk(d)).collect::<Result<Vec<_>>>()?;
-        let kernel = machine::loader::read_file(&args.kernel)?;
-        Ok(Config {
-            memory: args.memory,
-            cpus: args.cpus,
-            profile: profile.clone(),
-            kernel_name: name(&args.kernel),
-            modules: args.initrd.as_deref().map_or(Ok(Vec::new()), |list| read_modules(list, &kernel))?,
-            kernel,
-            cmdline: args.append.clone(),
-            parts: Parts {
-                disks,
-                overlay: args.moments.saves(),
-                workload: args.workload.clone().unwrap_or_default(),
-                nics: nets.nics.clone(),
-                ..Parts::default()
-            },
-            clock: if args.host_clock() || on_kvm { ClockSource::Host } else { ClockSource::Virtual },
-            platform: platform.clone(),
-            branches: args.call_sites,
-            tier,
-        })
-    };
-    let boot = |config| {
-        let mut machine = Machine::new(config).map_err(|error| match error {
-            MachineError::Load(error) => anyhow!(error).context(format!("can't boot {}", args.kernel.display())),
-            // Nothing to do with the kernel.
-            error => anyhow!(error),
-        })?;
-        machine.vcpus.tasks.use_functions(probed.clone());
-        anyhow::Ok(machine)
-    };
-    let make = |tier| boot(configure(tier)?);
+    let setup = Setup::new(args, kvm.as_ref(), None)?;
+    let Setup { symbol_files, nets, .. } = &setup;
+    let tsc_hz = setup.profile.tsc_hz.value;
+    let make = |tier| setup.boot(setup.config(tier)?);
     if args.dry_run {
         describe(args, &make(tier)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let console = || -> Result<Console> {
-        Ok(Console {
-            terminal: Terminal::open().context("can't use standard input")?,
-            deadline: args.timeout.map(|t| Instant::now() + t),
-            limit: args.limit.map(|limit| machine::machine::ticks(limit, tsc_hz)),
-            timed_out: false,
-            listening: true,
-            // What has come in the run that is replayed comes again, and nothing else.
-            connections: if args.moments.replays() { Connections::default() } else { Connections::open(&nets.nics)? },
-        })
-    };
+    let console = || setup.console(Terminal::open().context("can't use standard input")?);
     if check_translation {
         let both = || Ok(Lockstep::new(make(Tier::Interpreter)?, make(tier)?));
-        return check(args, both, console()?, symbol_files);
+        return check(args, both, console()?, symbol_files.clone());
     }
-    let config = configure(tier)?;
-    // What a disk holds may change in the run.
-    let facts = match args.ledger.is_some() || args.moments.identifies() {
-        true => identity::facts(&config, args.disk.iter().map(|disk| disk_path(disk).0), nets.files())?,
-        false => Vec::new(),
-    };
-    let mut machine = boot(config)?;
+    let config = setup.config(tier)?;
+    let facts = setup.facts(&config)?;
+    let mut machine = setup.boot(config)?;
     let images = facts.clone();
     let awaited: Vec<Symbol> =
         symbol_files.iter().flat_map(|(_, all)| all).filter(|s| args.moments.names(s)).cloned().collect();
@@ -415,7 +504,13 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         say("tollgate: --workload: the guest has not asked for it (our Linux guest does with tollgate.run=-)");
         all_came = false;
     }
-    let status = conclude(args.json, &machine, Ended { outcome, timed_out, checked: false }, symbol_files, ledger)?;
+    let status = conclude(
+        args.json,
+        &machine,
+        Ended { outcome, timed_out, checked: false, machine: None, with_others: false },
+        setup.symbol_files,
+        ledger,
+    )?;
     Ok(if all_came { status } else { ExitCode::from(126) })
 }
 
@@ -462,9 +557,13 @@ fn check(
     let timed_out = console.timed_out;
     drop(console);
     match run {
-        Ok(outcome) => {
-            conclude(args.json, machines.translated(), Ended { outcome, timed_out, checked: true }, symbol_files, None)
-        }
+        Ok(outcome) => conclude(
+            args.json,
+            machines.translated(),
+            Ended { outcome, timed_out, checked: true, machine: None, with_others: false },
+            symbol_files,
+            None,
+        ),
         Err(found) => {
             let found = both()?.narrow(found);
             if args.json {

@@ -130,6 +130,11 @@ impl Terminal {
         Ok(Self { input: Input::open()?, stop, escaped: false, quit: false, raw: RawMode::enter() })
     }
 
+    /// One more end, that gets no input; a signal stops both.
+    pub fn without_input(&self) -> Self {
+        Self { input: Input::Ended, stop: Arc::clone(&self.stop), escaped: false, quit: false, raw: None }
+    }
+
     /// Whether the user wants out: Ctrl-A x, or a signal.
     pub fn stopped(&self) -> bool {
         self.quit || self.stop.load(Ordering::Relaxed)

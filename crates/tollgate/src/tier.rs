@@ -33,6 +33,11 @@ impl TierArgs {
         self.tier == TierName::Auto && !self.check_translation
     }
 
+    /// Whether translations are checked.
+    pub fn checks(&self) -> bool {
+        self.check_translation
+    }
+
     /// The tier, and whether translations are checked.
     pub fn resolve(&self) -> Result<(Tier, bool)> {
         let tier = match self.tier {

@@ -1,5 +1,6 @@
 //! The program as a user meets it: what it says, on which stream, and with which exit status.
 
+use ledger::Ledger;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -106,6 +107,36 @@ fn a_guest_runs() {
 }
 
 #[test]
+fn machines_of_one_run_are_told_apart() {
+    let files = Files::new("machines");
+    let guest = files.good();
+    let (first, second) = (files.path("first.ledger"), files.path("second.ledger"));
+    let one = ["--kernel", &guest, "--json", "--name", "one", "--net", "bridge", "--ledger", &first];
+    let two = ["--and", "--kernel", &guest, "--json", "--cpus", "2", "--net", "bridge", "--ledger", &second];
+    let (status, printed, error) = run(&[&one[..], &two[..]].concat());
+    assert_eq!(status, 0, "{error}");
+    let mut lines: Vec<&str> = printed.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["m2 | *", "one | *"]);
+    let reports = error.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let names: Vec<String> = reports.map(|report| report["machine"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names, ["one", "m2"]);
+    let ledger = Ledger::read(&std::fs::read(&second).unwrap()).unwrap();
+    let fact = |name: &str| {
+        ledger.header.metadata.iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| value.as_str())
+    };
+    assert_eq!(fact("machine"), Some("2 of 2"));
+    assert_eq!(fact("machine 1: kernel"), fact("kernel"));
+    refused(
+        &["--kernel", &guest, "--gdb", "1", "--and", "--kernel", &guest],
+        "m1: --gdb: it is for a run with one machine",
+    );
+    refused(&["--kernel", &guest, "--name", "m2", "--and", "--kernel", &guest], "two machines have the same name");
+    let (status, _, error) = run(&["--kernel", &guest, "--name", "a b", "--and", "--kernel", &guest]);
+    assert_eq!(status, WRONG_ARGUMENTS, "{error}");
+}
+
+#[test]
 fn networks_are_described_and_mistakes_named() {
     let files = Files::new("networks");
     let guest = files.good();
@@ -129,6 +160,7 @@ fn networks_are_described_and_mistakes_named() {
     let (status, _, error) = run(&["--kernel", &guest, "--net", "bridge:a,queues=99"]);
     assert_eq!(status, WRONG_ARGUMENTS);
     assert!(error.contains("queues: a number from 1 to 16 is expected"), "{error}");
+    refused(&["--kernel", &guest, "--net", "tap:tollgate-none"], "there is no network device of that name");
     // passt is looked for in PATH.
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["run", "--kernel", &guest, "--net", "user"])

@@ -30,6 +30,13 @@ unload_drivers() {
     for module in $(sed '1!G;h;$!d' /lib/net/order); do rmmod "${module%.ko}" || fail "cannot unload $module"; done
 }
 
+# Switches all pairs of queues of a device on.
+all_queues() {
+    local queues
+    queues=$(ethtool -l "$1" 2>/dev/null | sed -n 's/^Combined:[[:space:]]*//p' | head -n 1)
+    [ "${queues:-1}" -le 1 ] || ethtool -L "$1" combined "$queues" || fail "no $queues queues"
+}
+
 # Two network namespaces, each with one of the two NICs on the bridge.
 two_sides() {
     local side nic=0

@@ -28,8 +28,8 @@ use devices::{Devices, Events, Id};
 use ledger::Ticks;
 use ledger::profile::Profile;
 use map::Map;
-use network::Network;
 use network::time::SECOND;
+use network::{Frame, Network, Time};
 use parts::Maker;
 use std::ops::Range;
 use std::sync::MutexGuard;
@@ -265,6 +265,12 @@ impl Board {
         for HostFrame { nic, bytes } in frames {
             self.network().host_frame(usize::from(*nic), now, bytes.clone());
         }
+        self.events.set(Id::pci, self.devices.pci.next_event());
+    }
+
+    /// A bridge outside sends a frame to the port of a NIC at a time that may be yet to come.
+    pub fn network_enter(&mut self, port: usize, at: Time, frame: Frame) {
+        self.network().enter(port, at, frame);
         self.events.set(Id::pci, self.devices.pci.next_event());
     }
 

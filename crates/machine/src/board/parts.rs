@@ -10,6 +10,7 @@ use crate::pci::option_rom::OptionRom;
 use crate::pci::{PciBus, PciError};
 use crate::virtio::{Block, Console, Disk, Entropy, Net, VirtioPci};
 use ledger::profile::{Profile, Vendor};
+use network::headers::Mac;
 use network::options::Nic;
 use network::{Network, Plug};
 use std::sync::{Arc, Mutex};
@@ -32,12 +33,27 @@ pub struct Parts {
     pub workload: String,
     /// Network devices, in order.
     pub nics: Vec<Nic>,
+    /// The machine's number among those that share bridges, if there are others.
+    pub member: Option<u8>,
 }
 
 impl Parts {
+    /// The address of a NIC: no two machines that share bridges have the same, unless they were told to.
+    fn address(&self, number: usize) -> Mac {
+        let mut address = self.nics[number].address(number);
+        if let (Some(member), None) = (self.member, self.nics[number].mac) {
+            address[4] = member;
+        }
+        address
+    }
+
     /// The network that the NICs are plugged into.
     pub(super) fn network(&self) -> SharedNetwork {
-        let network = Network::new(self.nics.iter().enumerate().map(|(number, nic)| (nic, nic.address(number))));
+        let nics = self.nics.iter().enumerate().map(|(number, nic)| (nic, self.address(number)));
+        let network = match self.member {
+            Some(member) => Network::member(member.into(), nics),
+            None => Network::new(nics),
+        };
         SharedNetwork(Arc::new(Mutex::new(network)))
     }
 }
@@ -54,6 +70,7 @@ impl Default for Parts {
             console,
             workload: String::new(),
             nics: Vec::new(),
+            member: None,
         }
     }
 }
@@ -113,7 +130,7 @@ impl Maker<'_> {
         }
         for (number, nic) in self.parts.nics.iter().enumerate() {
             let plug = Plug::new(&self.network.0, number);
-            let net = Net::new(nic, nic.address(number), Box::new(plug), self.clock);
+            let net = Net::new(nic, self.parts.address(number), Box::new(plug), self.clock);
             pci.add(Box::new(VirtioPci::new(net)))?;
         }
         if self.parts.paravirt {

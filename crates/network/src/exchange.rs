@@ -1,0 +1,193 @@
+//! Bridges that several networks share, one of each machine.
+//!
+//! Every network has a time of its own, and they advance by turns. A frame needs at least [`Exchange::window`] from a NIC to a bridge, so whatever
+//! the networks send within a window reaches its bridge after that window: when all of them have come to its end, it is known what the bridges get
+//! in the next one, and in which order.
+
+use crate::bridge::{Bridge, Way};
+use crate::fabric::Network;
+use crate::frame::Frame;
+use crate::time::{NANOSECOND, Time};
+use std::collections::BTreeMap;
+
+/// The shortest window: machines are not made to advance by less than a few cycles.
+const SHORTEST_WINDOW: Time = 10 * NANOSECOND;
+/// The window of networks without any bridge: they have nothing to wait for.
+const LONGEST_WINDOW: Time = 1_000_000 * NANOSECOND;
+
+/// A port of a network, on a bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Member {
+    network: usize,
+    port: usize,
+    bridge: usize,
+}
+
+/// Bridges, and the ports of several networks that are plugged into them.
+#[derive(Debug)]
+pub struct Exchange {
+    members: Vec<Member>,
+    bridges: Vec<(String, Bridge)>,
+    window: Time,
+    /// Frames on their way to a bridge, in the order in which they arrive: the time, the network, a number that makes it unique; the member.
+    crossing: BTreeMap<(Time, usize, u64), (usize, Frame)>,
+    sequence: u64,
+}
+
+impl Exchange {
+    /// The bridges of these networks, each of which [`Network::member`] has made.
+    pub fn new<'a>(networks: impl Iterator<Item = &'a Network>) -> Self {
+        let mut exchange = Self {
+            members: Vec::new(),
+            bridges: Vec::new(),
+            window: LONGEST_WINDOW,
+            crossing: BTreeMap::new(),
+            sequence: 0,
+        };
+        for (number, network) in networks.enumerate() {
+            for (port, name) in network.trunks() {
+                let bridge = exchange.bridge(name);
+                exchange.members.push(Member { network: number, port, bridge });
+                exchange.window = exchange.window.min(network.shortest(port)).max(SHORTEST_WINDOW);
+            }
+        }
+        exchange
+    }
+
+    /// The bridge of a name.
+    fn bridge(&mut self, name: &str) -> usize {
+        self.bridges.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
+            self.bridges.push((name.to_owned(), Bridge::default()));
+            self.bridges.len() - 1
+        })
+    }
+
+    /// How far the networks may advance beside each other: what one sends within that time reaches no other.
+    pub fn window(&self) -> Time {
+        self.window
+    }
+
+    /// Takes what a network has sent in the window that is over.
+    pub fn collect(&mut self, number: usize, network: &mut Network) {
+        for leaving in network.take_leaving() {
+            let found = self.members.iter().position(|member| (member.network, member.port) == (number, leaving.port));
+            let Some(member) = found else { continue };
+            self.sequence += 1;
+            self.crossing.insert((leaving.at, number, self.sequence), (member, leaving.frame));
+        }
+    }
+
+    /// When the next frame reaches a bridge.
+    pub fn next(&self) -> Option<Time> {
+        self.crossing.first_key_value().map(|((at, ..), _)| *at)
+    }
+
+    /// What the bridges get before `until`, the end of the window that begins, goes where it belongs: `enter` is called with a network, its port, a time
+    /// and a frame.
+    pub fn forward(&mut self, until: Time, mut enter: impl FnMut(usize, usize, Time, Frame)) {
+        while let Some(entry) = self.crossing.first_entry().filter(|entry| entry.key().0 < until) {
+            let (at, ..) = *entry.key();
+            let (from, frame) = entry.remove();
+            let number = self.members[from].bridge;
+            let way = self.bridges[number].1.forward(at, from, &frame.bytes);
+            for (index, member) in self.members.iter().enumerate() {
+                let wanted = match way {
+                    Way::Port(to) => to == index,
+                    Way::Everywhere => true,
+                    Way::Nowhere => false,
+                };
+                if wanted && index != from && member.bridge == number {
+                    enter(member.network, member.port, at, frame.clone());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Offloads;
+    use crate::headers::Mac;
+    use crate::options::{Net, Nic};
+
+    const MACS: [Mac; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+
+    fn nic(text: &str) -> Nic {
+        match text.parse() {
+            Ok(Net::Nic(nic)) => nic,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn frame(to: Mac, from: Mac) -> Frame {
+        let mut bytes = vec![0; 60];
+        bytes[..6].copy_from_slice(&to);
+        bytes[6..12].copy_from_slice(&from);
+        Frame::new(bytes).unwrap()
+    }
+
+    fn pair(texts: [&str; 2]) -> (Exchange, [Network; 2]) {
+        let mut networks = [0, 1].map(|number| {
+            let nic = nic(texts[number]);
+            Network::member(number as u16, [(&nic, MACS[number])].into_iter())
+        });
+        networks.iter_mut().for_each(|network| network.listen(0, 0, true, Offloads::default()));
+        (Exchange::new(networks.iter()), networks)
+    }
+
+    #[test]
+    fn a_frame_takes_as_long_as_on_a_bridge_within_one_network() {
+        let nics = [nic("bridge"), nic("bridge")];
+        let mut alone = Network::new(nics.iter().zip(MACS));
+        (0..2).for_each(|port| alone.listen(port, 0, true, Offloads::default()));
+        alone.send(0, 5, frame(MACS[1], MACS[0]));
+        let at = alone.next_arrival(1).unwrap();
+        assert_eq!(alone.receive(1, at), None, "it is only at the bridge");
+        let at = alone.next_arrival(1).unwrap();
+
+        let (mut exchange, mut networks) = pair(["bridge", "bridge"]);
+        assert_eq!(exchange.window(), 67_200 + 1_000_000);
+        networks[0].send(0, 5, frame(MACS[1], MACS[0]));
+        exchange.collect(0, &mut networks[0]);
+        let bridge = exchange.next().unwrap();
+        assert!(bridge >= 5 + exchange.window());
+        exchange.forward(bridge, |_, _, _, _| panic!("it is not there yet"));
+        exchange.forward(bridge + 1, |network, port, at, frame| networks[network].enter(port, at, frame));
+        assert_eq!(networks[1].next_arrival(0), Some(bridge));
+        assert_eq!(networks[1].receive(0, bridge), None);
+        assert_eq!(networks[1].next_arrival(0), Some(at));
+        assert_eq!(networks[1].receive(0, at), Some(frame(MACS[1], MACS[0])));
+    }
+
+    #[test]
+    fn bridges_of_other_names_are_apart() {
+        let (mut exchange, mut networks) = pair(["bridge:a", "bridge:b"]);
+        networks[0].send(0, 0, frame([0xff; 6], MACS[0]));
+        exchange.collect(0, &mut networks[0]);
+        exchange.forward(Time::MAX, |_, _, _, _| panic!("nobody is there"));
+        assert_eq!(exchange.next(), None);
+    }
+
+    #[test]
+    fn the_slowest_way_does_not_widen_the_window() {
+        let (exchange, _) = pair(["bridge:a,latency=5us", "bridge:a,rate=100G,latency=2us"]);
+        assert_eq!(exchange.window(), 2_006_720);
+        let (exchange, _) = pair(["bridge,latency=0ns,rate=1000G", "bridge"]);
+        assert_eq!(exchange.window(), SHORTEST_WINDOW);
+    }
+
+    #[test]
+    fn frames_go_in_the_order_in_which_they_arrive() {
+        let (mut exchange, mut networks) = pair(["bridge", "bridge"]);
+        networks[0].send(0, 300, frame([0xff; 6], MACS[0]));
+        networks[1].send(0, 200, frame([0xff; 6], MACS[1]));
+        // Whichever is asked first.
+        for number in [0, 1] {
+            exchange.collect(number, &mut networks[number]);
+        }
+        let mut order = Vec::new();
+        exchange.forward(Time::MAX, |network, _, at, _| order.push((network, at)));
+        assert_eq!(order, [(0, 200 + 1_067_200), (1, 300 + 1_067_200)]);
+    }
+}
