@@ -17,6 +17,9 @@ pub const SIZES: (u32, u32) = (64, 9018);
 const IMIX: [u32; 12] = [64, 594, 64, 64, 594, 64, 594, 64, 64, 594, 64, 1518];
 /// Headers before the payload: Ethernet, IPv4, UDP.
 const HEADERS: usize = 42;
+/// Where the checksums of the headers are.
+const IP_SUM: usize = 24;
+const UDP_SUM: usize = 40;
 /// The source port of the first flow.
 const FIRST_PORT: u16 = 10_000;
 
@@ -106,6 +109,8 @@ pub struct Config {
     pub mac: Mac,
     /// Hardware address that is sent to; that of the NIC if there is none.
     pub to: Option<Mac>,
+    /// The datagrams have a UDP checksum.
+    pub checksums: bool,
     /// The throughput is searched for.
     pub trials: Option<Trials>,
     /// A capture that is sent in place of generated frames, with the time of each since the first.
@@ -129,6 +134,7 @@ impl Default for Config {
             port: 9000,
             mac: [0x02, 0x74, 0x67, 0xff, 0, 1],
             to: None,
+            checksums: false,
             trials: None,
             replay: None,
         }
@@ -306,19 +312,28 @@ impl Generator {
         }
         let mut bytes = self.templates[(number % self.templates.len() as u64) as usize].clone();
         let flow = (number % u64::from(self.config.flows.max(1))) as u16;
+        let mut change = |at: usize, new: &[u8], ip: bool| {
+            let place = at..at + new.len();
+            // Both headers' sums change by the difference; a UDP sum of zero means that there is none.
+            let sums = [ip.then_some(IP_SUM), self.config.checksums.then_some(UDP_SUM)];
+            for sum in sums.into_iter().flatten() {
+                let before = u16::from_be_bytes([bytes[sum], bytes[sum + 1]]);
+                let mut after = updated(before, &bytes[place.clone()], new);
+                if sum == UDP_SUM && after == 0 {
+                    after = 0xffff;
+                }
+                bytes[sum..sum + 2].copy_from_slice(&after.to_be_bytes());
+            }
+            bytes[place].copy_from_slice(new);
+        };
         match self.config.vary {
-            Vary::Ports => bytes[34..36].copy_from_slice(&FIRST_PORT.wrapping_add(flow).to_be_bytes()),
+            Vary::Ports => change(34, &FIRST_PORT.wrapping_add(flow).to_be_bytes(), false),
             Vary::Addresses => {
-                let source = u32::from(self.config.source).wrapping_add(flow.into());
-                // The header's sum changes by the difference (RFC 1624).
-                let before = u32::from(self.config.source);
-                let sum = u16::from_be_bytes([bytes[24], bytes[25]]);
-                bytes[26..30].copy_from_slice(&source.to_be_bytes());
-                bytes[24..26].copy_from_slice(&updated(sum, before, source).to_be_bytes());
+                change(26, &u32::from(self.config.source).wrapping_add(flow.into()).to_be_bytes(), true);
             }
         }
         let stamp = Stamp { stream: self.stream, number: self.progress.sent, time: now };
-        bytes[HEADERS..HEADERS + STAMP].copy_from_slice(&stamp.to_bytes());
+        change(HEADERS, &stamp.to_bytes(), false);
         Frame { bytes, partial: None, segments: None, checked: true }
     }
 
@@ -334,20 +349,21 @@ impl Generator {
     }
 }
 
-/// A checksum after 32 bits of what it covers have changed.
-fn updated(sum: u16, before: u32, after: u32) -> u16 {
-    let halves = |value: u32| [value >> 16, value & 0xffff];
-    let mut total = u32::from(!sum);
-    for (old, new) in halves(before).into_iter().zip(halves(after)) {
-        total += (!old & 0xffff) + new;
-    }
+/// A checksum after bytes of what it covers have changed, which begin at an even offset (RFC 1624).
+fn updated(sum: u16, before: &[u8], after: &[u8]) -> u16 {
+    let words = |bytes: &[u8]| -> u32 {
+        let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u32::from);
+        bytes.chunks(2).map(word).sum()
+    };
+    let removed = before.len().div_ceil(2) as u32 * 0xffff - words(before);
+    let mut total = u32::from(!sum) + removed + words(after);
     while total > 0xffff {
         total = (total & 0xffff) + (total >> 16);
     }
     !(total as u16)
 }
 
-/// A frame of a size, of the first flow and without a stamp. The UDP checksum is zero: there is none.
+/// A frame of a size, of the first flow and without a stamp. Without checksums that of UDP is zero: there is none.
 fn template(config: &Config, to: Mac, size: u32) -> Vec<u8> {
     let payload = (size.clamp(SIZES.0, SIZES.1) as usize - 4).saturating_sub(HEADERS).max(STAMP);
     let mut bytes = Vec::new();
@@ -358,7 +374,9 @@ fn template(config: &Config, to: Mac, size: u32) -> Vec<u8> {
     if builder.write(&mut bytes, &vec![0; payload]).is_err() {
         bytes.resize(HEADERS + payload, 0);
     }
-    bytes[40..42].fill(0);
+    if !config.checksums {
+        bytes[UDP_SUM..UDP_SUM + 2].fill(0);
+    }
     bytes
 }
 
@@ -380,6 +398,13 @@ mod tests {
                 other => panic!("{other:?}"),
             };
             assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+            let Some(etherparse::TransportSlice::Udp(udp)) = packet.transport else { panic!("no UDP") };
+            if generator.config.checksums {
+                let right = udp.to_header().calc_checksum_ipv4(&ip, udp.payload()).unwrap();
+                assert_eq!(udp.checksum(), right, "datagram {}", out.len());
+            } else {
+                assert_eq!(udp.checksum(), 0);
+            }
             let stamp = Stamp::of(&frame.bytes[HEADERS..]).unwrap();
             assert_eq!((stamp.stream, stamp.number), (3, out.len() as u64));
             out.push((at - 1_000_000, frame.bytes.len() + 4));
@@ -406,6 +431,21 @@ mod tests {
         let times = arrivals(config, Rate::TEN_GIGABITS, usize::MAX);
         let count = |size| times.iter().filter(|(_, len)| *len == size).count();
         assert_eq!((count(64), count(594), count(1518)), (700, 400, 100));
+    }
+
+    #[test]
+    fn datagrams_have_the_right_checksum_if_any() {
+        for vary in [Vary::Ports, Vary::Addresses] {
+            let config = Config {
+                sizes: Sizes::Imix,
+                vary,
+                flows: 900,
+                checksums: true,
+                count: Some(70_000),
+                ..Config::default()
+            };
+            arrivals(config, Rate::TEN_GIGABITS, usize::MAX);
+        }
     }
 
     #[test]

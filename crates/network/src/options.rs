@@ -249,6 +249,7 @@ fn set_generator(config: &mut Config, key: &str, value: &str) -> Result<bool, Op
         "source" => config.source = address(key, value)?,
         "destination" => config.destination = address(key, value)?,
         "port" => config.port = number(key, value, 1, u16::MAX.into())? as u16,
+        "checksum" => config.checksums = switch(key, value)?,
         "to" => config.to = Some(mac(value)?),
         "search" => config.trials_mut().length = time(key, value)?,
         "settle" => config.trials_mut().settle = time(key, value)?,

@@ -25,6 +25,16 @@ load_drivers() {
     done
 }
 
+# Loads a part of the kernel, with what it needs.
+load() {
+    local part module
+    for part in "$@"; do
+        for module in $(cat "/lib/net/$part/order" 2>/dev/null); do
+            grep -q "^$(echo "${module%.ko}" | tr - _) " /proc/modules || insmod "/lib/net/$part/$module" || fail "cannot load $module"
+        done
+    done
+}
+
 unload_drivers() {
     local module
     for module in $(sed '1!G;h;$!d' /lib/net/order); do rmmod "${module%.ko}" || fail "cannot unload $module"; done
@@ -35,6 +45,16 @@ all_queues() {
     local queues
     queues=$(ethtool -l "$1" 2>/dev/null | sed -n 's/^Combined:[[:space:]]*//p' | head -n 1)
     [ "${queues:-1}" -le 1 ] || ethtool -L "$1" combined "$queues" || fail "no $queues queues"
+}
+
+# The interrupts of receive queue N of a device go to processor N.
+spread_interrupts() {
+    local number irq
+    for number in $(seq 0 $(($2 - 1))); do
+        for irq in $(sed -n "s/^ *\([0-9]*\):.*\(virtio[0-9]*-input\.$number\|$1-TxRx-$number\)\$/\1/p" /proc/interrupts); do
+            echo "$number" >"/proc/irq/$irq/smp_affinity_list" || fail "interrupt $irq of queue $number stays where it is"
+        done
+    done
 }
 
 # Two network namespaces, each with one of the two NICs on the bridge.
