@@ -25,6 +25,8 @@ pub struct Micro {
     pub charged_space: Option<u64>,
     /// Who is charged besides; set by [`Cpu::set_charged`](crate::Cpu::set_charged).
     pub charged: Charged,
+    /// It has executed PAUSE since this was last cleared: software waits for another processor.
+    pub spins: bool,
     /// The board has been told of the probe at the next instruction.
     pub probe_passed: bool,
 }
@@ -40,6 +42,7 @@ impl Micro {
             level: 0,
             charged_space: None,
             charged: Charged::default(),
+            spins: false,
             probe_passed: false,
         }
     }

@@ -22,6 +22,11 @@ use x86::{reg, seg};
 
 /// How far one processor may run ahead of the others, in cycles.
 const QUANTUM_CYCLES: u64 = 20_000;
+/// Likewise while one of them has waited for another in a loop with PAUSE. A processor that is ahead may hold a lock that, at the time of one
+/// behind, it has not taken yet: the latter waits for as long as the former is ahead.
+const SPINNING_QUANTUM_CYCLES: u64 = 500;
+/// How long that lasts after a turn with a PAUSE, in cycles.
+const SPINNING_CYCLES: u64 = 200_000;
 /// How long a processor runs at most before the loop looks at the host (input, interruption), in cycles.
 pub(crate) const SLICE_CYCLES: u64 = 2_000_000;
 
@@ -51,6 +56,8 @@ pub struct Vcpu {
     pub activity: Activity,
     /// NMIs that wait behind the one the processor has latched.
     pub(crate) nmis: u8,
+    /// When a turn of it has ended in which it executed PAUSE, the last time.
+    pub(crate) spun: Ticks,
 }
 
 impl Vcpu {
@@ -170,6 +177,7 @@ impl Vcpus {
             guest: hypervisor.is_some().then(hypervisor::Vcpu::new),
             activity: if index == 0 { Activity::Running } else { Activity::WaitingForStartup },
             nmis: 0,
+            spun: 0,
         };
         let all: Vec<Vcpu> = cpus.into_iter().enumerate().map(vcpu).collect();
         Self {
@@ -351,10 +359,18 @@ impl Vcpus {
     /// Until when one processor may run: the next event on the board, and not too far ahead of the others.
     fn horizon(&self, index: usize) -> Ticks {
         let others = self.all.iter().enumerate().filter(|(i, v)| *i != index && v.activity == Activity::Running);
-        let quantum = QUANTUM_CYCLES * ledger::TICKS_PER_CYCLE;
+        let quantum = self.quantum(self.all[index].cpu.micro.clock);
         let furthest = others.map(|(_, v)| v.cpu.micro.clock + quantum).min().unwrap_or(Ticks::MAX);
         let event = self.next_event(|i, v| i == index || v.activity != Activity::Running).unwrap_or(Ticks::MAX);
         furthest.min(event).min(self.slice_end)
+    }
+
+    /// How far a processor may be ahead at time `now`.
+    fn quantum(&self, now: Ticks) -> Ticks {
+        let spins =
+            |vcpu: &Vcpu| vcpu.spun != 0 && now.saturating_sub(vcpu.spun) < SPINNING_CYCLES * ledger::TICKS_PER_CYCLE;
+        let cycles = if self.all.iter().any(spins) { SPINNING_QUANTUM_CYCLES } else { QUANTUM_CYCLES };
+        cycles * ledger::TICKS_PER_CYCLE
     }
 
     fn run_one(&mut self, index: usize, deadline: Ticks) -> Option<Pause> {
@@ -404,6 +420,9 @@ impl Vcpus {
         }
         self.tasks.look(&mut vcpu.cpu, &mut self.cache);
         let now = vcpu.cpu.micro.clock;
+        if std::mem::take(&mut vcpu.cpu.micro.spins) {
+            vcpu.spun = now;
+        }
         self.device_writes();
         self.monitors(now);
         self.marks();

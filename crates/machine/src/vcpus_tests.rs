@@ -150,3 +150,28 @@ fn the_alarm_wakes_a_suspended_machine_at_its_waking_vector() {
     let skx = Profile::find("skx").unwrap().tsc_hz.value;
     assert!(vcpus.all[0].cpu.micro.clock / ledger::TICKS_PER_CYCLE > skx / 2, "the rest of a second");
 }
+
+/// 5000 times: takes a lock at 0x3000, holds it for 50 rounds of a loop, and does something else for 200.
+const CONTENDER: &[u8] = &[
+    0xb9, 0x88, 0x13, // mov cx, 5000
+    0xb0, 0x01, 0x86, 0x06, 0x00, 0x30, // retry: mov al, 1; xchg [0x3000], al
+    0x84, 0xc0, 0x74, 0x04, // test al, al; jz got
+    0xf3, 0x90, 0xeb, 0xf2, // pause; jmp retry
+    0xbb, 0x32, 0x00, 0x4b, 0x75, 0xfd, // got: mov bx, 50; dec bx; jnz
+    0xc6, 0x06, 0x00, 0x30, 0x00, // mov byte [0x3000], 0
+    0xbb, 0xc8, 0x00, 0x4b, 0x75, 0xfd, // mov bx, 200; dec bx; jnz
+    0x49, 0x75, 0xde, // dec cx; jnz retry
+    0xfa, 0xf4, // cli; hlt
+];
+
+#[test]
+fn a_lock_is_waited_for_as_long_as_it_is_held() {
+    let clocks = |programs: &[&[u8]]| {
+        let (mut vcpus, _, _) = machine(programs);
+        while vcpus.run() != Pause::Stuck {}
+        vcpus.all.iter().map(|vcpu| vcpu.cpu.micro.clock).max().unwrap_or_default()
+    };
+    let (alone, together) = (clocks(&[CONTENDER]), clocks(&[CONTENDER; 2]));
+    // Two that hold the lock for a fifth of the time meet now and then.
+    assert!(together > alone && together < alone * 5 / 4, "{together}, alone {alone}");
+}

@@ -4,7 +4,7 @@ use crate::capture::Recorded;
 use crate::headers::Mac;
 use crate::lane::Lane;
 use crate::sink::{STAMP, Stamp};
-use crate::time::{Rate, SECOND, Time};
+use crate::time::{NANOSECOND, Rate, SECOND, Time};
 use crate::{Frame, frame};
 use etherparse::PacketBuilder;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,8 @@ const HEADERS: usize = 42;
 /// Where the checksums of the headers are.
 const IP_SUM: usize = 24;
 const UDP_SUM: usize = 40;
+/// The time between two learning frames.
+pub const LEARNING: Time = 20_000 * NANOSECOND;
 /// The source port of the first flow.
 const FIRST_PORT: u16 = 10_000;
 
@@ -93,6 +95,9 @@ pub struct Config {
     pub vary: Vary,
     /// Frames that follow each other at once, with a pause after them, at the same rate on the whole.
     pub burst: u32,
+    /// Frames of each flow that are sent before the others, [`LEARNING`] apart: bridges learn from them (RFC 2544, section 23), and drivers find out
+    /// which processor has the interrupts of a queue.
+    pub learn: u16,
     /// When it begins.
     pub start: Start,
     /// How many frames are sent.
@@ -126,6 +131,7 @@ impl Default for Config {
             flows: 1,
             vary: Vary::Ports,
             burst: 1,
+            learn: 0,
             start: Start::Ready,
             count: None,
             duration: None,
@@ -291,6 +297,12 @@ impl Generator {
         } else if let Some(template) = self.templates.get((number % self.templates.len() as u64) as usize) {
             occupied = template.len() as u64 + frame::OVERHEAD;
         }
+        let learned = u64::from(self.config.learn) * u64::from(self.config.flows.max(1));
+        if number < learned {
+            return Some((began.checked_add(number * LEARNING)?, occupied));
+        }
+        let began = began.checked_add(learned * LEARNING)?;
+        let (number, bytes) = (number - learned, bytes.saturating_sub(self.occupied_by(learned)));
         let burst = u64::from(self.config.burst.max(1));
         let before = number / burst * burst;
         let offset = match (self.progress.rate, self.config.pace) {
@@ -301,6 +313,14 @@ impl Generator {
             (None, Pace::Recorded) => recorded,
         };
         Some((began.checked_add(offset)?, occupied))
+    }
+
+    /// What the first frames of a size or of a mix occupy.
+    fn occupied_by(&self, count: u64) -> u64 {
+        let lengths = self.templates.iter().map(|template| template.len() as u64 + frame::OVERHEAD);
+        let round = lengths.clone().sum::<u64>();
+        let kinds = self.templates.len() as u64;
+        count / kinds * round + lengths.take((count % kinds) as usize).sum::<u64>()
     }
 
     fn frame(&self, now: Time) -> Frame {
@@ -445,6 +465,21 @@ mod tests {
                 ..Config::default()
             };
             arrivals(config, Rate::TEN_GIGABITS, usize::MAX);
+        }
+    }
+
+    #[test]
+    fn learning_frames_come_first() {
+        for pace in [Pace::Line, Pace::Frames(1_000_000), Pace::Bits(Rate::TEN_GIGABITS)] {
+            let config = Config { pace, flows: 3, learn: 2, sizes: Sizes::Imix, ..Config::default() };
+            let times = arrivals(config.clone(), Rate::TEN_GIGABITS, 30);
+            let plain = arrivals(Config { learn: 0, ..config }, Rate::TEN_GIGABITS, 30);
+            for (number, (at, size)) in times.iter().take(6).enumerate() {
+                assert_eq!((*at - Rate::TEN_GIGABITS.duration(*size as u64 + 20)), number as u64 * LEARNING);
+            }
+            // The others are as far apart as without, though a mix goes on where it was.
+            let rest = times[29].0 - times[6].0;
+            assert!(rest.abs_diff(plain[23].0 - plain[0].0) < 4_000_000, "{pace:?}: {rest}");
         }
     }
 

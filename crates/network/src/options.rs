@@ -210,6 +210,9 @@ impl Nic {
                 config.pace = Pace::Recorded;
                 Ok(())
             }
+            _ if config.learn > 0 && (replays || config.trials.is_some()) => {
+                wrong("learn: a capture and a search have no learning frames")
+            }
             _ if config.trials.is_some_and(|trials| trials.length == 0) => wrong("search: a trial takes some time"),
             _ if config.trials.is_some() && (config.count.is_some() || config.duration.is_some()) => {
                 wrong("a search has trials of its own length: leave out count and duration")
@@ -236,6 +239,7 @@ fn set_generator(config: &mut Config, key: &str, value: &str) -> Result<bool, Op
                 _ => return wrong("vary: ports or addresses is expected"),
             }
         }
+        "learn" => config.learn = number(key, value, 0, 1000)? as u16,
         "burst" => config.burst = number(key, value, 1, 1 << 20)? as u32,
         "start" => {
             config.start = match value {

@@ -8,6 +8,7 @@ fail() {
 # The shell has programs of these names within it.
 ip() { /bin/ip "$@"; }
 ping() { /bin/ping "$@"; }
+tc() { /bin/tc "$@"; }
 
 # The value of a word of the kernel command line, tollgate.NAME=VALUE, or a default.
 parameter() {

@@ -76,6 +76,7 @@ fn nop(_: &Instruction, op: &mut Op) -> Option<Handler> {
 
 fn pause(cpu: &mut Cpu, _: &Op) -> Exec<Flow> {
     cpu.pause_exit()?;
+    cpu.micro.spins = true;
     Ok(Flow::End)
 }
 

@@ -37,6 +37,7 @@ struct Processor {
     micro: Micro,
     activity: Activity,
     nmis: u8,
+    spun: Ticks,
     guest: Option<hypervisor::Vcpu>,
 }
 
@@ -92,6 +93,7 @@ impl Machine {
             micro: vcpu.cpu.micro.clone(),
             activity: vcpu.activity,
             nmis: vcpu.nmis,
+            spun: vcpu.spun,
             guest: vcpu.guest.clone(),
         };
         let state = State {
@@ -143,7 +145,7 @@ impl Machine {
             if vcpu.guest.is_some() != saved.guest.is_some() {
                 return Err(SnapshotError::Platform);
             }
-            (vcpu.activity, vcpu.nmis, vcpu.guest) = (saved.activity, saved.nmis, saved.guest);
+            (vcpu.activity, vcpu.nmis, vcpu.spun, vcpu.guest) = (saved.activity, saved.nmis, saved.spun, saved.guest);
         }
         self.board.borrow_mut().restore(&state.devices)?;
         self.vcpus.tasks.restore(state.tasks, &self.recorder.borrow(), &mut self.vcpus.cache, &ram)?;
