@@ -9,10 +9,12 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Pairs of queues that a NIC can have.
+/// Pairs of queues that a virtio device can have, and interrupt vectors that an 82599 can have for queues.
 pub const MOST_QUEUES: u16 = 16;
+const MOST_VECTORS: u16 = 63;
 /// Entries of a queue.
 const RING: (u16, u16) = (16, 1024);
+const RING_USUAL: u16 = 256;
 /// Bytes of an IP packet that fits in a frame.
 const MTU: (u16, u16) = (68, 65_535);
 
@@ -51,18 +53,29 @@ pub enum Attachment {
     Tap(String),
 }
 
+/// Which device a NIC is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// A virtio network device.
+    Virtio,
+    /// An Intel 82599, which the Linux driver `ixgbe` is for.
+    Ixgbe,
+}
+
 /// A NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
     /// The option that made it, of which a snapshot is.
     pub text: String,
+    /// Which device it is.
+    pub model: Model,
     /// What it is plugged into.
     pub attachment: Attachment,
     /// The file that a generator sends again.
     pub replay: Option<String>,
-    /// Pairs of queues.
+    /// Pairs of queues; of an 82599, interrupt vectors for queues.
     pub queues: u16,
-    /// Entries of each queue.
+    /// Entries of each queue of a virtio device.
     pub ring: u16,
     /// Its address, if it is not to be the one that follows from its number.
     pub mac: Option<Mac>,
@@ -93,10 +106,11 @@ impl Nic {
     fn new(attachment: Attachment) -> Self {
         Self {
             text: String::new(),
+            model: Model::Virtio,
             attachment,
             replay: None,
-            queues: 1,
-            ring: 256,
+            queues: 0,
+            ring: RING_USUAL,
             mac: None,
             rate: Rate::TEN_GIGABITS,
             latency: 1000 * NANOSECOND,
@@ -167,7 +181,14 @@ impl Nic {
     /// An option that all NICs have. `false`: it is none.
     fn set(&mut self, key: &str, value: &str) -> Result<bool, OptionError> {
         match key {
-            "queues" => self.queues = number(key, value, 1, MOST_QUEUES.into())? as u16,
+            "model" => {
+                self.model = match value {
+                    "virtio" => Model::Virtio,
+                    "ixgbe" => Model::Ixgbe,
+                    _ => return wrong("model: virtio or ixgbe is expected"),
+                }
+            }
+            "queues" => self.queues = number(key, value, 1, u16::MAX.into())? as u16,
             "ring" => {
                 self.ring = number(key, value, RING.0.into(), RING.1.into())? as u16;
                 if !self.ring.is_power_of_two() {
@@ -201,7 +222,28 @@ impl Nic {
         Ok(true)
     }
 
+    /// What depends on the model.
+    fn check_model(&mut self) -> Result<(), OptionError> {
+        let (usual, most) = match self.model {
+            Model::Virtio => (1, MOST_QUEUES),
+            Model::Ixgbe => (MOST_VECTORS, MOST_VECTORS),
+        };
+        if self.queues == 0 {
+            self.queues = usual;
+        }
+        if self.queues > most {
+            return wrong(format!("queues: a number from 1 to {most} is expected"));
+        }
+        let chosen =
+            [("packed", self.packed), ("offloads", !self.offloads), ("mtu", self.mtu.is_some()), ("ring", self.ring != RING_USUAL)];
+        match chosen.iter().find(|(_, chosen)| *chosen && self.model == Model::Ixgbe) {
+            Some((key, _)) => wrong(format!("{key}: this is an option of virtio devices")),
+            None => Ok(()),
+        }
+    }
+
     fn check(&mut self) -> Result<(), OptionError> {
+        self.check_model()?;
         let replays = self.replay.is_some();
         let Attachment::Generator(config) = &mut self.attachment else { return Ok(()) };
         match config.pace {
