@@ -62,6 +62,8 @@ struct State {
     transmit: Transmit,
     director: Director,
     bus: Bus,
+    /// The network has been told that frames are received.
+    listens: bool,
     /// What the clock for time stamps was, and when.
     clock: (u64, Time),
     /// The time of the last look.
@@ -115,7 +117,7 @@ impl Ixgbe {
     /// A reset of everything but configuration space.
     fn reset(&mut self, now: Time) {
         self.file = File::default();
-        self.state = State { now, ..State::default() };
+        self.state = State { now, listens: self.state.listens, ..State::default() };
         self.load_address();
         self.state.interrupts.cause(bit::EICR_LINK);
         self.listen(now);
@@ -127,7 +129,10 @@ impl Ixgbe {
         if !receive::is_on(&self.file) {
             self.state.receive.clear();
         }
-        self.port.listen(now, on, Offloads::default());
+        if on != self.state.listens {
+            self.state.listens = on;
+            self.port.listen(now, on, Offloads::default());
+        }
     }
 
     /// What is sent comes back.
