@@ -9,9 +9,8 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Pairs of queues that a virtio device can have, and interrupt vectors that an 82599 can have for queues.
+/// Pairs of queues that a virtio device can have.
 pub const MOST_QUEUES: u16 = 16;
-const MOST_VECTORS: u16 = 63;
 /// Entries of a queue.
 const RING: (u16, u16) = (16, 1024);
 const RING_USUAL: u16 = 256;
@@ -73,7 +72,7 @@ pub struct Nic {
     pub attachment: Attachment,
     /// The file that a generator sends again.
     pub replay: Option<String>,
-    /// Pairs of queues; of an 82599, interrupt vectors for queues.
+    /// Pairs of queues of a virtio device.
     pub queues: u16,
     /// Entries of each queue of a virtio device.
     pub ring: u16,
@@ -109,7 +108,7 @@ impl Nic {
             model: Model::Virtio,
             attachment,
             replay: None,
-            queues: 0,
+            queues: 1,
             ring: RING_USUAL,
             mac: None,
             rate: Rate::TEN_GIGABITS,
@@ -188,7 +187,7 @@ impl Nic {
                     _ => return wrong("model: virtio or ixgbe is expected"),
                 }
             }
-            "queues" => self.queues = number(key, value, 1, u16::MAX.into())? as u16,
+            "queues" => self.queues = number(key, value, 1, MOST_QUEUES.into())? as u16,
             "ring" => {
                 self.ring = number(key, value, RING.0.into(), RING.1.into())? as u16;
                 if !self.ring.is_power_of_two() {
@@ -222,20 +221,15 @@ impl Nic {
         Ok(true)
     }
 
-    /// What depends on the model.
+    /// An 82599 has what it has: its driver chooses.
     fn check_model(&mut self) -> Result<(), OptionError> {
-        let (usual, most) = match self.model {
-            Model::Virtio => (1, MOST_QUEUES),
-            Model::Ixgbe => (MOST_VECTORS, MOST_VECTORS),
-        };
-        if self.queues == 0 {
-            self.queues = usual;
-        }
-        if self.queues > most {
-            return wrong(format!("queues: a number from 1 to {most} is expected"));
-        }
-        let chosen =
-            [("packed", self.packed), ("offloads", !self.offloads), ("mtu", self.mtu.is_some()), ("ring", self.ring != RING_USUAL)];
+        let chosen = [
+            ("queues", self.queues != 1),
+            ("ring", self.ring != RING_USUAL),
+            ("packed", self.packed),
+            ("offloads", !self.offloads),
+            ("mtu", self.mtu.is_some()),
+        ];
         match chosen.iter().find(|(_, chosen)| *chosen && self.model == Model::Ixgbe) {
             Some((key, _)) => wrong(format!("{key}: this is an option of virtio devices")),
             None => Ok(()),
@@ -446,6 +440,7 @@ mod tests {
             (config.pace, config.trials.unwrap().length),
             (Pace::Bits(Rate::new(5_000_000_000).unwrap()), SECOND / 50)
         );
+        assert_eq!((nic("bridge").model, nic("bridge:lan,model=ixgbe").model), (Model::Virtio, Model::Ixgbe));
         let forwards = nic("user:forward=tcp:2222:22,forward=udp:53:5353,forward=80:80").attachment;
         let forward = |udp, host, guest| Forward { udp, host, guest };
         assert_eq!(
@@ -466,6 +461,8 @@ mod tests {
             ("bridge:lan,queues=0", "queues: a number from 1 to 16 is expected"),
             ("bridge:lan,ring=100", "ring: a power of two is expected"),
             ("bridge:lan,size=64", "bridge has no size"),
+            ("bridge:lan,model=e1000", "model: virtio or ixgbe is expected"),
+            ("bridge:lan,queues=2,model=ixgbe", "queues: this is an option of virtio devices"),
             ("bridge:lan,oops", "oops: KEY=VALUE is expected"),
             ("generator:size=63", "size: a number from 64 to 9018 is expected"),
             ("generator:rate=recorded", "rate=recorded needs replay=FILE"),

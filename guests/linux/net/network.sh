@@ -30,6 +30,27 @@ unload_drivers() {
     for module in $(sed '1!G;h;$!d' /lib/net/order); do rmmod "${module%.ko}" || fail "cannot unload $module"; done
 }
 
+# use_queues SIDE DEVICE: switches on tollgate.queues=N queues of a device and sets `queues` to their number. Without that, a virtio device uses all that it
+# has; the driver of the 82599 has switched on as many as there are processors, and says that there could be 63.
+use_queues() {
+    local shown=$($1 ethtool -l "$2" | sed -n 's/^Combined:[[:space:]]*//p') most current
+    most=${shown%%[!0-9]*} current=${shown##*[!0-9]}
+    [ "$most" -lt 63 ] || most=$current
+    queues=$(parameter queues "$most")
+    [ "$queues" -eq "$current" ] || $1 ethtool -L "$2" combined "$queues" || fail "no $queues queues"
+    await_link "$1" "$2"
+}
+
+# await_link SIDE DEVICE
+await_link() {
+    local turn
+    for turn in $(seq 50); do
+        ! $1 ethtool "$2" | grep -q 'Link detected: yes' || return 0
+        sleep 0.1
+    done
+    fail "$2 has no link"
+}
+
 # Two network namespaces, each with one of the two NICs on the bridge.
 two_sides() {
     local side nic=0

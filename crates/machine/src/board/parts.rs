@@ -117,7 +117,7 @@ impl Maker<'_> {
             let (mac, port) = (nic.address(number), Box::new(plug));
             match nic.model {
                 Model::Virtio => pci.add(Box::new(VirtioPci::new(Net::new(nic, mac, port, self.clock))))?,
-                Model::Ixgbe => pci.add(Box::new(Ixgbe::new(nic, mac, port, self.clock)))?,
+                Model::Ixgbe => pci.add(Box::new(Ixgbe::new(mac, port, self.clock)))?,
             };
         }
         if self.parts.paravirt {

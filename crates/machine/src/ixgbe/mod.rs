@@ -35,7 +35,6 @@ use interrupts::Interrupts;
 use ledger::Ticks;
 use module::Bus;
 use network::headers::Mac;
-use network::options::Nic;
 use network::time::SECOND;
 use network::{Offloads, Port, Time};
 use receive::Receive;
@@ -84,10 +83,9 @@ pub struct Ixgbe {
 }
 
 impl Ixgbe {
-    /// A device at a port. `mac` is its address. It has an interrupt vector for each of the NIC's queues, and one more.
-    pub fn new(nic: &Nic, mac: Mac, port: Box<dyn Port>, clock: Clock) -> Self {
-        let vectors = (nic.queues + 1).clamp(2, interrupts::VECTORS as u16);
-        let (config, msix, capabilities) = identity::config(vectors);
+    /// A device at a port. `mac` is its address.
+    pub fn new(mac: Mac, port: Box<dyn Port>, clock: Clock) -> Self {
+        let (config, msix, capabilities) = identity::config(interrupts::VECTORS as u16);
         let mut device = Self {
             port,
             clock,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::device::Msi;
 use crate::pci::testing::Rig;
-use network::options::Net;
+use network::options::{Net, Nic};
 use network::{Frame, Network, Plug};
 use std::sync::{Arc, Mutex};
 
@@ -36,7 +36,7 @@ fn nic(text: &str) -> Nic {
 fn device(text: &str) -> (Ixgbe, Arc<Mutex<Network>>) {
     let nic = nic(&format!("{text},model=ixgbe"));
     let network = Arc::new(Mutex::new(Network::new([(&nic, MAC)].into_iter())));
-    (Ixgbe::new(&nic, MAC, Box::new(Plug::new(&network, 0)), CLOCK), network)
+    (Ixgbe::new(MAC, Box::new(Plug::new(&network, 0)), CLOCK), network)
 }
 
 impl Bench {
