@@ -17,6 +17,7 @@ mod guest_memory;
 pub mod host;
 mod host_time;
 pub mod hypervisor_memory;
+pub mod ixgbe;
 mod kernel_symbols;
 pub mod kvm;
 mod lacking;

@@ -9,10 +9,11 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Pairs of queues that a NIC can have.
+/// Pairs of queues that a virtio device can have.
 pub const MOST_QUEUES: u16 = 16;
 /// Entries of a queue.
 const RING: (u16, u16) = (16, 1024);
+const RING_USUAL: u16 = 256;
 /// Bytes of an IP packet that fits in a frame.
 const MTU: (u16, u16) = (68, 65_535);
 
@@ -51,18 +52,29 @@ pub enum Attachment {
     Tap(String),
 }
 
+/// Which device a NIC is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// A virtio network device.
+    Virtio,
+    /// An Intel 82599, which the Linux driver `ixgbe` is for.
+    Ixgbe,
+}
+
 /// A NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
     /// The option that made it, of which a snapshot is.
     pub text: String,
+    /// Which device it is.
+    pub model: Model,
     /// What it is plugged into.
     pub attachment: Attachment,
     /// The file that a generator sends again.
     pub replay: Option<String>,
-    /// Pairs of queues.
+    /// Pairs of queues of a virtio device.
     pub queues: u16,
-    /// Entries of each queue.
+    /// Entries of each queue of a virtio device.
     pub ring: u16,
     /// Its address, if it is not to be the one that follows from its number.
     pub mac: Option<Mac>,
@@ -93,10 +105,11 @@ impl Nic {
     fn new(attachment: Attachment) -> Self {
         Self {
             text: String::new(),
+            model: Model::Virtio,
             attachment,
             replay: None,
             queues: 1,
-            ring: 256,
+            ring: RING_USUAL,
             mac: None,
             rate: Rate::TEN_GIGABITS,
             latency: 1000 * NANOSECOND,
@@ -167,6 +180,13 @@ impl Nic {
     /// An option that all NICs have. `false`: it is none.
     fn set(&mut self, key: &str, value: &str) -> Result<bool, OptionError> {
         match key {
+            "model" => {
+                self.model = match value {
+                    "virtio" => Model::Virtio,
+                    "ixgbe" => Model::Ixgbe,
+                    _ => return wrong("model: virtio or ixgbe is expected"),
+                }
+            }
             "queues" => self.queues = number(key, value, 1, MOST_QUEUES.into())? as u16,
             "ring" => {
                 self.ring = number(key, value, RING.0.into(), RING.1.into())? as u16;
@@ -201,7 +221,23 @@ impl Nic {
         Ok(true)
     }
 
+    /// An 82599 has what it has: its driver chooses.
+    fn check_model(&mut self) -> Result<(), OptionError> {
+        let chosen = [
+            ("queues", self.queues != 1),
+            ("ring", self.ring != RING_USUAL),
+            ("packed", self.packed),
+            ("offloads", !self.offloads),
+            ("mtu", self.mtu.is_some()),
+        ];
+        match chosen.iter().find(|(_, chosen)| *chosen && self.model == Model::Ixgbe) {
+            Some((key, _)) => wrong(format!("{key}: this is an option of virtio devices")),
+            None => Ok(()),
+        }
+    }
+
     fn check(&mut self) -> Result<(), OptionError> {
+        self.check_model()?;
         let replays = self.replay.is_some();
         let Attachment::Generator(config) = &mut self.attachment else { return Ok(()) };
         match config.pace {
@@ -409,6 +445,7 @@ mod tests {
             (config.pace, config.trials.unwrap().length),
             (Pace::Bits(Rate::new(5_000_000_000).unwrap()), SECOND / 50)
         );
+        assert_eq!((nic("bridge").model, nic("bridge:lan,model=ixgbe").model), (Model::Virtio, Model::Ixgbe));
         let forwards = nic("user:forward=tcp:2222:22,forward=udp:53:5353,forward=80:80").attachment;
         let forward = |udp, host, guest| Forward { udp, host, guest };
         assert_eq!(
@@ -429,6 +466,8 @@ mod tests {
             ("bridge:lan,queues=0", "queues: a number from 1 to 16 is expected"),
             ("bridge:lan,ring=100", "ring: a power of two is expected"),
             ("bridge:lan,size=64", "bridge has no size"),
+            ("bridge:lan,model=e1000", "model: virtio or ixgbe is expected"),
+            ("bridge:lan,queues=2,model=ixgbe", "queues: this is an option of virtio devices"),
             ("bridge:lan,oops", "oops: KEY=VALUE is expected"),
             ("generator:size=63", "size: a number from 64 to 9018 is expected"),
             ("generator:rate=recorded", "rate=recorded needs replay=FILE"),

@@ -10,9 +10,12 @@ ip() { /bin/ip "$@"; }
 ping() { /bin/ping "$@"; }
 tc() { /bin/tc "$@"; }
 
-# The value of a word of the kernel command line, tollgate.NAME=VALUE, or a default.
+# The value of a variable of that name, of a word of the kernel command line, tollgate.NAME=VALUE, or a default. Variables are for what a machine
+# that has booted already is told to do: `by=ovs sh /workloads/forward`.
 parameter() {
     local word
+    eval "word=\${$1-}"
+    [ -z "$word" ] || { echo "$word" && return; }
     for word in $(cat /proc/cmdline); do
         case $word in "tollgate.$1="*) echo "${word#*=}" && return ;; esac
     done
@@ -41,13 +44,6 @@ unload_drivers() {
     for module in $(sed '1!G;h;$!d' /lib/net/order); do rmmod "${module%.ko}" || fail "cannot unload $module"; done
 }
 
-# Switches all pairs of queues of a device on.
-all_queues() {
-    local queues
-    queues=$(ethtool -l "$1" 2>/dev/null | sed -n 's/^Combined:[[:space:]]*//p' | head -n 1)
-    [ "${queues:-1}" -le 1 ] || ethtool -L "$1" combined "$queues" || fail "no $queues queues"
-}
-
 # The interrupts of receive queue N of a device go to processor N.
 spread_interrupts() {
     local number irq
@@ -56,6 +52,27 @@ spread_interrupts() {
             echo "$number" >"/proc/irq/$irq/smp_affinity_list" || fail "interrupt $irq of queue $number stays where it is"
         done
     done
+}
+
+# use_queues SIDE DEVICE: switches on tollgate.queues=N queues of a device and sets `queues` to their number. Without that, a virtio device uses all that it
+# has; the driver of the 82599 has switched on as many as there are processors, and says that there could be 63.
+use_queues() {
+    local shown=$($1 ethtool -l "$2" | sed -n 's/^Combined:[[:space:]]*//p') most current
+    most=${shown%%[!0-9]*} current=${shown##*[!0-9]}
+    [ "$most" -lt 63 ] || most=$current
+    queues=$(parameter queues "$most")
+    [ "$queues" -eq "$current" ] || $1 ethtool -L "$2" combined "$queues" || fail "no $queues queues"
+    await_link "$1" "$2"
+}
+
+# await_link SIDE DEVICE
+await_link() {
+    local turn
+    for turn in $(seq 50); do
+        ! $1 ethtool "$2" | grep -q 'Link detected: yes' || return 0
+        sleep 0.1
+    done
+    fail "$2 has no link"
 }
 
 # Two network namespaces, each with one of the two NICs on the bridge.

@@ -5,13 +5,14 @@ use crate::devices::Clock;
 use crate::devices::lapic::{self, Lapic, Lapics};
 use crate::devices::network::SharedNetwork;
 use crate::devices::rtc::{self, Rtc};
+use crate::ixgbe::Ixgbe;
 use crate::memory::GuestRam;
 use crate::pci::option_rom::OptionRom;
 use crate::pci::{PciBus, PciError};
 use crate::virtio::{Block, Console, Disk, Entropy, Net, VirtioPci};
 use ledger::profile::{Profile, Vendor};
 use network::headers::Mac;
-use network::options::Nic;
+use network::options::{Model, Nic};
 use network::{Network, Plug};
 use std::sync::{Arc, Mutex};
 
@@ -130,8 +131,11 @@ impl Maker<'_> {
         }
         for (number, nic) in self.parts.nics.iter().enumerate() {
             let plug = Plug::new(&self.network.0, number);
-            let net = Net::new(nic, self.parts.address(number), Box::new(plug), self.clock);
-            pci.add(Box::new(VirtioPci::new(net)))?;
+            let (mac, port) = (self.parts.address(number), Box::new(plug));
+            match nic.model {
+                Model::Virtio => pci.add(Box::new(VirtioPci::new(Net::new(nic, mac, port, self.clock))))?,
+                Model::Ixgbe => pci.add(Box::new(Ixgbe::new(mac, port, self.clock)))?,
+            };
         }
         if self.parts.paravirt {
             let rom = hypervisor::paravirt::option_rom(self.profile.vendor == Vendor::Amd);

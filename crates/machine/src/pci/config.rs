@@ -164,6 +164,11 @@ impl ConfigSpace {
         self.set(INTERRUPT_LINE, &[line]);
     }
 
+    /// The next capability goes there, or behind the last one if that is not free.
+    pub fn continue_at(&mut self, at: usize) {
+        self.end = self.end.max(at);
+    }
+
     /// Adds a capability: `body` follows ID and link, `writable` masks the bits of it that software may change.
     /// Returns its offset.
     pub fn add_capability(&mut self, id: u8, body: &[u8], writable: &[u8]) -> usize {
