@@ -210,7 +210,9 @@ impl Machine {
         if !workload.is_empty() {
             description.push((WORKLOAD, workload));
         }
-        description.extend(nics.into_iter().map(|nic| ("network", nic)));
+        if !nics.is_empty() {
+            description.push(("network", nics.join(" ")));
+        }
         let files = loader::join_modules(config.modules.iter().map(|module| module.file.as_str()));
         let names = vec![("kernel", config.kernel_name), ("initrd", files)];
         Ok(Self {

@@ -13,6 +13,11 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("mmu-linux", include_str!("../../../../experiments/mmu-linux.toml")),
     ("linux-workloads", include_str!("../../../../experiments/linux-workloads.toml")),
     ("udp-rx", include_str!("../../../../experiments/udp-rx.toml")),
+    ("udp-rx-remedies", include_str!("../../../../experiments/udp-rx-remedies.toml")),
+    ("udp-tx", include_str!("../../../../experiments/udp-tx.toml")),
+    ("qdisc", include_str!("../../../../experiments/qdisc.toml")),
+    ("switches", include_str!("../../../../experiments/switches.toml")),
+    ("forwarding-bulk", include_str!("../../../../experiments/forwarding-bulk.toml")),
     ("processors", include_str!("../../../../experiments/processors.toml")),
 ];
 

@@ -120,3 +120,22 @@ fn a_damaged_snapshot_is_refused() {
         }
     }
 }
+
+#[test]
+fn each_network_device_is_where_it_was() {
+    let made = |nets: &[&str]| {
+        let nic = |text: &&str| match text.parse() {
+            Ok(network::options::Net::Nic(nic)) => nic,
+            other => panic!("{other:?}"),
+        };
+        let config = config(Platform::Bare, Tier::default(), 8 << 20);
+        let parts = Parts { nics: nets.iter().map(nic).collect(), ..config.parts };
+        Machine::new(Config { parts, ..config }).unwrap()
+    };
+    let snapshot = save_after(&mut made(&["bridge", "sink"]), 2);
+    made(&["bridge", "sink"]).restore(&snapshot, &images()).unwrap();
+    for others in [&["sink", "bridge"][..], &["bridge"], &["bridge", "sink", "sink"]] {
+        let refused = made(others).restore(&snapshot, &images());
+        assert!(matches!(refused, Err(SnapshotError::OtherMachine { .. })), "{others:?}: {refused:?}");
+    }
+}
