@@ -37,6 +37,9 @@ pub enum StateError {
     /// The guest can write to the disk itself.
     #[error("a disk that is written to can be saved and restored only with an overlay in memory")]
     NoOverlay,
+    /// The guest has files of the host.
+    #[error("the guest has mounted files of this host, which no snapshot has")]
+    Mounted,
     /// The disk can't be read.
     #[error("the disk can't be read: {0}")]
     Disk(String),

@@ -6,6 +6,7 @@ mod backend;
 mod compare;
 mod cpu_cmd;
 mod ending;
+mod exec_cmd;
 mod gdb;
 mod identity;
 mod input;
@@ -37,6 +38,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<run_cmd::RunArgs>),
+    Exec(Box<exec_cmd::ExecArgs>),
     Report(report::ReportArgs),
     Compare(compare::CompareArgs),
     Cpu(cpu_cmd::CpuArgs),
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let result = match cli.command {
         Command::Run(args) => run_cmd::run(&args),
+        Command::Exec(args) => exec_cmd::run(&args),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),

@@ -148,7 +148,8 @@ fn parse_workload(text: &str) -> Result<String, String> {
     }
 }
 
-fn parse_seconds(text: &str) -> Result<Duration, String> {
+/// A time in seconds, as options name it.
+pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text);
     match number.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds < 1e9 => Ok(Duration::from_secs_f64(seconds)),

@@ -97,7 +97,8 @@ struct RawMode {
 }
 
 impl RawMode {
-    fn enter() -> Option<Self> {
+    /// `whole`: what is printed is left as it is, too, for programs that have a terminal of their own in the guest.
+    fn enter(whole: bool) -> Option<Self> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
             return None;
@@ -106,7 +107,9 @@ impl RawMode {
         let mut raw = old.clone();
         cfmakeraw(&mut raw);
         // Output is still processed (a newline returns the carriage), and Ctrl-C is the guest's.
-        raw.output_flags |= OutputFlags::OPOST;
+        if !whole {
+            raw.output_flags |= OutputFlags::OPOST;
+        }
         raw.local_flags &= !LocalFlags::ISIG;
         tcsetattr(&stdin, SetArg::TCSANOW, &raw).ok()?;
         Some(Self { old })
@@ -123,11 +126,20 @@ impl Drop for RawMode {
 impl Terminal {
     /// Takes over standard input, and SIGINT, SIGTERM and SIGHUP.
     pub fn open() -> std::io::Result<Self> {
+        Self::with_output(false)
+    }
+
+    /// Likewise, for a guest whose streams are terminals as the bits say: if all are, the guest cares for the ends of lines.
+    pub fn open_for(streams: u8) -> std::io::Result<Self> {
+        Self::with_output(streams == 0b111)
+    }
+
+    fn with_output(whole: bool) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
-        Ok(Self { input: Input::open()?, stop, escaped: false, quit: false, raw: RawMode::enter() })
+        Ok(Self { input: Input::open()?, stop, escaped: false, quit: false, raw: RawMode::enter(whole) })
     }
 
     /// Whether the user wants out: Ctrl-A x, or a signal.
@@ -138,6 +150,11 @@ impl Terminal {
     /// Whether a user sits there, as opposed to a pipe or a file.
     pub fn interactive(&self) -> bool {
         self.raw.is_some()
+    }
+
+    /// Whether there will be no more input.
+    pub fn ended(&self) -> bool {
+        matches!(self.input, Input::Ended)
     }
 
     /// Whether somebody may send input yet, at a time of their own.
@@ -186,4 +203,12 @@ impl Terminal {
 pub fn print(bytes: &[u8]) -> bool {
     let mut out = std::io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).is_ok()
+}
+
+/// Rows and columns of the terminal, as the guest is told; those of a VT100 where nobody knows.
+pub fn size_text() -> String {
+    let size = [rustix::stdio::stdout(), rustix::stdio::stdin(), rustix::stdio::stderr()];
+    let size = size.into_iter().find_map(|file| rustix::termios::tcgetwinsize(file).ok());
+    let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row, size.ws_col));
+    format!("{rows} {columns}")
 }

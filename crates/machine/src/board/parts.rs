@@ -8,7 +8,7 @@ use crate::devices::rtc::{self, Rtc};
 use crate::memory::GuestRam;
 use crate::pci::option_rom::OptionRom;
 use crate::pci::{PciBus, PciError};
-use crate::virtio::{Block, Console, Disk, Entropy, Net, VirtioPci};
+use crate::virtio::{Block, Channels, Console, Disk, Entropy, Files, Net, VirtioPci};
 use ledger::profile::{Profile, Vendor};
 use network::options::Nic;
 use network::{Network, Plug};
@@ -32,6 +32,10 @@ pub struct Parts {
     pub workload: String,
     /// Network devices, in order.
     pub nics: Vec<Nic>,
+    /// The names of channels between guest and host, ports of a virtio console device of their own. None: no such device.
+    pub channels: Vec<String>,
+    /// Files for the guest, behind a virtio file system device.
+    pub files: Option<guestfs::Server>,
 }
 
 impl Parts {
@@ -54,6 +58,8 @@ impl Default for Parts {
             console,
             workload: String::new(),
             nics: Vec::new(),
+            channels: Vec::new(),
+            files: None,
         }
     }
 }
@@ -72,6 +78,8 @@ pub struct Maker<'a> {
     pub parts: Parts,
     /// What its NICs are plugged into.
     pub network: SharedNetwork,
+    /// The number of the device with channels on the PCI bus, once it has been made.
+    pub channels: Option<u8>,
 }
 
 impl Maker<'_> {
@@ -115,6 +123,13 @@ impl Maker<'_> {
             let plug = Plug::new(&self.network.0, number);
             let net = Net::new(nic, nic.address(number), Box::new(plug), self.clock);
             pci.add(Box::new(VirtioPci::new(net)))?;
+        }
+        if let Some(server) = self.parts.files.take() {
+            pci.add(Box::new(VirtioPci::new(Files::new(server))))?;
+        }
+        if !self.parts.channels.is_empty() {
+            let channels = Channels::new(std::mem::take(&mut self.parts.channels));
+            self.channels = Some(pci.add(Box::new(VirtioPci::new(channels)))?);
         }
         if self.parts.paravirt {
             let rom = hypervisor::paravirt::option_rom(self.profile.vendor == Vendor::Amd);
