@@ -6,6 +6,7 @@
 pub mod archive;
 pub mod attributes;
 pub mod closure;
+pub mod host_tree;
 pub mod kernel_modules;
 pub mod packed;
 pub mod server;

@@ -81,7 +81,7 @@ impl Node {
 }
 
 /// A tree that was packed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Packed {
     nodes: Vec<Node>,
     /// Files of the host that were read last.

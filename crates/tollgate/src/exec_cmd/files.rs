@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use guestfs::Packed;
 use guestfs::closure::Closure;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,8 @@ const KEPT: [&str; 11] =
     ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "COLORTERM", "LD_LIBRARY_PATH"];
 /// The shell that programs run commands with.
 const SHELL: &str = "/bin/sh";
+/// Shells whose `-c` is looked into for names of programs.
+const SHELLS: [&str; 4] = ["sh", "bash", "dash", "zsh"];
 /// Directories that programs expect, and their permissions.
 const DIRECTORIES: [(&str, u32); 10] = [
     ("/dev", 0o755),
@@ -102,7 +105,7 @@ pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &P
         tree.make_directory(Path::new(path), permissions)?;
     }
     let name = args.command[0].as_bytes();
-    let program = closure.find(name, directory).with_context(|| format!("{}: command not found", args.command[0].display()))?;
+    let program = closure.find(name, directory).ok_or_else(|| NotFound(args.command[0].clone()))?;
     let own = |path: &Path| tree_path(path, directory);
     closure.add(&mut tree, &own(&program))?;
     for path in COMMON.iter().chain(&[SHELL]).map(Path::new).filter(|path| path.exists()) {
@@ -126,13 +129,20 @@ pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &P
         }
     }
     for path in &args.add {
-        closure.add(&mut tree, &own(path)).with_context(|| format!("--add {}", path.display()))?;
+        let named = if own(path).exists() { None } else { closure.find(path.as_os_str().as_bytes(), directory) };
+        let path = named.unwrap_or_else(|| own(path));
+        closure.add(&mut tree, &path).with_context(|| format!("--add {}", path.display()))?;
     }
     // Files that the command is told of.
     for argument in &args.command[1..] {
         let path = own(Path::new(argument));
         if path.is_file() {
             closure.add(&mut tree, &path)?;
+        }
+    }
+    for word in words_of_shell(&args.command) {
+        if let Some(path) = closure.find(&word, directory) {
+            closure.add(&mut tree, &own(&path))?;
         }
     }
     let home = variable("HOME");
@@ -144,6 +154,30 @@ pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &P
     write_accounts(&mut tree, user, &variable("USER"), &home)?;
     Ok(tree)
 }
+
+/// The words of what a shell is given with `-c`: programs may be among them.
+fn words_of_shell(command: &[OsString]) -> Vec<Vec<u8>> {
+    let shell = Path::new(&command[0]).file_name().is_some_and(|name| SHELLS.iter().any(|shell| *shell == name));
+    let is_option = |word: &&OsString| word.as_bytes().starts_with(b"-") && word.as_bytes().ends_with(b"c");
+    if !shell || !command[1..].iter().any(|word| is_option(&word)) {
+        return Vec::new();
+    }
+    let texts = command[1..].iter().map(|word| word.as_bytes());
+    let separates = |byte: &u8| !byte.is_ascii_alphanumeric() && !b"/._+-[".contains(byte);
+    texts.flat_map(|text| text.split(separates)).filter(|word| !word.is_empty()).map(<[u8]>::to_vec).collect()
+}
+
+/// There is no such command.
+#[derive(Debug)]
+pub struct NotFound(OsString);
+
+impl fmt::Display for NotFound {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{}: command not found", self.0.display())
+    }
+}
+
+impl std::error::Error for NotFound {}
 
 /// Where a path is in the tree.
 fn tree_path(path: &Path, directory: &Path) -> PathBuf {

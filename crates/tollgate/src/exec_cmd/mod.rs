@@ -15,10 +15,12 @@ use crate::size::parse_size;
 use crate::terminal::{Terminal, size_text};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use boots::Boot;
 use control::{CHANNELS, Records};
 use cpu::Tier;
 use files::User;
 use guestfs::Server;
+use guestfs::host_tree::HostTree;
 use image::Way;
 use kernel::Kernel;
 use ledger::profile::Profile;
@@ -32,6 +34,7 @@ use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Exit status when a process was killed for want of memory.
@@ -81,9 +84,15 @@ pub struct ExecArgs {
     /// Processor profile: a name of `tollgate cpu list`, or a TOML file
     #[arg(long, value_name = "PROFILE", default_value = "skx")]
     cpu: String,
-    /// Packs a file or directory of this host, under its own path, with what programs in it need. May be repeated
+    /// Packs a file or directory of this host, under its own path, or a program by its name, with what it needs. May be repeated
     #[arg(long, value_name = "PATH")]
     add: Vec<PathBuf>,
+    /// The command finds this host's whole tree of files, in place of what is packed. What it writes stays in the guest
+    #[arg(long)]
+    root: bool,
+    /// The command finds a directory of this host under its own path; with `:rw` it may change it. May be repeated
+    #[arg(long, value_name = "DIR[:rw]")]
+    share: Vec<Share>,
     /// Sets a variable of the command's environment; without a value it is as here. May be repeated
     #[arg(long, value_name = "NAME[=VALUE]")]
     env: Vec<String>,
@@ -122,6 +131,32 @@ pub struct ExecArgs {
     /// The command and its arguments
     #[arg(value_name = "COMMAND", required = true, last = true, num_args = 1..)]
     command: Vec<OsString>,
+}
+
+/// A directory that is shared with the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Share {
+    path: PathBuf,
+    writable: bool,
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (path, writable) = match (text.strip_suffix(":rw"), text.strip_suffix(":ro")) {
+            (Some(path), _) => (path, true),
+            (None, path) => (path.unwrap_or(text), false),
+        };
+        let path = Path::new(path).canonicalize().map_err(|error| error.to_string())?;
+        if path.as_os_str().as_bytes().contains(&b'\n') {
+            return Err("the name of the directory has a line break".into());
+        }
+        if !path.is_dir() {
+            return Err("it is no directory".into());
+        }
+        Ok(Self { path, writable })
+    }
 }
 
 impl ExecArgs {
@@ -164,73 +199,96 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     };
     let user = User::find(args.user.as_deref())?;
     let environment = files::environment(&args.env, &directory);
-    let mut packed = match files::pack(args, &environment, &directory, &user) {
-        Ok(packed) => packed,
-        Err(error) if error.to_string().ends_with("command not found") => {
-            say(&format!("tollgate: {error:#}"));
-            return Ok(ExitCode::from(NOT_FOUND));
-        }
-        Err(error) => return Err(error),
+    let packed = match args.root {
+        true => None,
+        false => match files::pack(args, &environment, &directory, &user) {
+            Ok(packed) => Some(packed),
+            Err(error) if error.is::<files::NotFound>() => {
+                say(&format!("tollgate: {error}"));
+                return Ok(ExitCode::from(NOT_FOUND));
+            }
+            Err(error) => return Err(error),
+        },
     };
     let kernel = Kernel::find(args.kernel.as_deref())?;
     let modules = kernel.load_modules()?;
     let way = image::way(modules.as_ref());
     let nets = Nets::new(&args.net)?;
+    if way == Way::Archived && (args.root || !args.share.is_empty()) {
+        bail!("--root and --share need a kernel with virtiofs and overlay: CONFIG_VIRTIO_FS, CONFIG_OVERLAY_FS");
+    }
     let mut archive = image::archive(modules.as_ref(), way, !nets.nics.is_empty())?;
     let mut order = Records::default();
     give_order(args, &mut order, &environment, &directory, &user);
     let mut facts = Vec::new();
     if args.ledger.is_some() {
         facts.push(("command".to_owned(), command_text(&args.command)));
-        let hash = packed.hash().map_err(|error| anyhow!("a file can't be read: {error}"))?;
-        facts.push(("files".to_owned(), hash.iter().map(|byte| format!("{byte:02x}")).collect()));
+        let hash = packed.clone().map(|mut packed| packed.hash()).transpose();
+        let hash = hash.map_err(|error| anyhow!("a file can't be read: {error}"))?;
+        let hash = hash.map(|hash| hash.iter().map(|byte| format!("{byte:02x}")).collect());
+        facts.push(("files".to_owned(), hash.unwrap_or_else(|| "of the host".to_owned())));
     }
-    let mut server = None;
-    match way {
-        Way::Mounted => {
-            let mut all = Server::new();
-            all.add("root", Box::new(packed));
-            server = Some(all);
-        }
-        Way::Archived => {
-            image::add_files(&mut archive, &mut packed)?;
-            order.add(b'i', "");
-        }
+    if let (Way::Archived, Some(packed)) = (way, &packed) {
+        image::add_files(&mut archive, &mut packed.clone())?;
+        order.add(b'i', "");
     }
     order.add(b'g', "");
+    let archive = archive.finish();
+    let server = || -> Result<Option<Server>> {
+        if way == Way::Archived {
+            return Ok(None);
+        }
+        let mut server = Server::new();
+        match &packed {
+            Some(packed) => server.add("root", Box::new(packed.clone())),
+            None => server.add("root", Box::new(HostTree::open(Path::new("/"), false).context("--root")?)),
+        }
+        for (number, Share { path, writable }) in args.share.iter().enumerate() {
+            let tree = HostTree::open(path, *writable).with_context(|| format!("--share {}", path.display()))?;
+            server.add(&format!("share{number}"), Box::new(tree));
+        }
+        Ok(Some(server))
+    };
     let profile = Profile::find(&args.cpu)?;
     let tsc_hz = profile.tsc_hz.value;
     let platform = args.platform.resolve(&profile)?;
     let cmdline = format!("{COMMAND_LINE} {}", args.append);
-    let config = Config {
-        memory: args.memory,
-        cpus: args.cpus,
-        profile,
-        kernel_name: kernel.image.display().to_string(),
-        kernel: machine::loader::read_file(&kernel.image)?,
-        modules: vec![Module { bytes: archive.finish(), cmdline: Module::NAME.to_owned(), file: String::new() }],
-        cmdline: cmdline.trim().to_owned(),
-        parts: Parts {
-            channels: CHANNELS.map(str::to_owned).to_vec(),
-            files: server,
-            nics: nets.nics.clone(),
-            ..Parts::default()
-        },
-        clock: ClockSource::Virtual,
-        platform,
-        branches: false,
-        tier: Tier::Auto,
+    let image = machine::loader::read_file(&kernel.image)?;
+    let configure = || -> Result<Config> {
+        let initrd = Module { bytes: archive.clone(), cmdline: Module::NAME.to_owned(), file: String::new() };
+        Ok(Config {
+            memory: args.memory,
+            cpus: args.cpus,
+            profile: profile.clone(),
+            kernel_name: kernel.image.display().to_string(),
+            kernel: image.clone(),
+            modules: vec![initrd],
+            cmdline: cmdline.trim().to_owned(),
+            parts: Parts {
+                channels: CHANNELS.map(str::to_owned).to_vec(),
+                files: server()?,
+                nics: nets.nics.clone(),
+                ..Parts::default()
+            },
+            clock: ClockSource::Virtual,
+            platform: platform.clone(),
+            branches: false,
+            tier: Tier::Auto,
+        })
     };
     if args.ledger.is_some() {
-        facts.extend(crate::identity::facts(&config, std::iter::empty(), nets.files())?);
+        facts.extend(crate::identity::facts(&configure()?, std::iter::empty(), nets.files())?);
     }
     let ledger = match &args.ledger {
         Some(path) => Some(ending::LedgerFile { file: OutputFile::create(path, "ledger")?, facts }),
         None => None,
     };
-    let failed = |error| anyhow!("{error}").context(format!("can't boot {}", kernel.image.display()));
-    let mut machine = Machine::new(config).map_err(failed)?;
-    nets.capture(&machine)?;
+    let make = || {
+        let failed = |error| anyhow!("{error}").context(format!("can't boot {}", kernel.image.display()));
+        Machine::new(configure()?).map_err(failed)
+    };
+    // Where the files are in the initial RAM disk, each command has a boot of its own.
+    let boot = if args.boot || way == Way::Archived { None } else { Boot::find(&kernel.image, &archive, &profile) };
     let second = machine::machine::ticks(Duration::from_secs(1), tsc_hz);
     let limits = Limits {
         deadline: args.timeout.map(|timeout| start + timeout),
@@ -242,7 +300,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let connections = Connections::open(&nets.nics)?;
     let session = Session::new(terminal, connections, args.streams(), limits, order);
     let mut session = session.since(start).with_console(args.console);
-    let outcome = boots::run(&mut machine, &mut session)?;
+    let (mut machine, booted) = boots::prepare(&make, boot.as_ref())?;
+    nets.capture(&machine)?;
+    let outcome = boots::run(&mut machine, &mut session, boot.filter(|_| !booted));
     let complete = nets.finish(&machine);
     conclude(args, &machine, session, outcome, ledger, complete)
 }
@@ -267,13 +327,17 @@ fn give_order(
         order.add(b'e', [name.as_bytes(), b"=", value.as_bytes()].concat());
     }
     order.add(b'c', directory.as_os_str().as_bytes());
+    for (number, Share { path, writable }) in args.share.iter().enumerate() {
+        let mode: &[u8] = if *writable { b"rw" } else { b"ro" };
+        order.add(b'b', [format!("share{number}").as_bytes(), path.as_os_str().as_bytes(), mode].join(&b'\n'));
+    }
     order.add(b'u', user.text());
     if args.terminal() {
         order.add(b't', args.streams().to_string());
         order.add(b'w', size_text());
     }
     // What somebody sees, or what comes from outside, is of today.
-    if args.terminal() || !args.net.is_empty() {
+    if args.terminal() || args.root || !args.share.is_empty() || !args.net.is_empty() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         order.add(b'd', now.as_secs().to_string());
     }
