@@ -626,6 +626,7 @@ int main(void) {
     signal(SIGPIPE, SIG_IGN);
     sethostname("tollgate", 8);
     wait_for_order();
+    tell('r', "", 0);
     read_order();
     umask(0);
     make_root();

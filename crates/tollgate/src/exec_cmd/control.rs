@@ -54,6 +54,8 @@ pub struct Ended {
 /// What the guest says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
+    /// The guest asks what to do: it can't have been saved knowing it.
+    Ready,
     /// The command is about to execute its first instruction.
     Began,
     /// It has ended.
@@ -89,6 +91,7 @@ impl Hearing {
 
 fn understand(kind: u8, text: &str) -> Option<Said> {
     match kind {
+        b'r' => Some(Said::Ready),
         b'b' => Some(Said::Began),
         b'f' => Some(Said::Failed(text.to_owned())),
         b'z' => {

@@ -53,6 +53,8 @@ pub struct Session {
     records: Records,
     hearing: Hearing,
     resized: Arc<AtomicBool>,
+    /// The guest has asked what to do.
+    ready: bool,
     input_ended: bool,
     show_console: bool,
     tail: VecDeque<u8>,
@@ -86,6 +88,7 @@ impl Session {
             records: order,
             hearing: Hearing::default(),
             resized,
+            ready: false,
             input_ended: false,
             show_console: false,
             tail: VecDeque::new(),
@@ -122,6 +125,7 @@ impl Session {
     fn heard(&mut self, said: Said) {
         let now = self.start.elapsed();
         match said {
+            Said::Ready => self.ready = true,
             Said::Began => self.times.began = Some(now),
             Said::Ended(ended) => (self.ended, self.times.ended) = (Some(ended), Some(now)),
             Said::Failed(why) => self.failed = Some(why),
@@ -206,7 +210,7 @@ impl Host for Session {
         if self.streams != 0 && self.resized.swap(false, Ordering::Relaxed) && self.times.began.is_some() {
             self.records.add(b'w', crate::terminal::size_text());
         }
-        if room(CONTROL) && !self.records.is_empty() {
+        if self.ready && room(CONTROL) && !self.records.is_empty() {
             pieces.push(Piece { channel: CONTROL, bytes: self.records.take(), last: false });
         }
         pieces.extend(self.input(room(INPUT)));
