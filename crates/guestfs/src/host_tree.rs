@@ -26,6 +26,8 @@ const VALID: Duration = Duration::from_secs(1);
 const MOST_OPEN: usize = 4096;
 /// Nodes whose names are removed, and which a guest may keep.
 const MOST_REMOVED: usize = 1024;
+/// How often a name is looked up while others rename what it leads over.
+const MOST_TRIES: usize = 64;
 /// Flags of open(2) that a guest's program chooses; all others are this server's.
 const CHOSEN: OFlags = OFlags::RDONLY
     .union(OFlags::WRONLY)
@@ -117,13 +119,14 @@ impl HostTree {
     }
 
     fn beneath(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
-        loop {
+        for _ in 0..MOST_TRIES {
             match fs::openat2(&self.root, path, flags, mode, resolve()) {
                 // Somebody has renamed something on the way.
                 Err(Errno::AGAIN) => {}
                 result => return result,
             }
         }
+        Err(Errno::AGAIN)
     }
 
     /// Opens a node anew with other flags, through its descriptor: no name is looked up again.

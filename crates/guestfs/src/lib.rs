@@ -10,6 +10,8 @@ pub mod host_tree;
 pub mod kernel_modules;
 pub mod packed;
 pub mod server;
+#[cfg(test)]
+mod server_tests;
 pub mod tree;
 mod wire;
 

@@ -347,14 +347,14 @@ static void set_address(int socket, const char *interface, unsigned long what, c
         give_up("the network can't be set up (%s): %s", address, strerror(errno));
 }
 
-/* `ADDRESS MASK ROUTER`; the interface is the first one. */
+/* `ADDRESS MASK ROUTER NAMES`; the interface is the first one, and NAMES is who knows the names of others. */
 static void set_network(void) {
     int socket_file = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (socket_file < 0)
         return;
     set_up(socket_file, "lo");
-    char address[64], mask[64], router[64];
-    if (order.network && sscanf(order.network, "%63s %63s %63s", address, mask, router) == 3) {
+    char address[64], mask[64], router[64], names[64];
+    if (order.network && sscanf(order.network, "%63s %63s %63s %63s", address, mask, router, names) == 4) {
         for (int waited = 0; access("/sys/class/net/eth0", F_OK) && waited < NETWORK_WAIT_US; waited += POLL_US)
             usleep(POLL_US);
         set_address(socket_file, "eth0", SIOCSIFADDR, address);
@@ -368,6 +368,14 @@ static void set_network(void) {
         inet_pton(AF_INET, router, &gateway->sin_addr);
         if (ioctl(socket_file, SIOCADDRT, &route))
             give_up("there is no way to %s: %s", router, strerror(errno));
+        /* In a host's tree it may be a link to what a service writes. */
+        unlink("/etc/resolv.conf");
+        FILE *file = fopen("/etc/resolv.conf", "we");
+        if (file) {
+            fprintf(file, "nameserver %s\n", names);
+            fchmod(fileno(file), 0644);
+            fclose(file);
+        }
     }
     close(socket_file);
 }

@@ -8,7 +8,7 @@ mod kernel;
 mod session;
 
 use crate::ending;
-use crate::net::{Connections, Nets};
+use crate::net::{Addresses, Connections, Nets};
 use crate::output::{OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
@@ -27,7 +27,7 @@ use ledger::profile::Profile;
 use machine::board::Parts;
 use machine::loader::Module;
 use machine::{ClockSource, Config, Machine, Outcome};
-use network::options::Net;
+use network::options::{Attachment, Net};
 use session::{Limits, Session};
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -48,7 +48,10 @@ const NOT_FOUND: u8 = 127;
 /// The kernel is tainted because it has found a fault of its own (Linux: TAINT_DIE).
 const TAINT_DIE: u64 = 1 << 7;
 /// Lines of the console that are shown when the guest's kernel is the reason.
-const LINES: usize = 25;
+const LINES: usize = 40;
+/// The guest's addresses under `--net user`.
+const ADDRESSES: Addresses =
+    Addresses { guest: "10.0.2.15", mask: "255.255.255.0", router: "10.0.2.2", names: "10.0.2.3" };
 /// What the guest's kernel is told.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
 
@@ -297,7 +300,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         oops_ok: args.oops_ok,
     };
     let terminal = Terminal::open_for(args.streams()).context("can't use standard input")?;
-    let connections = Connections::open(&nets.nics)?;
+    let connections = Connections::open_with(&nets.nics, Some(&ADDRESSES))?;
     let session = Session::new(terminal, connections, args.streams(), limits, order);
     let mut session = session.since(start).with_console(args.console);
     let (mut machine, booted) = boots::prepare(&make, boot.as_ref())?;
@@ -332,6 +335,10 @@ fn give_order(
         order.add(b'b', [format!("share{number}").as_bytes(), path.as_os_str().as_bytes(), mode].join(&b'\n'));
     }
     order.add(b'u', user.text());
+    if args.net.iter().any(|net| matches!(net, Net::Nic(nic) if matches!(nic.attachment, Attachment::User(_)))) {
+        let Addresses { guest, mask, router, names } = ADDRESSES;
+        order.add(b'n', format!("{guest} {mask} {router} {names}"));
+    }
     if args.terminal() {
         order.add(b't', args.streams().to_string());
         order.add(b'w', size_text());
