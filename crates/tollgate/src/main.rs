@@ -8,6 +8,7 @@ mod cpu_cmd;
 mod ending;
 mod exec_cmd;
 mod gdb;
+mod generate;
 mod identity;
 mod input;
 mod lab_cmd;
@@ -15,6 +16,7 @@ mod memory;
 mod moments;
 mod net;
 mod output;
+mod places;
 mod platform;
 mod report;
 mod run_cmd;
@@ -43,6 +45,7 @@ enum Command {
     Compare(compare::CompareArgs),
     Cpu(cpu_cmd::CpuArgs),
     Lab(lab_cmd::LabArgs),
+    Generate(generate::GenerateArgs),
 }
 
 /// Exit status when a command failed.
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lab(args) => lab_cmd::run(&args),
+        Command::Generate(args) => generate::run(&args, with_negative_numbers(Cli::command())).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         output::say(&format!("tollgate: error: {error:#}"));

@@ -9,7 +9,7 @@ use crate::net::{Connections, Nets};
 use crate::output::{OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
-use crate::terminal::{Terminal, print};
+use crate::terminal::{Escape, Terminal, print};
 use crate::tier::TierArgs;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
@@ -105,6 +105,9 @@ pub struct RunArgs {
     /// be repeated
     #[arg(long, value_name = "FILE[@ADDRESS]")]
     symbols: Vec<String>,
+    /// Key behind which keys on a terminal are for Tollgate: `ctrl-` and a letter, or `none`
+    #[arg(long, value_name = "KEY", default_value = Escape::DEFAULT)]
+    escape: Escape,
     /// Ends the run after so many seconds of the host's time
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     timeout: Option<Duration>,
@@ -363,7 +366,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     let console = || -> Result<Console> {
         Ok(Console {
-            terminal: Terminal::open().context("can't use standard input")?,
+            terminal: Terminal::open(args.escape).context("can't use standard input")?,
             deadline: args.timeout.map(|t| Instant::now() + t),
             limit: args.limit.map(|limit| machine::machine::ticks(limit, tsc_hz)),
             timed_out: false,

@@ -1,8 +1,8 @@
 //! Boots that runs share: a machine is saved when its kernel has booted and process 1 asks what to do, and the next run with the same kernel and settings
 //! goes on from there. What the guest is told, and the files that it finds, come afterwards.
 
-use super::kernel::cache_directory;
 use super::session::Session;
+use crate::places;
 use anyhow::Result;
 use ledger::profile::Profile;
 use machine::{Machine, Outcome};
@@ -42,7 +42,7 @@ fn stamp(path: &Path) -> Option<String> {
 impl Boot {
     /// The boot of a kernel's image with an initial RAM disk on a processor. None: there is nowhere to keep it.
     pub fn find(image: &Path, archive: &[u8], profile: &Profile) -> Option<Self> {
-        let directory = cache_directory().ok()?.join("boots");
+        let directory = places::cache().ok()?.join("boots");
         std::fs::create_dir_all(&directory).ok()?;
         let facts = vec![
             ("kernel".to_owned(), stamp(image)?),

@@ -1,6 +1,7 @@
 //! Which kernel runs: an image with the modules that belong to it.
 
-use anyhow::{Context, Result, anyhow, bail};
+use crate::places;
+use anyhow::{Context, Result, bail};
 use guestfs::kernel_modules::Modules;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -113,23 +114,14 @@ struct Cache {
     packages: PathBuf,
 }
 
-/// A directory for what is kept between runs: `$XDG_CACHE_HOME/tollgate` or `~/.cache/tollgate`.
-pub fn cache_directory() -> Result<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
-    Ok(base.ok_or_else(|| anyhow!("there is no directory for a cache: HOME is not set"))?.join("tollgate"))
-}
-
 impl Cache {
     /// A checkout's cache if this program lies in one or is called in one, else the user's.
     fn find() -> Result<Self> {
-        let places = [std::env::current_dir().ok(), std::env::current_exe().ok()];
-        let above = places.iter().flatten().flat_map(|place| place.ancestors());
-        let mut scripts = above.map(|directory| directory.join("guests/linux"));
-        if let Some(scripts) = scripts.find(|directory| directory.join("kernel").is_file()) {
+        if let Some(checkout) = places::checkout() {
+            let scripts = checkout.join("guests/linux");
             return Ok(Self { packages: scripts.join("cache"), scripts: Some(scripts) });
         }
-        Ok(Self { scripts: None, packages: cache_directory()?.join("packages") })
+        Ok(Self { scripts: None, packages: places::cache()?.join("packages") })
     }
 
     /// A kernel that is there with its modules.
@@ -152,7 +144,7 @@ impl Cache {
         let scripts = match &self.scripts {
             Some(scripts) => scripts.clone(),
             None => {
-                let directory = cache_directory()?.join("scripts");
+                let directory = places::cache()?.join("scripts");
                 std::fs::create_dir_all(&directory)
                     .with_context(|| format!("can't make the directory {}", directory.display()))?;
                 for (script, text) in SCRIPTS {

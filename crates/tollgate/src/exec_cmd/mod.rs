@@ -12,7 +12,7 @@ use crate::net::{Addresses, Connections, Nets};
 use crate::output::{OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
-use crate::terminal::{Terminal, size_text};
+use crate::terminal::{Escape, Terminal, size_text};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use boots::Boot;
@@ -108,6 +108,9 @@ pub struct ExecArgs {
     /// Network device, as for `tollgate run`; with `user` the guest can reach what this host reaches
     #[arg(long, value_name = "KIND[:OPTION,...]")]
     net: Vec<Net>,
+    /// Key behind which keys on a terminal are for Tollgate: `ctrl-` and a letter, or `none`
+    #[arg(long, value_name = "KEY", default_value = Escape::DEFAULT)]
+    escape: Escape,
     /// Ends the run after so many seconds of the host's time
     #[arg(long, value_name = "SECONDS", value_parser = crate::run_cmd::parse_seconds)]
     timeout: Option<Duration>,
@@ -299,7 +302,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         second,
         oops_ok: args.oops_ok,
     };
-    let terminal = Terminal::open_for(args.streams()).context("can't use standard input")?;
+    let terminal = Terminal::open_for(args.escape, args.streams()).context("can't use standard input")?;
     let connections = Connections::open_with(&nets.nics, Some(&ADDRESSES))?;
     let session = Session::new(terminal, connections, args.streams(), limits, order);
     let mut session = session.since(start).with_console(args.console);
