@@ -58,6 +58,13 @@ fn collect(directory: &Path, depth: usize, files: &mut BTreeMap<String, PathBuf>
     Ok(())
 }
 
+/// The name and the file of a module that `modules.order` of a tree lists: older kernels put `kernel/` before its path, newer ones list its object.
+fn listed(tree: &Path, line: &str) -> Option<(String, PathBuf)> {
+    let path = line.trim().strip_prefix("kernel/").unwrap_or(line.trim());
+    let path = path.strip_suffix(".o").map_or(path.to_owned(), |start| format!("{start}.ko"));
+    Some((name_of(path.rsplit('/').next()?)?, tree.join(&path)))
+}
+
 impl Modules {
     /// Those of a directory such as `/lib/modules/6.1.0-56-cloud-amd64`, or of a tree in which a kernel was built.
     pub fn of_directory(directory: &Path) -> Result<Self, ModuleError> {
@@ -66,7 +73,12 @@ impl Modules {
         // Modules that were installed are in `kernel`; those of others beside it are not needed here.
         let installed = directory.join("kernel");
         let is_installed = installed.is_dir() && directory.join("modules.builtin").is_file() && !directory.join("Kbuild").is_file();
-        collect(if is_installed { &installed } else { directory }, 0, &mut files).map_err(failed)?;
+        let order = directory.join("modules.order");
+        match std::fs::read_to_string(&order) {
+            // A tree in which a kernel was built is large, and has a list.
+            Ok(list) if !is_installed => files.extend(list.lines().filter_map(|line| listed(directory, line))),
+            _ => collect(if is_installed { &installed } else { directory }, 0, &mut files).map_err(failed)?,
+        }
         let list = std::fs::read_to_string(directory.join("modules.builtin")).unwrap_or_default();
         let builtin = list.lines().filter_map(|line| name_of(line.rsplit('/').next()?)).collect();
         Ok(Self { files, builtin })
@@ -152,6 +164,15 @@ mod tests {
         ] {
             assert_eq!(name_of(file).as_deref(), name, "{file}");
         }
+    }
+
+    #[test]
+    fn a_tree_lists_its_modules() {
+        let fuse = Some(("fuse".to_owned(), PathBuf::from("/tree/fs/fuse/fuse.ko")));
+        for line in ["kernel/fs/fuse/fuse.ko", "fs/fuse/fuse.ko", "fs/fuse/fuse.o"] {
+            assert_eq!(listed(Path::new("/tree"), line), fuse, "{line}");
+        }
+        assert_eq!(listed(Path::new("/tree"), ""), None);
     }
 
     #[test]

@@ -141,7 +141,8 @@ pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &P
         }
     }
     for word in words_of_shell(&args.command) {
-        if let Some(path) = closure.find(&word, directory) {
+        let named = own(Path::new(OsStr::from_bytes(&word)));
+        if let Some(path) = Some(named).filter(|path| path.is_file()).or_else(|| closure.find(&word, directory)) {
             closure.add(&mut tree, &own(&path))?;
         }
     }
@@ -155,7 +156,7 @@ pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &P
     Ok(tree)
 }
 
-/// The words of what a shell is given with `-c`: programs may be among them.
+/// The words of what a shell is given with `-c`: programs and files may be among them.
 fn words_of_shell(command: &[OsString]) -> Vec<Vec<u8>> {
     let shell = Path::new(&command[0]).file_name().is_some_and(|name| SHELLS.iter().any(|shell| *shell == name));
     let is_option = |word: &&OsString| word.as_bytes().starts_with(b"-") && word.as_bytes().ends_with(b"c");
