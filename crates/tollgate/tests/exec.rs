@@ -112,7 +112,8 @@ fn a_run_from_a_kept_boot_is_the_run_that_boots() {
     let path = |name: &str| files.join(name).to_str().unwrap().to_owned();
     let command = ["--", "sh", "-c", "echo hello; ls /proc/self"];
     for (name, boot) in [("booted", &["--boot"][..]), ("first", &[]), ("second", &[])] {
-        let options = [boot, &["--ledger", &path(name)], &command].concat();
+        let ledger = path(name);
+        let options = [boot, &["--ledger", &ledger], &command].concat();
         let Some(output) = run(&options) else { return };
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
