@@ -116,7 +116,7 @@ pub fn encode<T: Serialize>(state: &T) -> Result<Vec<u8>, StateError> {
 }
 
 /// The plain data that bytes stand for, and nothing but that.
-pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StateError> {
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, StateError> {
     match postcard::take_from_bytes(bytes)? {
         (state, []) => Ok(state),
         (_, rest) => Err(StateError::Trailing(rest.len())),

@@ -16,8 +16,6 @@ use std::time::SystemTime;
 const KEPT: usize = 8;
 /// What files of boots end in.
 const EXTENSION: &str = "boot";
-/// The largest file that is read, in bytes.
-const LARGEST: u64 = 16 << 30;
 
 /// A boot that is, or can be, kept.
 pub struct Boot {
@@ -92,7 +90,7 @@ pub fn prepare(make: &dyn Fn() -> Result<Machine>, boot: Option<&Boot>) -> Resul
     let mut machine = make()?;
     let Some(boot) = boot else { return Ok((machine, false)) };
     let path = boot.path(&machine);
-    let Ok(bytes) = crate::input::read(&path, LARGEST) else { return Ok((machine, false)) };
+    let Ok(bytes) = std::fs::read(&path) else { return Ok((machine, false)) };
     if machine.restore(&bytes, &boot.facts).is_ok() {
         if let Ok(file) = std::fs::File::open(&path) {
             // It counts as used; where that can't be written it is made again earlier.

@@ -259,7 +259,6 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let tsc_hz = profile.tsc_hz.value;
     let platform = args.platform.resolve(&profile)?;
     let cmdline = format!("{COMMAND_LINE} {}", args.append);
-    let image = machine::loader::read_file(&kernel.image)?;
     let configure = || -> Result<Config> {
         let initrd = Module { bytes: archive.clone(), cmdline: Module::NAME.to_owned(), file: String::new() };
         Ok(Config {
@@ -267,7 +266,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             cpus: args.cpus,
             profile: profile.clone(),
             kernel_name: kernel.image.display().to_string(),
-            kernel: image.clone(),
+            kernel: machine::loader::read_file(&kernel.image)?,
             modules: vec![initrd],
             cmdline: cmdline.trim().to_owned(),
             parts: Parts {
