@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
-    let source = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../../guests/linux/exec/init.c");
+    let source =
+        PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../../guests/linux/exec/init.c");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("exec-init");
     println!("cargo::rerun-if-changed={}", source.display());
     println!("cargo::rerun-if-changed=build.rs");
@@ -15,5 +16,9 @@ fn main() {
     command.args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wno-unused-result", "-static", "-no-pie", "-s"]);
     command.arg("-Wl,--build-id=none").arg("-o").arg(&out).arg(&source);
     let made = command.status().is_ok_and(|status| status.success());
-    assert!(made, "{compiler:?} can't build {} (a static C library is needed; on Debian: gcc, libc6-dev)", source.display());
+    assert!(
+        made,
+        "{compiler:?} can't build {} (a static C library is needed; on Debian: gcc, libc6-dev)",
+        source.display()
+    );
 }

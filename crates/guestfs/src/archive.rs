@@ -25,19 +25,23 @@ impl Archive {
         self.entry(path, Kind::CharacterDevice as u32 | permissions, (0, 0), 0, (major, minor), b"");
     }
 
-    fn entry(
-        &mut self,
-        path: &[u8],
-        mode: u32,
-        owner: (u32, u32),
-        modified: u32,
-        device: (u32, u32),
-        contents: &[u8],
-    ) {
+    fn entry(&mut self, path: &[u8], mode: u32, owner: (u32, u32), modified: u32, device: (u32, u32), contents: &[u8]) {
         self.inode += 1;
         let links = if Kind::of(mode) == Some(Kind::Directory) { 2 } else { 1 };
         let fields = [
-            self.inode, mode, owner.0, owner.1, links, modified, contents.len() as u32, 0, 0, device.0, device.1, path.len() as u32 + 1, 0,
+            self.inode,
+            mode,
+            owner.0,
+            owner.1,
+            links,
+            modified,
+            contents.len() as u32,
+            0,
+            0,
+            device.0,
+            device.1,
+            path.len() as u32 + 1,
+            0,
         ];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
@@ -56,7 +60,8 @@ impl Archive {
 
     /// Adds a whole tree below a directory, which must be there; `below` is its path with a slash at its end.
     pub fn add_tree(&mut self, below: &str, tree: &mut Packed) -> Result<(), Errno> {
-        let all: Vec<_> = tree.walk().into_iter().map(|(path, n, a, target)| (path, n, a, target.map(<[u8]>::to_vec))).collect();
+        let all: Vec<_> =
+            tree.walk().into_iter().map(|(path, n, a, target)| (path, n, a, target.map(<[u8]>::to_vec))).collect();
         for (path, number, attributes, target) in all {
             let Attributes { mode, uid, gid, modified, .. } = attributes;
             let contents = match target {

@@ -26,8 +26,15 @@ impl Kind {
 
     /// The kind that a mode says.
     pub fn of(mode: u32) -> Option<Self> {
-        let all =
-            [Self::Pipe, Self::CharacterDevice, Self::Directory, Self::BlockDevice, Self::File, Self::Link, Self::Socket];
+        let all = [
+            Self::Pipe,
+            Self::CharacterDevice,
+            Self::Directory,
+            Self::BlockDevice,
+            Self::File,
+            Self::Link,
+            Self::Socket,
+        ];
         all.into_iter().find(|kind| *kind as u32 == mode & Self::MASK)
     }
 }

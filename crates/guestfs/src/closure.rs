@@ -172,7 +172,13 @@ impl Closure {
     }
 
     /// What one file needs. `name` is what it was asked for by.
-    fn needs_of(&mut self, file: &Path, name: &Path, tree: &mut Packed, rest: &mut Vec<PathBuf>) -> Result<(), PackError> {
+    fn needs_of(
+        &mut self,
+        file: &Path,
+        name: &Path,
+        tree: &mut Packed,
+        rest: &mut Vec<PathBuf>,
+    ) -> Result<(), PackError> {
         let failed = |cause| PackError::Host { path: file.to_path_buf(), cause };
         let mut open = File::open(file).map_err(failed)?;
         let mut start = [0; LONGEST_LINE];
@@ -240,7 +246,8 @@ mod tests {
                 (interpreter.display().to_string(), program.map(|p| String::from_utf8(p).unwrap()))
             })
         };
-        let some = |interpreter: &str, program: Option<&str>| Some((interpreter.to_owned(), program.map(str::to_owned)));
+        let some =
+            |interpreter: &str, program: Option<&str>| Some((interpreter.to_owned(), program.map(str::to_owned)));
         assert_eq!(named("#!/bin/sh\necho"), some("/bin/sh", None));
         assert_eq!(named("#! /usr/bin/perl -w\n"), some("/usr/bin/perl", None));
         assert_eq!(named("#!/usr/bin/env python3\n"), some("/usr/bin/env", Some("python3")));

@@ -29,11 +29,8 @@ const MOST_REMOVED: usize = 1024;
 /// How often a name is looked up while others rename what it leads over.
 const MOST_TRIES: usize = 64;
 /// Flags of open(2) that a guest's program chooses; all others are this server's.
-const CHOSEN: OFlags = OFlags::RDONLY
-    .union(OFlags::WRONLY)
-    .union(OFlags::RDWR)
-    .union(OFlags::TRUNC)
-    .union(OFlags::DSYNC);
+const CHOSEN: OFlags =
+    OFlags::RDONLY.union(OFlags::WRONLY).union(OFlags::RDWR).union(OFlags::TRUNC).union(OFlags::DSYNC);
 /// Opened files are never followed to other places, kept open by other programs, or somebody's terminal.
 const ALWAYS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
 
@@ -169,8 +166,7 @@ impl HostTree {
                 let number = self.next_node;
                 self.next_node += 1;
                 self.names.insert(key, number);
-                let node =
-                    Node { parent, name: name.to_vec(), known: 0, children: 0, removed: None, gone: false };
+                let node = Node { parent, name: name.to_vec(), known: 0, children: 0, removed: None, gone: false };
                 self.nodes.insert(number, node);
                 if let Some(above) = self.nodes.get_mut(&parent) {
                     above.children += 1;
@@ -514,7 +510,8 @@ impl HostTree {
     }
 
     fn set_mode(&self, directory: &OwnedFd, name: &[u8], mode: u32) -> Result<(), Errno> {
-        let file = fs::openat2(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve())?;
+        let file =
+            fs::openat2(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve())?;
         fs::chmodat(CWD, through(&file), Mode::from_raw_mode(mode), AtFlags::empty())
     }
 }

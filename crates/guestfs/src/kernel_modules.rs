@@ -72,7 +72,8 @@ impl Modules {
         let mut files = BTreeMap::new();
         // Modules that were installed are in `kernel`; those of others beside it are not needed here.
         let installed = directory.join("kernel");
-        let is_installed = installed.is_dir() && directory.join("modules.builtin").is_file() && !directory.join("Kbuild").is_file();
+        let is_installed =
+            installed.is_dir() && directory.join("modules.builtin").is_file() && !directory.join("Kbuild").is_file();
         let order = directory.join("modules.order");
         match std::fs::read_to_string(&order) {
             // A tree in which a kernel was built is large, and has a list.

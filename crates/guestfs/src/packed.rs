@@ -441,7 +441,8 @@ impl Packed {
     /// SHA-256 of names, attributes and contents.
     pub fn hash(&mut self) -> Result<[u8; 32], Errno> {
         let mut sha = Sha256::new();
-        let all: Vec<_> = self.walk().into_iter().map(|(path, n, a, target)| (path, n, a, target.map(<[u8]>::to_vec))).collect();
+        let all: Vec<_> =
+            self.walk().into_iter().map(|(path, n, a, target)| (path, n, a, target.map(<[u8]>::to_vec))).collect();
         for (path, number, attributes, target) in all {
             let Attributes { mode, uid, gid, size, modified, .. } = attributes;
             sha.update((path.len() as u64).to_le_bytes());

@@ -351,7 +351,8 @@ impl Server {
 
     fn rename_to(&mut self, mut request: Request, to: u64, flags: u32) -> Answer {
         let (old, new) = (file_name(request.fields.name())?, file_name(request.fields.name())?);
-        let (Place::In { tree, node: from }, Place::In { tree: other, node: to }) = (place(request.node), place(to)) else {
+        let (Place::In { tree, node: from }, Place::In { tree: other, node: to }) = (place(request.node), place(to))
+        else {
             return Err(Errno::ROFS);
         };
         if tree != other {
@@ -390,7 +391,8 @@ impl Server {
 
     fn write(&mut self, mut request: Request) -> Answer {
         let fields = &mut request.fields;
-        let (handle, offset, size, _flags, _owner) = (fields.u64(), fields.u64(), fields.u32(), fields.u32(), fields.u64());
+        let (handle, offset, size, _flags, _owner) =
+            (fields.u64(), fields.u64(), fields.u32(), fields.u32(), fields.u64());
         let (_open_flags, _) = (fields.u32(), fields.u32());
         let bytes = fields.rest().get(..size as usize).ok_or(Errno::INVAL)?;
         let (_, tree, _) = self.tree(request.node)?;

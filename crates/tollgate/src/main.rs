@@ -75,7 +75,9 @@ fn main() -> ExitCode {
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lab(args) => lab_cmd::run(&args),
-        Command::Generate(args) => generate::run(&args, with_negative_numbers(Cli::command())).map(|()| ExitCode::SUCCESS),
+        Command::Generate(args) => {
+            generate::run(&args, with_negative_numbers(Cli::command())).map(|()| ExitCode::SUCCESS)
+        }
     };
     result.unwrap_or_else(|error| {
         output::say(&format!("tollgate: error: {error:#}"));

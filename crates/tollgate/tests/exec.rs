@@ -19,10 +19,12 @@ fn repository() -> PathBuf {
 /// The kernel's image and the directory of its modules.
 fn kernel() -> Option<(PathBuf, PathBuf)> {
     let cache = repository().join("guests/linux/cache");
-    let word = |file: &str| Some(std::fs::read_to_string(cache.join("kernel-cloud").join(file)).ok()?.trim().to_owned());
+    let word =
+        |file: &str| Some(std::fs::read_to_string(cache.join("kernel-cloud").join(file)).ok()?.trim().to_owned());
     let (package, release) = (word("package")?, word("release")?);
     let unpacked = std::fs::read_dir(cache.join("unpacked")).ok()?.flatten().map(|entry| entry.path());
-    let mut roots = unpacked.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(&format!("{package}_")));
+    let mut roots =
+        unpacked.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(&format!("{package}_")));
     let modules = roots.find_map(|root| Some(root.join("lib/modules").join(&release)).filter(|path| path.is_dir()))?;
     Some((cache.join("kernel-cloud/vmlinuz"), modules))
 }
@@ -125,7 +127,11 @@ fn a_run_from_a_kept_boot_is_the_run_that_boots() {
 fn the_ways_in_which_a_kernel_ends_are_told_apart() {
     let Some(output) = run(&["--user", "root", "--", "sh", "-c", "echo c > /proc/sysrq-trigger"]) else { return };
     assert_eq!(output.status.code(), Some(PANICKED));
-    assert!(text(&output.stderr).contains("Kernel panic - not syncing: sysrq triggered crash"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("Kernel panic - not syncing: sysrq triggered crash"),
+        "{}",
+        text(&output.stderr)
+    );
     let output = run(&["-m", "256M", "--", "sh", "-c", "tail /dev/zero"]).unwrap();
     assert_eq!(output.status.code(), Some(OUT_OF_MEMORY));
     assert!(text(&output.stderr).contains("Out of memory: Killed process"), "{}", text(&output.stderr));
@@ -175,12 +181,15 @@ fn a_kernel_that_can_mount_no_files_finds_them_in_its_initial_disk() {
     let tree = directory("tree");
     std::fs::create_dir_all(tree.join("arch/x86/boot")).unwrap();
     std::fs::copy(image, tree.join("arch/x86/boot/bzImage")).unwrap();
-    for file in ["virtio.ko", "virtio_ring.ko", "virtio_pci.ko", "virtio_pci_modern_dev.ko", "virtio_pci_legacy_dev.ko"] {
+    for file in ["virtio.ko", "virtio_ring.ko", "virtio_pci.ko", "virtio_pci_modern_dev.ko", "virtio_pci_legacy_dev.ko"]
+    {
         std::fs::copy(modules.join("kernel/drivers/virtio").join(file), tree.join(file)).unwrap();
     }
     std::fs::copy(modules.join("kernel/drivers/char/virtio_console.ko"), tree.join("virtio_console.ko")).unwrap();
     let tree = tree.to_str().unwrap();
-    let output = program(&["--kernel", tree, "--", "sh", "-c", "echo hello; cat Cargo.toml | head -n 1; exit 4"]).output().unwrap();
+    let output = program(&["--kernel", tree, "--", "sh", "-c", "echo hello; cat Cargo.toml | head -n 1; exit 4"])
+        .output()
+        .unwrap();
     check(&output, 4, "hello\n[workspace]\n", "");
     let output = program(&["--kernel", tree, "--root", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(126));

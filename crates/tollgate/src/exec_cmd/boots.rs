@@ -75,7 +75,8 @@ impl Boot {
     fn prune(&self) {
         let Ok(entries) = std::fs::read_dir(&self.directory) else { return };
         let used = |path: PathBuf| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path));
-        let boots = entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == EXTENSION));
+        let boots =
+            entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == EXTENSION));
         let mut boots: Vec<(SystemTime, PathBuf)> = boots.filter_map(used).collect();
         boots.sort();
         for (_, path) in boots.iter().rev().skip(KEPT) {

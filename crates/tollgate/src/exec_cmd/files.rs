@@ -236,7 +236,8 @@ mod tests {
     fn the_environment_is_what_options_say() {
         let options = ["TOLLGATE_TEST=a=b".to_owned(), "PATH".to_owned(), "TOLLGATE_NOT_SET".to_owned()];
         let all = environment(&options, Path::new("/somewhere"));
-        let value = |name: &str| all.iter().find(|(n, _)| n == name).map(|(_, value)| value.to_str().unwrap().to_owned());
+        let value =
+            |name: &str| all.iter().find(|(n, _)| n == name).map(|(_, value)| value.to_str().unwrap().to_owned());
         assert_eq!(value("TOLLGATE_TEST").as_deref(), Some("a=b"));
         assert_eq!(value("PWD").as_deref(), Some("/somewhere"));
         assert_eq!(value("TOLLGATE_NOT_SET"), None);

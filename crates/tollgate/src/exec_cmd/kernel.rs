@@ -74,7 +74,10 @@ impl Kernel {
             None => {
                 cache.fetch(name)?;
                 cache.kernel(name).with_context(|| {
-                    format!("--kernel {name}: the packages were fetched, and {} has no kernel", cache.packages.display())
+                    format!(
+                        "--kernel {name}: the packages were fetched, and {} has no kernel",
+                        cache.packages.display()
+                    )
                 })
             }
         }
@@ -158,7 +161,8 @@ impl Cache {
         for what in [&[name][..], &[name, "--modules"]] {
             let mut command = Command::new("bash");
             command.arg(scripts.join("kernel")).args(what).env("TOLLGATE_PACKAGES", &self.packages);
-            let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().context("bash can't be started")?;
+            let status =
+                command.stdin(Stdio::null()).stdout(Stdio::null()).status().context("bash can't be started")?;
             if !status.success() {
                 bail!(
                     "--kernel {name}: the kernel's package can't be fetched (see above); give an image with --kernel FILE, \

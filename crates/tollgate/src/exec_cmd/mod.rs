@@ -14,8 +14,8 @@ use crate::platform::PlatformArgs;
 use crate::size::parse_size;
 use crate::terminal::{Escape, Terminal, size_text};
 use anyhow::{Context, Result, anyhow, bail};
-use clap::Args;
 use boots::Boot;
+use clap::Args;
 use control::{CHANNELS, Records};
 use cpu::Tier;
 use files::User;
@@ -358,7 +358,10 @@ fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) 
     match (outcome, session.ended) {
         (_, Some(ended)) if matches!(outcome, Outcome::PowerOff) => {
             if broken && !args.oops_ok {
-                let text = format!("the guest's kernel has found a fault of its own; the command ended with status {}", ended.status);
+                let text = format!(
+                    "the guest's kernel has found a fault of its own; the command ended with status {}",
+                    ended.status
+                );
                 return End::bad("oops", OOPS, text);
             }
             if ended.killed_for_memory > 0 {

@@ -2,8 +2,8 @@
 
 use super::progress::Progress;
 use super::{Common, FAILED, INTERRUPTED};
-use crate::places;
 use crate::output::say;
+use crate::places;
 use crate::size::size_text;
 use anyhow::{Context, Result, bail};
 use lab::experiment::Experiment;
