@@ -11,7 +11,7 @@ TARGET ?= decode
 TIME ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo demo-linux guests guests-linux test lint bench bench-scaling kvm-unit-tests fuzz mutants clean tools-build tools-linux
+.PHONY: help build demo demo-linux guests guests-linux test lint bench bench-scaling kvm-unit-tests fuzz mutants clean deb tools-build tools-linux
 
 help:
 	@echo 'make demo            three experiments on bare-metal guests: ours beside the published tables, and a report'
@@ -25,6 +25,7 @@ help:
 	@echo 'make kvm-unit-tests SRC=dir [ARGS=...]   run kvm-unit-tests images built in dir (see scripts/kvm-unit-tests --help)'
 	@echo 'make fuzz [TARGET=decode] [TIME=600]     fuzz one target (a file of fuzz/fuzz_targets) for TIME seconds'
 	@echo 'make mutants CRATE=lab [FILES=GLOB] [TESTS=NAME]   what the tests of a crate do not notice'
+	@echo 'make deb             a Debian package (by cargo-deb), with manual pages, completions and bare-metal guests'
 	@echo 'make clean           remove what was built (the package cache under guests/linux/cache stays)'
 
 tools-build:
@@ -43,6 +44,16 @@ guests-linux: tools-linux
 	@guests/linux/kernel
 	@guests/linux/build
 	@guests/linux/build --kernexec || echo 'the guest image with the kernexec module is not made (see above); the others are' >&2
+
+deb: tools-build build
+	@command -v cargo-deb >/dev/null || { echo "cargo-deb is not installed: cargo install cargo-deb" >&2; exit 1; }
+	$(MAKE) --no-print-directory -C guests/bare
+	$(TOLLGATE) generate man target/package/man
+	mkdir -p target/package/completions
+	$(TOLLGATE) generate completions bash >target/package/completions/tollgate
+	$(TOLLGATE) generate completions zsh >target/package/completions/_tollgate
+	$(TOLLGATE) generate completions fish >target/package/completions/tollgate.fish
+	cargo deb --no-build --package tollgate
 
 demo: tools-build build
 	@$(MAKE) --no-print-directory -s -C guests/bare

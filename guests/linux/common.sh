@@ -5,7 +5,7 @@ set -euo pipefail
 export LC_ALL=C
 
 linux_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-cache=$linux_dir/cache
+cache=${TOLLGATE_PACKAGES:-$linux_dir/cache}
 out=$linux_dir/out
 mkdir -p "$cache/debs" "$out"
 

@@ -121,6 +121,8 @@ pub struct Outputs {
     pub requests: Vec<Request>,
     /// What the guest has printed, on any of its consoles.
     pub printed: Vec<u8>,
+    /// What the guest has written to channels, by number, in order.
+    pub channels: Vec<(u8, Vec<u8>)>,
 }
 
 /// What a device is given when it is accessed or time passes: the time, memory for DMA, and ways to interrupt.

@@ -17,6 +17,12 @@ pub trait Host {
     }
     /// Sends frames of the machine's NICs.
     fn send(&mut self, _frames: Vec<HostFrame>) {}
+    /// Takes what the guest wrote to a channel.
+    fn channel_output(&mut self, _channel: u8, _bytes: &[u8]) {}
+    /// Pieces of input for channels since the last call. Those for a channel that has no `room` had better wait outside.
+    fn pieces(&mut self, _room: &dyn Fn(u8) -> bool) -> Vec<Piece> {
+        Vec::new()
+    }
     /// Whether input may still come: idle time then passes as on the host's clock, not at once, or a guest would be days older
     /// when it does.
     fn attended(&self) -> bool {
@@ -36,6 +42,18 @@ pub struct HostFrame {
     pub bytes: Vec<u8>,
 }
 
+/// Input for a channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// The channel's number.
+    pub channel: u8,
+    /// What is read from it.
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+    /// There will be no more.
+    pub last: bool,
+}
+
 /// What a host has for a machine.
 #[derive(Clone, Debug, Default)]
 pub struct Poll {
@@ -43,6 +61,8 @@ pub struct Poll {
     pub input: Vec<u8>,
     /// Frames for NICs. A machine asks for them by [`Host::frames`].
     pub frames: Vec<HostFrame>,
+    /// Input for channels. A machine asks for it by [`Host::pieces`].
+    pub pieces: Vec<Piece>,
     /// The run is to stop.
     pub stop: bool,
 }
@@ -50,6 +70,6 @@ pub struct Poll {
 impl Poll {
     /// Whether nothing has come that the guest will notice.
     pub fn is_quiet(&self) -> bool {
-        self.input.is_empty() && self.frames.is_empty()
+        self.input.is_empty() && self.frames.is_empty() && self.pieces.is_empty()
     }
 }

@@ -4,7 +4,7 @@
 //! time to time so must all of memory, and at the end what was charged: a translation that goes wrong is found at the stretch in
 //! which it does, which is then run again from the start of the guest, block by block, to name the block.
 
-use crate::host::{Host, HostFrame, Poll};
+use crate::host::{Host, HostFrame, Piece, Poll};
 use crate::machine::{Machine, Outcome};
 use crate::vcpus::Pause;
 use cpu::Cpu;
@@ -61,6 +61,14 @@ impl Host for Noting<'_> {
     }
     fn send(&mut self, frames: Vec<HostFrame>) {
         self.host.send(frames);
+    }
+    fn channel_output(&mut self, channel: u8, bytes: &[u8]) {
+        self.host.channel_output(channel, bytes);
+    }
+    fn pieces(&mut self, room: &dyn Fn(u8) -> bool) -> Vec<Piece> {
+        let pieces = self.host.pieces(room);
+        self.given.pieces.extend_from_slice(&pieces);
+        pieces
     }
     fn attended(&self) -> bool {
         self.host.attended()

@@ -7,7 +7,7 @@ use crate::console::{Console, PanicWatch};
 use crate::device::Ending;
 use crate::error::MachineError;
 use crate::firmware::{self, Firmware, SmbiosProcessor};
-use crate::host::{Host, HostFrame, Poll};
+use crate::host::{Host, HostFrame, Piece, Poll};
 use crate::host_time::{HostClock, Pace};
 use crate::hypervisor_memory::HypervisorMemory;
 use crate::loader::{self, Module, Options};
@@ -346,6 +346,7 @@ impl Machine {
         let listens = self.replay.listens();
         let mut poll = host.poll(self.vcpus.now(), wanted && listens);
         poll.frames = self.network(host, listens);
+        poll.pieces = self.channels(host, listens);
         let poll = self.replay.turn(pause == Pause::Idle(Ticks::MAX), poll);
         self.feed(&poll);
         if !matches!(pause, Pause::Idle(_)) {
@@ -381,11 +382,28 @@ impl Machine {
         host.frames(&|nic| board.network().has_room(nic.into()))
     }
 
+    /// Gives the host what was written to channels, and says what has come for them; neither if all of it has happened before.
+    fn channels(&mut self, host: &mut dyn Host, listens: bool) -> Vec<Piece> {
+        let mut board = self.board.borrow_mut();
+        if !board.has_channels() {
+            return Vec::new();
+        }
+        let written = board.channel_output();
+        if !listens {
+            return Vec::new();
+        }
+        written.iter().for_each(|(channel, bytes)| host.channel_output(*channel, bytes));
+        host.pieces(&|channel| board.channel_room(channel))
+    }
+
     /// Gives the guest input, and what has waited until it takes some.
     pub(crate) fn feed(&mut self, poll: &Poll) {
         self.board.borrow_mut().console_input(&poll.input);
         if !poll.frames.is_empty() {
             self.board.borrow_mut().network_input(&poll.frames);
+        }
+        if !poll.pieces.is_empty() {
+            self.board.borrow_mut().channel_input(&poll.pieces);
         }
         self.vcpus.device_has_written();
     }

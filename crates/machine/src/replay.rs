@@ -6,7 +6,7 @@
 //!
 //! A journal holds the input of a run, by turns. Recordings are made of it, and a debugger takes the run back along it.
 
-use crate::host::{HostFrame, Poll};
+use crate::host::{HostFrame, Piece, Poll};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,6 +19,8 @@ pub struct Event {
     input: Vec<u8>,
     /// Frames for NICs.
     frames: Vec<HostFrame>,
+    /// Input for channels.
+    pieces: Vec<Piece>,
     /// The run was stopped.
     stop: bool,
 }
@@ -160,6 +162,7 @@ impl Journal {
         if !self.closed {
             self.early.input.extend(poll.input);
             self.early.frames.extend(poll.frames);
+            self.early.pieces.extend(poll.pieces);
         }
     }
 
@@ -171,18 +174,20 @@ impl Journal {
             while let Some(event) = self.events.get(*given).filter(|event| event.turn <= turn) {
                 known.input.extend_from_slice(&event.input);
                 known.frames.extend_from_slice(&event.frames);
+                known.pieces.extend_from_slice(&event.pieces);
                 known.stop |= event.stop;
                 *given += 1;
             }
             return known;
         }
-        let Poll { mut input, mut frames, .. } = std::mem::take(&mut self.early);
+        let Poll { mut input, mut frames, mut pieces, .. } = std::mem::take(&mut self.early);
         input.extend(poll.input);
         frames.extend(poll.frames);
-        let poll = Poll { input, frames, stop: poll.stop };
+        pieces.extend(poll.pieces);
+        let poll = Poll { input, frames, pieces, stop: poll.stop };
         if !poll.is_quiet() || poll.stop {
-            let Poll { input, frames, stop } = poll.clone();
-            self.events.push(Event { turn, input, frames, stop });
+            let Poll { input, frames, pieces, stop } = poll.clone();
+            self.events.push(Event { turn, input, frames, pieces, stop });
             *given = self.events.len();
         }
         poll
@@ -227,7 +232,10 @@ mod tests {
 
     #[test]
     fn what_came_before_a_snapshot_does_not_come_again() {
-        let event = |turn, input: &[u8]| Event { turn, input: input.to_vec(), frames: Vec::new(), stop: false };
+        let event = |turn, input: &[u8]| {
+            let (frames, pieces) = (Vec::new(), Vec::new());
+            Event { turn, input: input.to_vec(), frames, pieces, stop: false }
+        };
         for restored_first in [false, true] {
             let mut replay = Replay::default();
             let journal = recorded(vec![event(3, b"before"), event(5, b"after")]);

@@ -37,6 +37,9 @@ pub enum StateError {
     /// The guest can write to the disk itself.
     #[error("a disk that is written to can be saved and restored only with an overlay in memory")]
     NoOverlay,
+    /// The guest has files of the host.
+    #[error("the guest has mounted files of this host, which no snapshot has")]
+    Mounted,
     /// The disk can't be read.
     #[error("the disk can't be read: {0}")]
     Disk(String),
@@ -113,7 +116,7 @@ pub fn encode<T: Serialize>(state: &T) -> Result<Vec<u8>, StateError> {
 }
 
 /// The plain data that bytes stand for, and nothing but that.
-pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StateError> {
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, StateError> {
     match postcard::take_from_bytes(bytes)? {
         (state, []) => Ok(state),
         (_, rest) => Err(StateError::Trailing(rest.len())),

@@ -115,7 +115,13 @@ fn names(profiles: &[Profile]) -> String {
     ];
     table(&mut out, &headings, &rows);
     out.push_str("\nH, M, L, estimate: how many costs are measured, from a neighbouring processor or secondary source, known from\n");
+    let others =
+        |name: &str| Profile::aliases().filter(|alias| alias.1 == name).map(|alias| alias.0).collect::<Vec<_>>();
+    let aliases = profiles.iter().map(|profile| (&profile.name, others(&profile.name)));
+    let aliases = aliases.filter(|(_, others)| !others.is_empty());
+    let aliases: Vec<String> = aliases.map(|(name, others)| format!("{name} ({})", others.join(", "))).collect();
     out.push_str("the literature, estimated. `tollgate cpu show NAME` prints each with its source.\n");
+    out.push_str(&format!("\nOther names: {}.\n", aliases.join("; ")));
     out
 }
 

@@ -40,6 +40,22 @@ pub struct LedgerFile {
     pub facts: Vec<(String, String)>,
 }
 
+impl LedgerFile {
+    /// Writes the ledger of a run that is over.
+    pub fn write(self, machine: &Machine, symbols: &Symbols) -> Result<()> {
+        let mut saved = machine.ledger(symbols);
+        saved.header.metadata.extend(self.facts);
+        let bytes = saved.to_bytes().with_context(|| format!("can't write {}", self.file.path().display()))?;
+        self.file.write(&bytes)
+    }
+}
+
+/// The word for programs, the text for people and the exit status of a run that ended without its guest's consent.
+pub fn explain(outcome: Outcome, cause: Cause, timed_out: bool) -> (&'static str, String, u8) {
+    let ending = Ending::of(outcome, cause, timed_out, None);
+    (ending.reason, ending.text, ending.status)
+}
+
 /// A way to end.
 struct Ending {
     /// One word, for programs.
@@ -123,11 +139,8 @@ pub fn conclude(
             eprintln!("{place}");
         }
     }
-    if let Some(LedgerFile { file, facts }) = ledger {
-        let mut saved = machine.ledger(&symbols);
-        saved.header.metadata.extend(facts);
-        let bytes = saved.to_bytes().with_context(|| format!("can't write {}", file.path().display()))?;
-        file.write(&bytes)?;
+    if let Some(ledger) = ledger {
+        ledger.write(machine, &symbols)?;
     }
     let lacking = machine.lacking();
     for what in &lacking {

@@ -6,7 +6,9 @@ mod backend;
 mod compare;
 mod cpu_cmd;
 mod ending;
+mod exec_cmd;
 mod gdb;
+mod generate;
 mod identity;
 mod input;
 mod lab_cmd;
@@ -14,6 +16,7 @@ mod memory;
 mod moments;
 mod net;
 mod output;
+mod places;
 mod platform;
 mod report;
 mod run_cmd;
@@ -39,10 +42,12 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(Box<run_cmd::RunArgs>),
+    Exec(Box<exec_cmd::ExecArgs>),
     Report(report::ReportArgs),
     Compare(compare::CompareArgs),
     Cpu(cpu_cmd::CpuArgs),
     Lab(lab_cmd::LabArgs),
+    Generate(generate::GenerateArgs),
 }
 
 /// Exit status when a command failed.
@@ -78,10 +83,14 @@ fn main() -> ExitCode {
             });
             together::run(&std::iter::once(*args).chain(others).collect::<Vec<_>>())
         }
+        Command::Exec(args) => exec_cmd::run(&args),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lab(args) => lab_cmd::run(&args),
+        Command::Generate(args) => {
+            generate::run(&args, with_negative_numbers(Cli::command())).map(|()| ExitCode::SUCCESS)
+        }
     };
     result.unwrap_or_else(|error| {
         output::say(&format!("tollgate: error: {error:#}"));

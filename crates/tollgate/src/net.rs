@@ -29,6 +29,19 @@ const PIECE: usize = 64 << 10;
 /// How long the host is waited for at most while there are connections: what is typed is not waited for at the same time.
 const GLANCE: Duration = Duration::from_millis(2);
 
+/// Addresses (IPv4) of a guest whose own software asks nobody for them.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses {
+    /// The guest.
+    pub guest: &'static str,
+    /// Its network's mask.
+    pub mask: &'static str,
+    /// The way to all others.
+    pub router: &'static str,
+    /// Who knows names.
+    pub names: &'static str,
+}
+
 /// NICs and captures as `--net` names them.
 pub struct Nets {
     /// The NICs.
@@ -111,10 +124,15 @@ pub struct Connections {
 impl Connections {
     /// Connects NICs.
     pub fn open(nics: &[Nic]) -> Result<Self> {
+        Self::open_with(nics, None)
+    }
+
+    /// Likewise; with passt the guest has these addresses, not the host's.
+    pub fn open_with(nics: &[Nic], addresses: Option<&Addresses>) -> Result<Self> {
         let mut ends = Vec::new();
         for (number, nic) in nics.iter().enumerate() {
             let end = match &nic.attachment {
-                Attachment::User(forwards) => passt(forwards)?,
+                Attachment::User(forwards) => passt(forwards, addresses)?,
                 Attachment::Tap(name) => End::Tap(machine::tap::open(name).with_context(|| {
                     format!("--net tap:{name}: the device can't be opened (make it with `ip tuntap add {name} mode tap user $USER`)")
                 })?),
@@ -269,11 +287,15 @@ impl Drop for End {
 }
 
 /// Starts passt, connected by its standard input.
-fn passt(forwards: &[Forward]) -> Result<End> {
+fn passt(forwards: &[Forward], addresses: Option<&Addresses>) -> Result<End> {
     let (ours, theirs) = UnixStream::pair().context("--net user: no socket can be made")?;
     ours.set_nonblocking(true).context("--net user")?;
     let mut command = Command::new("passt");
     command.args(["--foreground", "--quiet", "--fd", "0"]);
+    if let Some(Addresses { guest, mask, router, names }) = addresses {
+        let given = [("--address", guest), ("--netmask", mask), ("--gateway", router), ("--dns-forward", names)];
+        command.arg("--ipv4-only").args(given.iter().flat_map(|(option, value)| [*option, **value]));
+    }
     for forward in forwards {
         let option = if forward.udp { "--udp-ports" } else { "--tcp-ports" };
         command.arg(option).arg(format!("{}:{}", forward.host, forward.guest));

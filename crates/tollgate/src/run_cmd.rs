@@ -9,7 +9,7 @@ use crate::net::{Connections, Nets};
 use crate::output::{OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
-use crate::terminal::{Terminal, print};
+use crate::terminal::{Escape, Terminal, print};
 use crate::tier::TierArgs;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
@@ -112,6 +112,9 @@ pub struct RunArgs {
     /// be repeated
     #[arg(long, value_name = "FILE[@ADDRESS]")]
     symbols: Vec<String>,
+    /// Key behind which keys on a terminal are for Tollgate: `ctrl-` and a letter, or `none`
+    #[arg(long, value_name = "KEY", default_value = Escape::DEFAULT)]
+    pub(crate) escape: Escape,
     /// Ends the run after so many seconds of the host's time
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     timeout: Option<Duration>,
@@ -163,7 +166,8 @@ fn parse_name(text: &str) -> Result<String, String> {
     }
 }
 
-fn parse_seconds(text: &str) -> Result<Duration, String> {
+/// A time in seconds, as options name it.
+pub fn parse_seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text);
     match number.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds < 1e9 => Ok(Duration::from_secs_f64(seconds)),
@@ -463,7 +467,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         describe(args, &make(tier)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let console = || setup.console(Terminal::open().context("can't use standard input")?);
+    let console = || setup.console(Terminal::open(args.escape).context("can't use standard input")?);
     if check_translation {
         let both = || Ok(Lockstep::new(make(Tier::Interpreter)?, make(tier)?));
         return check(args, both, console()?, symbol_files.clone());

@@ -5,22 +5,56 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::time::Duration;
 
-/// Ctrl-A: what follows is for Tollgate, as with `qemu -nographic`.
-const ESCAPE: u8 = 1;
+/// What takes the upper bits from a letter with Ctrl.
+const CONTROL_MASK: u8 = 0x1f;
 /// Pieces of input that are read ahead.
 const READ_AHEAD: usize = 4;
 /// Bytes of a piece.
 const PIECE: usize = 4096;
 
+/// The key behind which keys are for Tollgate: a letter with Ctrl, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Escape(Option<u8>);
+
+impl Escape {
+    /// Ctrl-A, as with `qemu -nographic`.
+    pub const DEFAULT: &str = "ctrl-a";
+
+    fn byte(self) -> Option<u8> {
+        self.0.map(|letter| letter & CONTROL_MASK)
+    }
+
+    /// The letter, as messages have it.
+    fn letter(self) -> char {
+        self.0.map_or('A', |letter| letter.to_ascii_uppercase().into())
+    }
+}
+
+impl FromStr for Escape {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        let lower = text.to_ascii_lowercase();
+        let letter = lower.strip_prefix("ctrl-").or_else(|| lower.strip_prefix('^'));
+        match letter.map(str::as_bytes) {
+            Some([letter @ b'a'..=b'z']) => Ok(Self(Some(*letter))),
+            _ if lower == "none" => Ok(Self(None)),
+            _ => Err("a letter with Ctrl, as in ctrl-a or ^a, or none"),
+        }
+    }
+}
+
 /// Input, output and requests to stop.
 pub struct Terminal {
     input: Input,
     stop: Arc<AtomicBool>,
+    escape: Escape,
     escaped: bool,
     quit: bool,
     raw: Option<RawMode>,
@@ -97,7 +131,8 @@ struct RawMode {
 }
 
 impl RawMode {
-    fn enter() -> Option<Self> {
+    /// `whole`: what is printed is left as it is, too, for programs that have a terminal of their own in the guest.
+    fn enter(whole: bool) -> Option<Self> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
             return None;
@@ -106,7 +141,9 @@ impl RawMode {
         let mut raw = old.clone();
         cfmakeraw(&mut raw);
         // Output is still processed (a newline returns the carriage), and Ctrl-C is the guest's.
-        raw.output_flags |= OutputFlags::OPOST;
+        if !whole {
+            raw.output_flags |= OutputFlags::OPOST;
+        }
         raw.local_flags &= !LocalFlags::ISIG;
         tcsetattr(&stdin, SetArg::TCSANOW, &raw).ok()?;
         Some(Self { old })
@@ -122,17 +159,33 @@ impl Drop for RawMode {
 
 impl Terminal {
     /// Takes over standard input, and SIGINT, SIGTERM and SIGHUP.
-    pub fn open() -> std::io::Result<Self> {
+    pub fn open(escape: Escape) -> std::io::Result<Self> {
+        Self::with_output(escape, false)
+    }
+
+    /// Likewise, for a guest whose streams are terminals as the bits say: if all are, the guest cares for the ends of lines.
+    pub fn open_for(escape: Escape, streams: u8) -> std::io::Result<Self> {
+        Self::with_output(escape, streams == 0b111)
+    }
+
+    fn with_output(escape: Escape, whole: bool) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
-        Ok(Self { input: Input::open()?, stop, escaped: false, quit: false, raw: RawMode::enter() })
+        Ok(Self { input: Input::open()?, stop, escape, escaped: false, quit: false, raw: RawMode::enter(whole) })
     }
 
     /// One more end, that gets no input; a signal stops both.
     pub fn without_input(&self) -> Self {
-        Self { input: Input::Ended, stop: Arc::clone(&self.stop), escaped: false, quit: false, raw: None }
+        Self {
+            input: Input::Ended,
+            stop: Arc::clone(&self.stop),
+            escape: self.escape,
+            escaped: false,
+            quit: false,
+            raw: None,
+        }
     }
 
     /// Whether the user wants out: Ctrl-A x, or a signal.
@@ -143,6 +196,11 @@ impl Terminal {
     /// Whether a user sits there, as opposed to a pipe or a file.
     pub fn interactive(&self) -> bool {
         self.raw.is_some()
+    }
+
+    /// Whether there will be no more input.
+    pub fn ended(&self) -> bool {
+        matches!(self.input, Input::Ended)
     }
 
     /// Whether somebody may send input yet, at a time of their own.
@@ -167,16 +225,22 @@ impl Terminal {
     }
 
     fn key(&mut self, byte: u8, out: &mut Vec<u8>) {
+        let Some(escape) = self.escape.byte() else {
+            out.push(byte);
+            return;
+        };
+        let letter = self.escape.letter();
         match (std::mem::take(&mut self.escaped), byte) {
-            (false, ESCAPE) => self.escaped = true,
+            (false, _) if byte == escape => self.escaped = true,
             (false, _) => out.push(byte),
-            (true, ESCAPE | b'a') => out.push(ESCAPE),
             (true, b'x') => self.quit = true,
             (true, b'h' | b'?') => {
+                let shown = letter.to_ascii_lowercase();
                 eprint!(
-                    "\r\nCtrl-A x  ends Tollgate\r\nCtrl-A a  sends Ctrl-A to the guest\r\nCtrl-A h  this help\r\n"
+                    "\r\nCtrl-{letter} x  ends Tollgate\r\nCtrl-{letter} {shown}  sends Ctrl-{letter} to the guest\r\nCtrl-{letter} h  this help\r\n"
                 );
             }
+            (true, _) if byte == escape || byte.to_ascii_uppercase() == letter as u8 => out.push(escape),
             (true, _) => {}
         }
     }
@@ -191,4 +255,29 @@ impl Terminal {
 pub fn print(bytes: &[u8]) -> bool {
     let mut out = std::io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).is_ok()
+}
+
+/// Rows and columns of the terminal, as the guest is told; those of a VT100 where nobody knows.
+pub fn size_text() -> String {
+    let size = [rustix::stdio::stdout(), rustix::stdio::stdin(), rustix::stdio::stderr()];
+    let size = size.into_iter().find_map(|file| rustix::termios::tcgetwinsize(file).ok());
+    let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row, size.ws_col));
+    format!("{rows} {columns}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_escape_key_is_a_letter_with_ctrl_or_none() {
+        let parsed = |text: &str| text.parse::<Escape>().map(Escape::byte);
+        assert_eq!(parsed(Escape::DEFAULT), Ok(Some(1)));
+        assert_eq!(parsed("^B"), Ok(Some(2)));
+        assert_eq!(parsed("Ctrl-z"), Ok(Some(26)));
+        assert_eq!(parsed("none"), Ok(None));
+        for wrong in ["", "a", "ctrl-", "^", "^1", "ctrl-ab", "^]"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
 }

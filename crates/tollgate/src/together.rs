@@ -103,7 +103,7 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
         machines.push(machine);
     }
     // From here on a signal ends the run, not the program.
-    let terminal = Terminal::open().context("can't use standard input")?;
+    let terminal = Terminal::open(all[0].escape).context("can't use standard input")?;
     let line = Line::default();
     let mut hosts = Vec::new();
     let mut others: Vec<Terminal> = (1..all.len()).map(|_| terminal.without_input()).collect();

@@ -320,6 +320,22 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("zen3", include_str!("../../../../profiles/zen3.toml")),
 ];
 
+/// Other names of built-in profiles, as the processors are called elsewhere.
+const ALIASES: &[(&str, &str)] = &[
+    ("conroe", "core2"),
+    ("merom", "core2"),
+    ("emeraldrapids", "emr"),
+    ("emerald-rapids", "emr"),
+    ("icelake", "icx"),
+    ("icelake-server", "icx"),
+    ("ice-lake", "icx"),
+    ("skylake", "skx"),
+    ("skylake-server", "skx"),
+    ("skylake-sp", "skx"),
+    ("epyc-milan", "zen3"),
+    ("milan", "zen3"),
+];
+
 /// Files larger than this are not profiles.
 const LARGEST_FILE: u64 = 1 << 20;
 
@@ -329,8 +345,15 @@ impl Profile {
         BUILT_IN.iter().map(|entry| entry.0)
     }
 
-    /// A built-in profile.
+    /// Other names of built-in profiles, each with the profile's own name.
+    pub fn aliases() -> impl Iterator<Item = (&'static str, &'static str)> {
+        ALIASES.iter().copied()
+    }
+
+    /// A built-in profile, by its name or another one of it (in capitals, too).
     pub fn named(name: &str) -> Result<Self, ProfileError> {
+        let lower = name.to_ascii_lowercase();
+        let name = ALIASES.iter().find(|entry| entry.0 == lower).map_or(name, |entry| entry.1);
         parse::profile(&format!("{name}.toml (built in)"), built_in(name)?)
     }
 

@@ -51,7 +51,7 @@ macro_rules! devices {
 
         impl Devices {
             /// As firmware leaves them.
-            pub fn new(mut $maker: Maker) -> Result<Self, BoardError> {
+            pub fn new($maker: &mut Maker) -> Result<Self, BoardError> {
                 Ok(Self { $($name: $make),* })
             }
 

@@ -20,7 +20,7 @@ use crate::devices::ioapic::decode_msi;
 use crate::devices::lapic::{Interrupt, Lapic, route};
 use crate::devices::marker::Mark;
 use crate::devices::{Clock, pm};
-use crate::host::HostFrame;
+use crate::host::{HostFrame, Piece};
 use crate::memory::GuestRam;
 use crate::pci::PciError;
 use cpu::{Bus, Ident};
@@ -39,6 +39,9 @@ const TIMER_INPUT: u8 = 2;
 
 /// How long input waits for the virtio console's driver while only the serial line is listened to.
 const DRIVER_WAIT_MS: u64 = 1000;
+
+/// Bytes for a channel that may wait for the guest to read them before there is no room for more.
+const CHANNEL_BACKLOG: usize = 64 << 10;
 
 /// Device number of the virtio console on the PCI bus.
 const CONSOLE: u8 = 1;
@@ -72,6 +75,8 @@ pub struct Board {
     status: Option<u8>,
     /// Suspended to RAM: no processor runs until something wakes the machine.
     suspended: bool,
+    /// The number of the device with channels on the PCI bus.
+    channels: Option<u8>,
 }
 
 impl Board {
@@ -83,7 +88,8 @@ impl Board {
         let clock = Clock::new(profile.tsc_hz.value);
         let input = Input::new(parts.console, clock.ticks(DRIVER_WAIT_MS, 1000));
         let network = parts.network();
-        let mut devices = Devices::new(Maker { clock, cpus, ram, profile, parts, network })?;
+        let mut maker = Maker { clock, cpus, ram, profile, parts, network, channels: None };
+        let mut devices = Devices::new(&mut maker)?;
         let (mut map, mut events) = (Map::new(PCI_MEMORY), Events::default());
         for &id in Id::ALL {
             let device = devices.get(id);
@@ -102,6 +108,7 @@ impl Board {
             ending: None,
             status: None,
             suspended: false,
+            channels: maker.channels,
         })
     }
 
@@ -278,6 +285,31 @@ impl Board {
     pub fn network_output(&mut self) -> Vec<HostFrame> {
         let outgoing = self.network().take_outgoing();
         outgoing.into_iter().map(|(nic, bytes)| HostFrame { nic: nic as u8, bytes }).collect()
+    }
+
+    /// Whether there are channels between guest and host.
+    pub fn has_channels(&self) -> bool {
+        self.channels.is_some()
+    }
+
+    /// What the guest wrote to channels since the last call: the number of the channel and bytes, in order.
+    pub fn channel_output(&mut self) -> Vec<(u8, Vec<u8>)> {
+        std::mem::take(&mut self.outputs.channels)
+    }
+
+    /// Whether the guest listens to a channel and has read most of what came.
+    pub fn channel_room(&self, channel: u8) -> bool {
+        let inbox = self.channels.map(|device| self.devices.pci.channel_inbox(device, channel)).unwrap_or_default();
+        inbox.open && inbox.unread < CHANNEL_BACKLOG
+    }
+
+    /// Gives channels input.
+    pub fn channel_input(&mut self, pieces: &[Piece]) {
+        let Some(device) = self.channels else { return };
+        let ctx = &mut DeviceContext { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.outputs };
+        pieces.iter().for_each(|piece| self.devices.pci.piece(device, piece, ctx));
+        self.events.set(Id::pci, self.devices.pci.next_event());
+        self.carry_outputs();
     }
 
     /// Carries what devices have to say to where it goes: interrupts, and the end of the machine.

@@ -9,7 +9,7 @@ use crate::ixgbe::Ixgbe;
 use crate::memory::GuestRam;
 use crate::pci::option_rom::OptionRom;
 use crate::pci::{PciBus, PciError};
-use crate::virtio::{Block, Console, Disk, Entropy, Net, VirtioPci};
+use crate::virtio::{Block, Channels, Console, Disk, Entropy, Files, Net, VirtioPci};
 use ledger::profile::{Profile, Vendor};
 use network::headers::Mac;
 use network::options::{Model, Nic};
@@ -36,6 +36,10 @@ pub struct Parts {
     pub nics: Vec<Nic>,
     /// The machine's number among those that share bridges, if there are others.
     pub member: Option<u8>,
+    /// The names of channels between guest and host, ports of a virtio console device of their own. None: no such device.
+    pub channels: Vec<String>,
+    /// Files for the guest, behind a virtio file system device.
+    pub files: Option<guestfs::Server>,
 }
 
 impl Parts {
@@ -72,6 +76,8 @@ impl Default for Parts {
             workload: String::new(),
             nics: Vec::new(),
             member: None,
+            channels: Vec::new(),
+            files: None,
         }
     }
 }
@@ -90,6 +96,8 @@ pub struct Maker<'a> {
     pub parts: Parts,
     /// What its NICs are plugged into.
     pub network: SharedNetwork,
+    /// The number of the device with channels on the PCI bus, once it has been made.
+    pub channels: Option<u8>,
 }
 
 impl Maker<'_> {
@@ -136,6 +144,13 @@ impl Maker<'_> {
                 Model::Virtio => pci.add(Box::new(VirtioPci::new(Net::new(nic, mac, port, self.clock))))?,
                 Model::Ixgbe => pci.add(Box::new(Ixgbe::new(mac, port, self.clock)))?,
             };
+        }
+        if let Some(server) = self.parts.files.take() {
+            pci.add(Box::new(VirtioPci::new(Files::new(server))))?;
+        }
+        if !self.parts.channels.is_empty() {
+            let channels = Channels::new(std::mem::take(&mut self.parts.channels));
+            self.channels = Some(pci.add(Box::new(VirtioPci::new(channels)))?);
         }
         if self.parts.paravirt {
             let rom = hypervisor::paravirt::option_rom(self.profile.vendor == Vendor::Amd);

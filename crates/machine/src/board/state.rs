@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// What the board's own state is called, and which version it has.
-const BOARD: (&str, u32) = ("board", 1);
+const BOARD: (&str, u32) = ("board", 2);
 
 /// What the board has beside its devices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,8 @@ struct BoardState {
     suspended: bool,
     #[serde(with = "serde_bytes")]
     printed: Vec<u8>,
+    /// What was written to channels, and has not been taken.
+    channels: Vec<(u8, Vec<u8>)>,
 }
 
 /// What the state of a function on the PCI bus is called.
@@ -84,6 +86,7 @@ impl Board {
             status: self.status,
             suspended: self.suspended,
             printed: self.outputs.printed.clone(),
+            channels: self.outputs.channels.clone(),
         };
         let bytes = encode(&own).map_err(of(BOARD.0))?;
         let mut states = vec![DeviceState { name: BOARD.0.to_owned(), version: BOARD.1, bytes }];
@@ -117,9 +120,9 @@ impl Board {
                 .map_err(of(id.name()))?;
             self.events.set(id, event);
         }
-        let BoardState { now, input, ending, status, suspended, printed } = own;
+        let BoardState { now, input, ending, status, suspended, printed, channels } = own;
         (self.now, self.input, self.ending, self.status, self.suspended) = (now, input, ending, status, suspended);
-        self.outputs.printed = printed;
+        (self.outputs.printed, self.outputs.channels) = (printed, channels);
         Ok(())
     }
 }

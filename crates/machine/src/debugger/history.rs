@@ -7,7 +7,7 @@
 //! Snapshots that are taken now and then shorten the way; without any it is repeated from the beginning.
 
 use super::session::{Session, Stop};
-use crate::host::{Host, HostFrame, Poll};
+use crate::host::{Host, HostFrame, Piece, Poll};
 use crate::machine::Machine;
 use crate::replay::Journal;
 use crate::vcpus::Pause;
@@ -197,6 +197,14 @@ impl Host for Relay<'_, '_> {
 
     fn send(&mut self, frames: Vec<HostFrame>) {
         self.host.send(frames);
+    }
+
+    fn channel_output(&mut self, channel: u8, bytes: &[u8]) {
+        self.host.channel_output(channel, bytes);
+    }
+
+    fn pieces(&mut self, room: &dyn Fn(u8) -> bool) -> Vec<Piece> {
+        self.host.pieces(room)
     }
 
     fn attended(&self) -> bool {

@@ -22,6 +22,7 @@ use thiserror::Error;
 use crate::acpi;
 use crate::device::{At, Claim, Device, DeviceContext, Pin};
 use crate::devices::Line;
+use crate::host::Piece;
 use crate::memory::layout;
 use crate::state::{Plain, Saved, StateError, decode, encode, require, same};
 use serde::{Deserialize, Serialize};
@@ -69,6 +70,12 @@ pub trait Function: Saved + Send {
     fn input(&mut self, _bytes: &[u8], _ctx: &mut DeviceContext) {}
     /// What becomes of input from outside.
     fn inbox(&self) -> Inbox {
+        Inbox::default()
+    }
+    /// Takes a piece of input for one of its channels.
+    fn piece(&mut self, _piece: &Piece, _ctx: &mut DeviceContext) {}
+    /// What becomes of input for a channel.
+    fn channel_inbox(&self, _channel: u8) -> Inbox {
         Inbox::default()
     }
     /// When it does something by itself.
@@ -304,6 +311,19 @@ impl PciBus {
     /// What becomes of a device's input from outside.
     pub fn inbox(&self, device: u8) -> Inbox {
         self.functions.get(usize::from(device)).map_or(Inbox::default(), |function| function.inbox())
+    }
+
+    /// Gives a device a piece of input for one of its channels.
+    pub fn piece(&mut self, device: u8, piece: &Piece, ctx: &mut DeviceContext) {
+        if let Some(function) = self.functions.get_mut(usize::from(device)) {
+            function.piece(piece, ctx);
+            self.tell(ctx);
+        }
+    }
+
+    /// What becomes of input for a channel of a device.
+    pub fn channel_inbox(&self, device: u8, channel: u8) -> Inbox {
+        self.functions.get(usize::from(device)).map_or(Inbox::default(), |function| function.channel_inbox(channel))
     }
 
     /// Drives the I/O APIC's inputs as functions assert their pins.

@@ -60,10 +60,16 @@ pub fn open(kind: Kind, file: &[u8]) -> Result<&[u8], SnapshotError> {
 /// A byte of LZ4 stands for no more bytes than that.
 const MOST_PER_BYTE: usize = 255;
 
+/// How many bytes what `compress_prepend_size` has made stands for, if it can be so many, and what they are decompressed from.
+pub fn decompressed_size(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let (size, compressed) = lz4_flex::block::uncompressed_size(bytes).ok()?;
+    (size <= compressed.len().saturating_mul(MOST_PER_BYTE)).then_some((size, compressed))
+}
+
 /// Decompresses what `compress_prepend_size` has made, at most `largest` bytes. No memory is taken for more than there can be.
 pub fn decompress(bytes: &[u8], largest: usize) -> Option<Vec<u8>> {
-    let (size, compressed) = lz4_flex::block::uncompressed_size(bytes).ok()?;
-    if size > largest.min(compressed.len().saturating_mul(MOST_PER_BYTE)) {
+    let (size, _) = decompressed_size(bytes)?;
+    if size > largest {
         return None;
     }
     lz4_flex::block::decompress_size_prepended(bytes).ok()

@@ -29,6 +29,7 @@ use ledger::recorder::Saved as Charges;
 use ledger::{Recorder, Ticks};
 use pages::Chunk;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// A processor.
 #[derive(Serialize, Deserialize)]
@@ -59,12 +60,13 @@ struct State {
 
 /// What a snapshot file holds.
 #[derive(Serialize, Deserialize)]
-struct Contents {
+struct Contents<'a> {
     /// What the machine was made from, by name and value.
     machine: Vec<(String, String)>,
-    #[serde(with = "serde_bytes")]
-    state: Vec<u8>,
-    memory: Vec<Chunk>,
+    #[serde(borrow, with = "serde_bytes")]
+    state: Cow<'a, [u8]>,
+    #[serde(borrow)]
+    memory: Vec<Chunk<'a>>,
 }
 
 impl Machine {
@@ -111,7 +113,7 @@ impl Machine {
         };
         let contents = Contents {
             machine: self.made_from(images),
-            state: lz4_flex::block::compress_prepend_size(&encode(&state)?),
+            state: lz4_flex::block::compress_prepend_size(&encode(&state)?).into(),
             memory: pages::save(ram),
         };
         Ok(file::seal(Kind::Snapshot, &encode(&contents)?))

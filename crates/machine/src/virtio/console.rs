@@ -20,17 +20,18 @@ const MAX_REQUEST: usize = 64 << 10;
 const MAX_MESSAGES: usize = 64;
 
 /// VIRTIO_CONSOLE_F_MULTIPORT: there are control messages.
-const MULTIPORT: u64 = 1 << 1;
+pub(super) const MULTIPORT: u64 = 1 << 1;
 /// Columns, rows, number of ports, emergency write.
 const CONFIG: [u8; 12] = [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 
 /// What control messages are about (virtio 1.2, 5.3.6.2).
-mod event {
+pub(super) mod event {
     pub const DEVICE_READY: u16 = 0;
     pub const PORT_ADD: u16 = 1;
     pub const PORT_READY: u16 = 3;
     pub const CONSOLE_PORT: u16 = 4;
     pub const PORT_OPEN: u16 = 6;
+    pub const PORT_NAME: u16 = 7;
 }
 
 /// Bytes of a control message: port, event, value.

@@ -1,5 +1,5 @@
 //! Virtio devices (version 1.2, modern only): a PCI transport, split and packed rings, and the
-//! block, console, entropy and network devices.
+//! block, console, entropy, network and file system devices.
 //!
 //! A request completes within the notification that announces it: no virtual time passes in the device itself, what a
 //! crossing costs is charged to the access that made it. Descriptors come from the guest and are not trusted. A request
@@ -8,9 +8,11 @@
 
 mod block;
 mod buffers;
+mod channels;
 mod console;
 mod disk;
 mod entropy;
+mod files;
 mod net;
 mod overlay;
 mod packed;
@@ -21,14 +23,17 @@ mod transport;
 
 pub use block::Block;
 pub use buffers::Buffers;
+pub use channels::Channels;
 pub use console::Console;
 pub use disk::{Backing, Disk, DiskError};
 pub use entropy::Entropy;
+pub use files::Files;
 pub use net::Net;
 pub use ring::{Broken, Chain, Mark, Ring};
 pub use transport::VirtioPci;
 
 use crate::device::DeviceContext;
+use crate::host::Piece;
 use crate::pci::Inbox;
 use crate::state::Saved;
 use ledger::Ticks;
@@ -63,6 +68,12 @@ pub trait Device: Saved + Send {
     fn input(&mut self, _bytes: &[u8]) {}
     /// What becomes of input from outside.
     fn inbox(&self) -> Inbox {
+        Inbox::default()
+    }
+    /// Takes a piece of input for one of its channels.
+    fn piece(&mut self, _piece: &Piece) {}
+    /// What becomes of input for a channel.
+    fn channel_inbox(&self, _channel: u8) -> Inbox {
         Inbox::default()
     }
     /// When it does something by itself.

@@ -15,6 +15,7 @@ use virtio_queue::{Queue, QueueState, QueueT};
 use super::packed::{Packed, Places};
 use super::{Broken, Device, Ring};
 use crate::device::DeviceContext;
+use crate::host::Piece;
 use crate::pci::{ConfigSpace, Function, Identity, Inbox, MsiX};
 use crate::state::{Plain, Saved, StateError, decode, encode, require, same};
 use ledger::Ticks;
@@ -493,6 +494,15 @@ impl<D: Device> Function for VirtioPci<D> {
 
     fn inbox(&self) -> Inbox {
         self.device.inbox()
+    }
+
+    fn piece(&mut self, piece: &Piece, ctx: &mut DeviceContext) {
+        self.device.piece(piece);
+        self.poll(ctx);
+    }
+
+    fn channel_inbox(&self, channel: u8) -> Inbox {
+        self.device.channel_inbox(channel)
     }
 
     fn next_event(&self) -> Option<Ticks> {

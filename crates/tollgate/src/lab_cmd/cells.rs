@@ -3,6 +3,7 @@
 use super::progress::Progress;
 use super::{Common, FAILED, INTERRUPTED};
 use crate::output::say;
+use crate::places;
 use crate::size::size_text;
 use anyhow::{Context, Result, bail};
 use lab::experiment::Experiment;
@@ -60,7 +61,7 @@ pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -
     };
     let options = Options {
         program: std::env::current_exe().context("can't find this program's own file")?,
-        root: common.root.clone(),
+        root: common.root.clone().unwrap_or_else(places::guests),
         jobs,
         fresh: common.fresh,
         tier: common.tier.arguments(),

@@ -169,9 +169,10 @@ struct Common {
     /// `all` for no limit
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_keep)]
     keep: Keep,
-    /// The directory that guests' images are named from
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    root: PathBuf,
+    /// The directory that guests' images are named from [default: the checkout that this is called in or that the program lies in, else
+    /// /usr/share/tollgate]
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
     /// Runs cells again that are finished
     #[arg(long)]
     fresh: bool,

@@ -1,0 +1,287 @@
+//! What a program needs to run: the interpreter of a script, the program interpreter and the shared libraries of an ELF file, found as ld.so(8) finds
+//! them.
+
+use crate::packed::{PackError, Packed};
+use object::LittleEndian as LE;
+use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64, PT_INTERP};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The largest ELF file that is looked into, in bytes.
+const LARGEST: u64 = 1 << 30;
+/// Where the list of directories with libraries is.
+const CONFIGURATION: &str = "/etc/ld.so.conf";
+/// The index of libraries, which the guest's ld.so uses as the host's does.
+const CACHE: &str = "/etc/ld.so.cache";
+/// How deep lists of directories may include each other.
+const DEEPEST: usize = 8;
+/// Directories that are always searched.
+const DEFAULT: [&str; 6] =
+    ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib"];
+/// The longest first line of a script, in bytes.
+const LONGEST_LINE: usize = 256;
+
+/// What an ELF file asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Needs {
+    interpreter: Option<PathBuf>,
+    libraries: Vec<Vec<u8>>,
+    /// Directories before those of LD_LIBRARY_PATH.
+    rpath: Vec<u8>,
+    /// Directories after them.
+    runpath: Vec<u8>,
+}
+
+impl Needs {
+    /// Of a file's bytes. `None`: it is no 64-bit ELF file that can be loaded.
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let header = FileHeader64::<LE>::parse(bytes).ok()?;
+        let endian = header.endian().ok()?;
+        let segments = header.program_headers(endian, bytes).ok()?;
+        let mut needs = Self::default();
+        for segment in segments {
+            if segment.p_type(endian) == PT_INTERP {
+                let data = segment.data(endian, bytes).ok()?;
+                let path = data.split(|byte| *byte == 0).next().unwrap_or_default();
+                needs.interpreter = Some(PathBuf::from(OsStr::from_bytes(path)));
+            }
+        }
+        let sections = header.sections(endian, bytes).ok()?;
+        if let Ok(Some((dynamic, link))) = sections.dynamic(endian, bytes) {
+            let strings = sections.strings(endian, bytes, link).ok()?;
+            for entry in dynamic {
+                let text = || entry.string(endian, strings).map(<[u8]>::to_vec).unwrap_or_default();
+                match entry.tag(endian) {
+                    DT_NEEDED => needs.libraries.push(text()),
+                    DT_RPATH => needs.rpath = text(),
+                    DT_RUNPATH => needs.runpath = text(),
+                    _ => {}
+                }
+            }
+        }
+        Some(needs)
+    }
+}
+
+/// The interpreter that the first line of a script names, and the program that `env` starts there.
+fn script(bytes: &[u8]) -> Option<(PathBuf, Option<Vec<u8>>)> {
+    let line = bytes.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = &line[..line.len().min(LONGEST_LINE)];
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let interpreter = PathBuf::from(OsStr::from_bytes(words.next()?));
+    let is_env = interpreter.file_name() == Some(OsStr::new("env"));
+    let program = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='));
+    Some((interpreter, program.filter(|_| is_env).map(<[u8]>::to_vec)))
+}
+
+/// The directories of a list that is separated by colons; `$ORIGIN` is that of the file.
+fn directories(list: &[u8], origin: &Path) -> Vec<PathBuf> {
+    let each = |part: &[u8]| {
+        let text = String::from_utf8_lossy(part);
+        let origin = origin.to_string_lossy();
+        PathBuf::from(text.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin))
+    };
+    list.split(|byte| *byte == b':').filter(|part| !part.is_empty()).map(each).collect()
+}
+
+/// The directories that a configuration of ld.so lists.
+fn configured(path: &Path, depth: usize, into: &mut Vec<PathBuf>) {
+    let Ok(text) = std::fs::read_to_string(path) else { return };
+    for line in text.lines().map(|line| line.split('#').next().unwrap_or_default().trim()) {
+        match line.strip_prefix("include ") {
+            Some(pattern) if depth < DEEPEST => {
+                included(pattern.trim()).iter().for_each(|file| configured(file, depth + 1, into));
+            }
+            Some(_) => {}
+            None if line.starts_with('/') => into.push(PathBuf::from(line)),
+            None => {}
+        }
+    }
+}
+
+/// The files that an include names: one, or those of a directory whose names end as the pattern does after its star.
+fn included(pattern: &str) -> Vec<PathBuf> {
+    let Some((before, after)) = pattern.split_once('*') else { return vec![PathBuf::from(pattern)] };
+    let (directory, start) = before.rsplit_once('/').unwrap_or((".", before));
+    let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+    let fits = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(start) && name.ends_with(after)
+    };
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(fits).collect();
+    files.sort();
+    files
+}
+
+/// Adds programs with what they need.
+#[derive(Debug)]
+pub struct Closure {
+    /// LD_LIBRARY_PATH.
+    library_path: Vec<u8>,
+    /// PATH.
+    path: Vec<u8>,
+    configured: Vec<PathBuf>,
+    seen: BTreeSet<PathBuf>,
+    /// Libraries that were not found, with who needs them.
+    pub missing: Vec<(String, PathBuf)>,
+}
+
+impl Closure {
+    /// With the values of PATH and LD_LIBRARY_PATH that the program gets.
+    pub fn new(path: &[u8], library_path: &[u8]) -> Self {
+        let mut all = Vec::new();
+        configured(Path::new(CONFIGURATION), 0, &mut all);
+        Self {
+            library_path: library_path.to_vec(),
+            path: path.to_vec(),
+            configured: all,
+            seen: BTreeSet::new(),
+            missing: Vec::new(),
+        }
+    }
+
+    /// Where PATH finds a program of the host; a name with a slash is its path, from the directory on.
+    pub fn find(&self, name: &[u8], directory: &Path) -> Option<PathBuf> {
+        let name = OsStr::from_bytes(name);
+        if name.as_bytes().contains(&b'/') {
+            return Some(directory.join(name)).filter(|path| path.is_file());
+        }
+        let mut all = directories(&self.path, Path::new("/")).into_iter();
+        all.find_map(|place| Some(directory.join(place).join(name)).filter(|path| is_executable(path)))
+    }
+
+    /// Adds a program, a library, or whatever a path names, with what that needs.
+    pub fn add(&mut self, tree: &mut Packed, path: &Path) -> Result<(), PackError> {
+        let mut rest = vec![path.to_path_buf()];
+        while let Some(path) = rest.pop() {
+            if !self.seen.insert(path.clone()) {
+                continue;
+            }
+            let mut added = tree.add(&path)?;
+            added.sort();
+            for file in added {
+                self.needs_of(&file, &path, tree, &mut rest)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What one file needs. `name` is what it was asked for by.
+    fn needs_of(
+        &mut self,
+        file: &Path,
+        name: &Path,
+        tree: &mut Packed,
+        rest: &mut Vec<PathBuf>,
+    ) -> Result<(), PackError> {
+        let failed = |cause| PackError::Host { path: file.to_path_buf(), cause };
+        let mut open = File::open(file).map_err(failed)?;
+        let mut start = [0; LONGEST_LINE];
+        let read = open.read(&mut start).map_err(failed)?;
+        let start = &start[..read];
+        if let Some((interpreter, program)) = script(start) {
+            let program = program.and_then(|program| self.find(&program, Path::new("/")));
+            rest.extend([Some(interpreter), program].into_iter().flatten().filter(|path| path.is_file()));
+            return Ok(());
+        }
+        if !start.starts_with(b"\x7fELF") {
+            return Ok(());
+        }
+        let mut bytes = start.to_vec();
+        open.take(LARGEST).read_to_end(&mut bytes).map_err(failed)?;
+        let Some(needs) = Needs::of(&bytes) else { return Ok(()) };
+        if needs.interpreter.is_some() && Path::new(CACHE).is_file() {
+            tree.add(Path::new(CACHE))?;
+        }
+        // A library that was asked for by a link lies beside the link, too.
+        let origin = [file, name].map(|path| path.parent().unwrap_or(Path::new("/")).to_path_buf());
+        for library in &needs.libraries {
+            match self.library(library, &needs, &origin) {
+                Some(found) => rest.push(found),
+                None => self.missing.push((String::from_utf8_lossy(library).into_owned(), file.to_path_buf())),
+            }
+        }
+        rest.extend(needs.interpreter.filter(|path| path.is_file()));
+        Ok(())
+    }
+
+    fn library(&self, name: &[u8], needs: &Needs, origin: &[PathBuf]) -> Option<PathBuf> {
+        let name = OsStr::from_bytes(name);
+        if name.as_bytes().contains(&b'/') {
+            return Some(PathBuf::from(name)).filter(|path| path.is_file());
+        }
+        let of = |list: &[u8]| origin.iter().flat_map(|origin| directories(list, origin)).collect::<Vec<_>>();
+        let rpath = if needs.runpath.is_empty() { of(&needs.rpath) } else { Vec::new() };
+        let own = directories(&self.library_path, Path::new("/"));
+        let (runpath, default) = (of(&needs.runpath), DEFAULT.map(PathBuf::from));
+        let all = rpath.iter().chain(&own).chain(&runpath).chain(&self.configured).chain(&default);
+        all.map(|directory| directory.join(name)).find(|path| is_library(path))
+    }
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// Whether it is a 64-bit ELF file: libraries of other processors lie under the same names in other directories.
+fn is_library(path: &Path) -> bool {
+    let mut start = [0; 5];
+    File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && &start == b"\x7fELF\x02")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_of_a_script_names_programs() {
+        let named = |line: &str| {
+            script(line.as_bytes()).map(|(interpreter, program)| {
+                (interpreter.display().to_string(), program.map(|p| String::from_utf8(p).unwrap()))
+            })
+        };
+        let some =
+            |interpreter: &str, program: Option<&str>| Some((interpreter.to_owned(), program.map(str::to_owned)));
+        assert_eq!(named("#!/bin/sh\necho"), some("/bin/sh", None));
+        assert_eq!(named("#! /usr/bin/perl -w\n"), some("/usr/bin/perl", None));
+        assert_eq!(named("#!/usr/bin/env python3\n"), some("/usr/bin/env", Some("python3")));
+        assert_eq!(named("#!/usr/bin/env -S A=b node --x\n"), some("/usr/bin/env", Some("node")));
+        assert_eq!(named("echo"), None);
+        assert_eq!(named("#!\n"), None);
+    }
+
+    #[test]
+    fn origin_is_the_directory_of_the_file() {
+        let list = directories(b"$ORIGIN/../lib::/opt/lib:${ORIGIN}", Path::new("/usr/bin"));
+        assert_eq!(list, ["/usr/bin/../lib", "/opt/lib", "/usr/bin"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn this_program_has_its_libraries_and_its_interpreter() {
+        let this = std::env::current_exe().unwrap();
+        let mut tree = Packed::new();
+        let mut closure = Closure::new(b"/usr/bin:/bin", b"");
+        closure.add(&mut tree, &this).unwrap();
+        assert_eq!(closure.missing, []);
+        let names: Vec<String> =
+            tree.walk().iter().map(|(path, ..)| String::from_utf8_lossy(path).into_owned()).collect();
+        for part in ["libc.so", "ld-linux-x86-64.so.2"] {
+            assert!(names.iter().any(|name| name.contains(part)), "{part}");
+        }
+    }
+
+    #[test]
+    fn damaged_files_need_nothing() {
+        let this = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        for len in [4, 16, 63, 64, 200, 1000] {
+            Needs::of(&this[..len]);
+        }
+        assert_eq!(Needs::of(b"\x7fELF"), None);
+    }
+}

@@ -1,0 +1,517 @@
+//! A directory of the host as a tree of files.
+//!
+//! Every name is looked up below the directory by openat2(2) with `RESOLVE_BENEATH` and without following symbolic links: neither a name nor a link, nor a
+//! directory that is moved meanwhile, leads out of it. Links are followed by the guest, in its own tree. A node is a way of names from the directory; one
+//! whose last name is removed while the guest has it stays reachable by a descriptor.
+
+use crate::attributes::{Attributes, Kind, Time};
+use crate::packed::errno;
+use crate::tree::{Change, Entry, Found, New, ROOT, Room, Tree, When};
+use rustix::fs::{
+    self, AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec,
+    Timestamps, UTIME_NOW, UTIME_OMIT, Uid,
+};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long a guest may believe what it knows: others may change the directory.
+const VALID: Duration = Duration::from_secs(1);
+/// Files and directories that a guest may have open.
+const MOST_OPEN: usize = 4096;
+/// Nodes whose names are removed, and which a guest may keep.
+const MOST_REMOVED: usize = 1024;
+/// How often a name is looked up while others rename what it leads over.
+const MOST_TRIES: usize = 64;
+/// Flags of open(2) that a guest's program chooses; all others are this server's.
+const CHOSEN: OFlags =
+    OFlags::RDONLY.union(OFlags::WRONLY).union(OFlags::RDWR).union(OFlags::TRUNC).union(OFlags::DSYNC);
+/// Opened files are never followed to other places, kept open by other programs, or somebody's terminal.
+const ALWAYS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NOCTTY).union(OFlags::NONBLOCK);
+
+/// A node that the guest knows.
+#[derive(Debug)]
+struct Node {
+    parent: u64,
+    name: Vec<u8>,
+    /// How often the guest has been told of it.
+    known: u64,
+    /// Nodes below it: it stays while there are any.
+    children: u64,
+    /// Its name has been removed: what it is is reached by this.
+    removed: Option<OwnedFd>,
+    /// It has no name any more.
+    gone: bool,
+}
+
+/// What is open.
+#[derive(Debug)]
+enum Open {
+    File(File),
+    Directory(Vec<Entry>),
+}
+
+/// A shared directory.
+#[derive(Debug)]
+pub struct HostTree {
+    root: OwnedFd,
+    device: u64,
+    writable: bool,
+    nodes: HashMap<u64, Node>,
+    names: HashMap<(u64, Vec<u8>), u64>,
+    next_node: u64,
+    open: HashMap<u64, Open>,
+    next_handle: u64,
+    removed: usize,
+}
+
+impl HostTree {
+    /// The tree of a directory; `writable`: the guest may change it.
+    pub fn open(path: &Path, writable: bool) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = fs::openat(CWD, path, flags, Mode::empty())?;
+        let device = fs::fstat(&root)?.st_dev;
+        // Kernels before 5.6 have no openat2, and nothing else that is safe.
+        fs::openat2(&root, ".", flags, Mode::empty(), resolve())?;
+        Ok(Self {
+            root,
+            device,
+            writable,
+            nodes: HashMap::new(),
+            names: HashMap::new(),
+            next_node: ROOT + 1,
+            open: HashMap::new(),
+            next_handle: 1,
+            removed: 0,
+        })
+    }
+
+    /// The way to a node from the directory on. `None`: it has no name any more.
+    fn path(&self, node: u64) -> Result<Option<Vec<u8>>, Errno> {
+        let (mut names, mut at) = (Vec::new(), node);
+        while at != ROOT {
+            let Node { parent, name, gone, .. } = self.nodes.get(&at).ok_or(Errno::STALE)?;
+            if *gone {
+                return Ok(None);
+            }
+            names.push(name.as_slice());
+            at = *parent;
+        }
+        names.reverse();
+        Ok(Some(if names.is_empty() { b".".to_vec() } else { names.join(&b'/') }))
+    }
+
+    /// A descriptor of a node, without access to what is in it.
+    fn reach(&self, node: u64) -> Result<OwnedFd, Errno> {
+        if let Some(Node { removed: Some(file), .. }) = self.nodes.get(&node) {
+            return file.try_clone().map_err(|error| errno(&error));
+        }
+        let path = self.path(node)?.ok_or(Errno::STALE)?;
+        self.beneath(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    fn beneath(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+        for _ in 0..MOST_TRIES {
+            match fs::openat2(&self.root, path, flags, mode, resolve()) {
+                // Somebody has renamed something on the way.
+                Err(Errno::AGAIN) => {}
+                result => return result,
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// Opens a node anew with other flags, through its descriptor: no name is looked up again.
+    fn reopen(&self, file: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+        use std::os::fd::AsRawFd;
+        let flags = flags.difference(OFlags::NOFOLLOW) | OFlags::CLOEXEC;
+        fs::openat(CWD, format!("/proc/self/fd/{}", file.as_raw_fd()), flags, Mode::empty())
+    }
+
+    fn attributes_of(&self, stat: &Stat) -> Attributes {
+        let time = |seconds: i64, nanoseconds: u64| Time { seconds, nanoseconds: nanoseconds as u32 };
+        // Numbers of other file systems below the directory are kept apart.
+        let apart = (stat.st_dev ^ self.device).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Attributes {
+            inode: stat.st_ino ^ apart,
+            mode: stat.st_mode,
+            links: stat.st_nlink as u32,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            device: 0,
+            size: stat.st_size as u64,
+            blocks: stat.st_blocks as u64,
+            accessed: time(stat.st_atime, stat.st_atime_nsec),
+            modified: time(stat.st_mtime, stat.st_mtime_nsec),
+            changed: time(stat.st_ctime, stat.st_ctime_nsec),
+        }
+    }
+
+    /// The attributes of a descriptor.
+    fn stat(&self, file: impl AsFd) -> Result<Attributes, Errno> {
+        Ok(self.attributes_of(&fs::fstat(file)?))
+    }
+
+    /// Tells the guest of a node: the one that it knows by that name, or a new one.
+    fn know(&mut self, parent: u64, name: &[u8], attributes: Attributes) -> Found {
+        let key = (parent, name.to_vec());
+        let number = match self.names.get(&key) {
+            Some(number) => *number,
+            None => {
+                let number = self.next_node;
+                self.next_node += 1;
+                self.names.insert(key, number);
+                let node = Node { parent, name: name.to_vec(), known: 0, children: 0, removed: None, gone: false };
+                self.nodes.insert(number, node);
+                if let Some(above) = self.nodes.get_mut(&parent) {
+                    above.children += 1;
+                }
+                number
+            }
+        };
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.known += 1;
+        }
+        Found { node: number, attributes }
+    }
+
+    /// Drops a node that nobody knows, and those above it that stayed only for its sake.
+    fn drop_unknown(&mut self, mut number: u64) {
+        while let Some(node) = self.nodes.get(&number) {
+            if node.known != 0 || node.children != 0 {
+                break;
+            }
+            let Some(node) = self.nodes.remove(&number) else { break };
+            if node.removed.is_some() {
+                self.removed -= 1;
+            }
+            if !node.gone {
+                self.names.remove(&(node.parent, node.name));
+            }
+            if let Some(above) = self.nodes.get_mut(&node.parent) {
+                above.children -= 1;
+            }
+            number = node.parent;
+        }
+    }
+
+    /// A name of the guest's is about to be removed: what is behind it stays reachable.
+    fn keep(&mut self, parent: u64, name: &[u8]) -> Option<(u64, OwnedFd)> {
+        let number = *self.names.get(&(parent, name.to_vec()))?;
+        (self.removed < MOST_REMOVED).then(|| self.reach(number).ok()).flatten().map(|file| (number, file))
+    }
+
+    /// A name has been removed.
+    fn lost(&mut self, parent: u64, name: &[u8], kept: Option<(u64, OwnedFd)>) {
+        let Some(number) = self.names.remove(&(parent, name.to_vec())) else { return };
+        let Some(node) = self.nodes.get_mut(&number) else { return };
+        node.gone = true;
+        if let Some((_, file)) = kept {
+            node.removed = Some(file);
+            self.removed += 1;
+        }
+    }
+
+    fn directory(&self, node: u64) -> Result<OwnedFd, Errno> {
+        let path = self.path(node)?.ok_or(Errno::NOENT)?;
+        self.beneath(&path, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    fn may_write(&self) -> Result<(), Errno> {
+        if self.writable { Ok(()) } else { Err(Errno::ROFS) }
+    }
+
+    fn file(&self, handle: u64) -> Result<&File, Errno> {
+        match self.open.get(&handle) {
+            Some(Open::File(file)) => Ok(file),
+            Some(Open::Directory(_)) => Err(Errno::ISDIR),
+            None => Err(Errno::BADF),
+        }
+    }
+
+    fn handle(&mut self, open: Open) -> Result<u64, Errno> {
+        if self.open.len() >= MOST_OPEN {
+            return Err(Errno::MFILE);
+        }
+        let handle = self.next_handle;
+        self.next_handle += 1;
+        self.open.insert(handle, open);
+        Ok(handle)
+    }
+
+    fn read_directory(&self, node: u64) -> Result<Vec<Entry>, Errno> {
+        let directory = self.directory(node)?;
+        let readable = self.reopen(&directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut entries = Vec::new();
+        for entry in fs::Dir::new(readable)? {
+            let entry = entry?;
+            let kind = match entry.file_type() {
+                FileType::Directory => Kind::Directory,
+                FileType::Symlink => Kind::Link,
+                FileType::Fifo => Kind::Pipe,
+                FileType::Socket => Kind::Socket,
+                FileType::CharacterDevice => Kind::CharacterDevice,
+                FileType::BlockDevice => Kind::BlockDevice,
+                FileType::RegularFile | FileType::Unknown => Kind::File,
+            };
+            entries.push(Entry { name: entry.file_name().to_bytes().to_vec(), inode: entry.ino(), kind });
+        }
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+}
+
+/// How names are looked up.
+fn resolve() -> ResolveFlags {
+    ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS
+}
+
+fn timespec(when: Option<When>) -> Timespec {
+    match when {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(When::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(When::At(time)) => Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
+    }
+}
+
+/// A path by which a descriptor without access to its file can be named.
+fn through(file: &OwnedFd) -> String {
+    use std::os::fd::AsRawFd;
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+impl Tree for HostTree {
+    fn validity(&self) -> Duration {
+        VALID
+    }
+
+    fn keeps_contents(&self) -> bool {
+        // The guest's kernel drops them when the time or the size of the file is another.
+        true
+    }
+
+    fn look_up(&mut self, directory: u64, name: &[u8]) -> Result<Found, Errno> {
+        let stat = fs::statat(self.directory(directory)?, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let attributes = self.attributes_of(&stat);
+        Ok(self.know(directory, name, attributes))
+    }
+
+    fn forget(&mut self, node: u64, times: u64) {
+        if let Some(known) = self.nodes.get_mut(&node) {
+            known.known = known.known.saturating_sub(times);
+            self.drop_unknown(node);
+        }
+    }
+
+    fn attributes(&mut self, node: u64, handle: Option<u64>) -> Result<Attributes, Errno> {
+        if let Some(Ok(file)) = handle.map(|handle| self.file(handle)) {
+            return self.stat(file);
+        }
+        self.stat(self.reach(node)?)
+    }
+
+    fn read_link(&mut self, node: u64) -> Result<Vec<u8>, Errno> {
+        Ok(fs::readlinkat(self.reach(node)?, "", Vec::new())?.into_bytes())
+    }
+
+    fn open(&mut self, node: u64, flags: u32) -> Result<u64, Errno> {
+        let flags = OFlags::from_bits_retain(flags) & CHOSEN;
+        if flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC) {
+            self.may_write()?;
+        }
+        let file = self.reach(node)?;
+        // Pipes, sockets and devices of the host are no files of a guest: its own kernel has those.
+        if self.stat(&file)?.kind() != Kind::File {
+            return Err(Errno::PERM);
+        }
+        let opened = self.reopen(&file, flags | ALWAYS)?;
+        self.handle(Open::File(opened.into()))
+    }
+
+    fn read(&mut self, _node: u64, handle: u64, offset: u64, size: usize) -> Result<Vec<u8>, Errno> {
+        let file = self.file(handle)?;
+        let (mut bytes, mut read) = (vec![0; size], 0);
+        while read < size {
+            match file.read_at(&mut bytes[read..], offset.saturating_add(read as u64)) {
+                Ok(0) => break,
+                Ok(count) => read += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(errno(&error)),
+            }
+        }
+        bytes.truncate(read);
+        Ok(bytes)
+    }
+
+    fn open_directory(&mut self, node: u64) -> Result<u64, Errno> {
+        let entries = self.read_directory(node)?;
+        self.handle(Open::Directory(entries))
+    }
+
+    fn list(&mut self, _node: u64, handle: u64, from: u64, each: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {
+        let Some(Open::Directory(entries)) = self.open.get(&handle) else { return Err(Errno::BADF) };
+        let _ = entries.iter().skip(usize::try_from(from).unwrap_or(usize::MAX)).all(each);
+        Ok(())
+    }
+
+    fn close(&mut self, handle: u64) {
+        self.open.remove(&handle);
+    }
+
+    fn room(&mut self) -> Room {
+        let Ok(room) = fs::fstatvfs(&self.root) else { return Room::default() };
+        Room {
+            block: u32::try_from(room.f_frsize).unwrap_or(4096),
+            blocks: room.f_blocks,
+            free: room.f_bfree,
+            available: room.f_bavail,
+            files: room.f_files,
+            files_free: room.f_ffree,
+        }
+    }
+
+    fn make(&mut self, directory: u64, name: &[u8], new: &New) -> Result<Found, Errno> {
+        self.may_write()?;
+        let at = self.directory(directory)?;
+        match new {
+            New::Directory(mode) => fs::mkdirat(&at, name, Mode::from_raw_mode(*mode))?,
+            New::Node(mode) => {
+                let kind = FileType::from_raw_mode(*mode);
+                fs::mknodat(&at, name, kind, Mode::from_raw_mode(*mode & 0o7777), 0)?;
+            }
+            New::Link(target) => fs::symlinkat(target.as_slice(), &at, name)?,
+            New::Name(node) => {
+                let file = self.reach(*node)?;
+                fs::linkat(CWD, through(&file), &at, name, AtFlags::SYMLINK_FOLLOW)?;
+            }
+        }
+        if let New::Directory(mode) | New::Node(mode) = new {
+            // This program's own mask is none of the guest's business. The new file is its own, so this can hardly fail.
+            let _ = self.set_mode(&at, name, *mode & 0o7777);
+        }
+        self.look_up(directory, name)
+    }
+
+    fn create(&mut self, directory: u64, name: &[u8], mode: u32, flags: u32) -> Result<(Found, u64), Errno> {
+        self.may_write()?;
+        if self.open.len() >= MOST_OPEN {
+            return Err(Errno::MFILE);
+        }
+        let at = self.directory(directory)?;
+        let chosen = OFlags::from_bits_retain(flags) & CHOSEN.union(OFlags::EXCL);
+        let flags = chosen | ALWAYS | OFlags::CREATE;
+        let file = fs::openat2(&at, name, flags, Mode::from_raw_mode(mode), resolve())?;
+        let attributes = self.stat(&file)?;
+        if attributes.kind() != Kind::File {
+            return Err(Errno::PERM);
+        }
+        let found = self.know(directory, name, attributes);
+        let handle = self.handle(Open::File(file.into()))?;
+        Ok((found, handle))
+    }
+
+    fn change(&mut self, node: u64, handle: Option<u64>, change: &Change) -> Result<Attributes, Errno> {
+        self.may_write()?;
+        let file = self.reach(node)?;
+        let link = self.stat(&file)?.kind() == Kind::Link;
+        if let Some(size) = change.size {
+            match handle.map(|handle| self.file(handle)) {
+                Some(Ok(open)) => fs::ftruncate(open, size)?,
+                _ => fs::ftruncate(self.reopen(&file, OFlags::WRONLY | ALWAYS)?, size)?,
+            }
+        }
+        if let Some(mode) = change.mode.filter(|_| !link) {
+            fs::chmodat(CWD, through(&file), Mode::from_raw_mode(mode), AtFlags::empty())?;
+        }
+        if change.uid.is_some() || change.gid.is_some() {
+            let (uid, gid) = (change.uid.map(Uid::from_raw), change.gid.map(Gid::from_raw));
+            fs::chownat(&file, "", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if change.accessed.is_some() || change.modified.is_some() {
+            let times =
+                Timestamps { last_access: timespec(change.accessed), last_modification: timespec(change.modified) };
+            if link {
+                let Some(Node { parent, name, .. }) = self.nodes.get(&node) else { return Err(Errno::STALE) };
+                fs::utimensat(self.directory(*parent)?, name.as_slice(), &times, AtFlags::SYMLINK_NOFOLLOW)?;
+            } else {
+                fs::utimensat(CWD, through(&file), &times, AtFlags::empty())?;
+            }
+        }
+        self.stat(&file)
+    }
+
+    fn write(&mut self, handle: u64, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
+        self.may_write()?;
+        let file = self.file(handle)?;
+        file.write_all_at(bytes, offset).map_err(|error| errno(&error))?;
+        Ok(bytes.len())
+    }
+
+    fn sync(&mut self, handle: u64) -> Result<(), Errno> {
+        self.file(handle)?.sync_all().map_err(|error| errno(&error))
+    }
+
+    fn allocate(&mut self, handle: u64, offset: u64, length: u64, mode: u32) -> Result<(), Errno> {
+        self.may_write()?;
+        fs::fallocate(self.file(handle)?, FallocateFlags::from_bits_retain(mode), offset, length)
+    }
+
+    fn remove(&mut self, directory: u64, name: &[u8], directory_itself: bool) -> Result<(), Errno> {
+        self.may_write()?;
+        let at = self.directory(directory)?;
+        let kept = self.keep(directory, name);
+        fs::unlinkat(&at, name, if directory_itself { AtFlags::REMOVEDIR } else { AtFlags::empty() })?;
+        self.lost(directory, name, kept);
+        Ok(())
+    }
+
+    fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<(), Errno> {
+        self.may_write()?;
+        let flags = RenameFlags::from_bits(flags).ok_or(Errno::INVAL)?;
+        // Whiteouts are devices.
+        if flags.contains(RenameFlags::WHITEOUT) {
+            return Err(Errno::INVAL);
+        }
+        let (source, target) = (self.directory(from.0)?, self.directory(to.0)?);
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let kept = if exchange { None } else { self.keep(to.0, to.1) };
+        fs::renameat_with(&source, from.1, &target, to.1, flags)?;
+        let moved = self.names.remove(&(from.0, from.1.to_vec()));
+        let other = if exchange { self.names.remove(&(to.0, to.1.to_vec())) } else { None };
+        if !exchange {
+            self.lost(to.0, to.1, kept);
+        }
+        self.moved(moved, to);
+        self.moved(other, from);
+        Ok(())
+    }
+}
+
+impl HostTree {
+    /// A node has another name.
+    fn moved(&mut self, node: Option<u64>, (parent, name): (u64, &[u8])) {
+        let Some(number) = node else { return };
+        let Some(node) = self.nodes.get_mut(&number) else { return };
+        let before = std::mem::replace(&mut node.parent, parent);
+        node.name = name.to_vec();
+        self.names.insert((parent, name.to_vec()), number);
+        if let Some(above) = self.nodes.get_mut(&parent) {
+            above.children += 1;
+        }
+        if let Some(above) = self.nodes.get_mut(&before) {
+            above.children -= 1;
+        }
+        self.drop_unknown(before);
+    }
+
+    fn set_mode(&self, directory: &OwnedFd, name: &[u8], mode: u32) -> Result<(), Errno> {
+        let file =
+            fs::openat2(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve())?;
+        fs::chmodat(CWD, through(&file), Mode::from_raw_mode(mode), AtFlags::empty())
+    }
+}

@@ -1,0 +1,186 @@
+//! Modules of a Linux kernel from the directory that it was installed with: which there are, what they depend on, and their contents.
+
+use flate2::read::GzDecoder;
+use lzma_rust2::XzReader;
+use object::{Object, ObjectSection};
+use ruzstd::decoding::StreamingDecoder;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// The largest module, unpacked, in bytes.
+const LARGEST: u64 = 256 << 20;
+/// How deep directories of modules may lie in each other.
+const DEEPEST: usize = 16;
+
+/// Why there is no module.
+#[derive(Debug, thiserror::Error)]
+pub enum ModuleError {
+    /// The directory or a file can't be read.
+    #[error("{path}: {cause}")]
+    Read {
+        /// Where.
+        path: PathBuf,
+        /// The reason.
+        cause: io::Error,
+    },
+    /// There is no module of that name, and it is not built in.
+    #[error("the kernel has no module {0}")]
+    Missing(String),
+    /// A file that is no module.
+    #[error("{0} is no kernel module")]
+    Other(PathBuf),
+}
+
+/// The modules of a kernel.
+#[derive(Debug)]
+pub struct Modules {
+    files: BTreeMap<String, PathBuf>,
+    builtin: BTreeSet<String>,
+}
+
+/// A module's name as the kernel has it: files may have a minus where it has an underscore.
+fn name_of(file: &str) -> Option<String> {
+    let (name, rest) = file.split_once(".ko")?;
+    matches!(rest, "" | ".xz" | ".gz" | ".zst").then(|| name.replace('-', "_"))
+}
+
+fn collect(directory: &Path, depth: usize, files: &mut BTreeMap<String, PathBuf>) -> io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() && depth < DEEPEST {
+            collect(&entry.path(), depth + 1, files)?;
+        } else if let Some(name) = name_of(&entry.file_name().to_string_lossy()) {
+            files.entry(name).or_insert_with(|| entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// The name and the file of a module that `modules.order` of a tree lists: older kernels put `kernel/` before its path, newer ones list its object.
+fn listed(tree: &Path, line: &str) -> Option<(String, PathBuf)> {
+    let path = line.trim().strip_prefix("kernel/").unwrap_or(line.trim());
+    let path = path.strip_suffix(".o").map_or(path.to_owned(), |start| format!("{start}.ko"));
+    Some((name_of(path.rsplit('/').next()?)?, tree.join(&path)))
+}
+
+impl Modules {
+    /// Those of a directory such as `/lib/modules/6.1.0-56-cloud-amd64`, or of a tree in which a kernel was built.
+    pub fn of_directory(directory: &Path) -> Result<Self, ModuleError> {
+        let failed = |cause| ModuleError::Read { path: directory.to_path_buf(), cause };
+        let mut files = BTreeMap::new();
+        // Modules that were installed are in `kernel`; those of others beside it are not needed here.
+        let installed = directory.join("kernel");
+        let is_installed =
+            installed.is_dir() && directory.join("modules.builtin").is_file() && !directory.join("Kbuild").is_file();
+        let order = directory.join("modules.order");
+        match std::fs::read_to_string(&order) {
+            // A tree in which a kernel was built is large, and has a list.
+            Ok(list) if !is_installed => files.extend(list.lines().filter_map(|line| listed(directory, line))),
+            _ => collect(if is_installed { &installed } else { directory }, 0, &mut files).map_err(failed)?,
+        }
+        let list = std::fs::read_to_string(directory.join("modules.builtin")).unwrap_or_default();
+        let builtin = list.lines().filter_map(|line| name_of(line.rsplit('/').next()?)).collect();
+        Ok(Self { files, builtin })
+    }
+
+    /// A kernel without modules.
+    pub fn none() -> Self {
+        Self { files: BTreeMap::new(), builtin: BTreeSet::new() }
+    }
+
+    /// Whether there is a module of that name, or it is built in.
+    pub fn has(&self, name: &str) -> bool {
+        self.files.contains_key(name) || self.builtin.contains(name)
+    }
+
+    /// Modules with all that they depend on, in an order in which they can be loaded: names and contents. What is built in is left out.
+    pub fn load(&self, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>, ModuleError> {
+        let (mut loaded, mut seen) = (Vec::new(), BTreeSet::new());
+        for name in names {
+            self.load_one(name, &mut seen, &mut loaded)?;
+        }
+        Ok(loaded)
+    }
+
+    fn load_one(
+        &self,
+        name: &str,
+        seen: &mut BTreeSet<String>,
+        loaded: &mut Vec<(String, Vec<u8>)>,
+    ) -> Result<(), ModuleError> {
+        if !seen.insert(name.to_owned()) {
+            return Ok(());
+        }
+        let Some(path) = self.files.get(name) else {
+            let known = self.builtin.contains(name);
+            return if known { Ok(()) } else { Err(ModuleError::Missing(name.to_owned())) };
+        };
+        let bytes = read(path).map_err(|cause| ModuleError::Read { path: path.clone(), cause })?;
+        let dependencies = dependencies(&bytes).ok_or_else(|| ModuleError::Other(path.clone()))?;
+        for dependency in &dependencies {
+            self.load_one(dependency, seen, loaded)?;
+        }
+        loaded.push((name.to_owned(), bytes));
+        Ok(())
+    }
+}
+
+/// A file's bytes, unpacked.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = std::fs::File::open(path)?;
+    let mut bytes = Vec::new();
+    let mut unpacker: Box<dyn Read> = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => Box::new(XzReader::new(file, true)),
+        Some("gz") => Box::new(GzDecoder::new(file)),
+        Some("zst") => Box::new(StreamingDecoder::new(file).map_err(io::Error::other)?),
+        _ => Box::new(file),
+    };
+    unpacker.by_ref().take(LARGEST).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The modules that a module says it needs (`depends=` in `.modinfo`).
+fn dependencies(module: &[u8]) -> Option<Vec<String>> {
+    let file = object::File::parse(module).ok()?;
+    let information = file.section_by_name(".modinfo")?.data().ok()?;
+    let lists = information.split(|byte| *byte == 0).filter_map(|field| field.strip_prefix(b"depends="));
+    let names = lists.flat_map(|list| list.split(|byte| *byte == b',')).filter(|name| !name.is_empty());
+    Some(names.map(|name| String::from_utf8_lossy(name).replace('-', "_")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_kernels() {
+        for (file, name) in [
+            ("virtio_net.ko", Some("virtio_net")),
+            ("crc32c-intel.ko.xz", Some("crc32c_intel")),
+            ("fuse.ko.zst", Some("fuse")),
+            ("modules.dep", None),
+            ("x.ko.bak", None),
+        ] {
+            assert_eq!(name_of(file).as_deref(), name, "{file}");
+        }
+    }
+
+    #[test]
+    fn a_tree_lists_its_modules() {
+        let fuse = Some(("fuse".to_owned(), PathBuf::from("/tree/fs/fuse/fuse.ko")));
+        for line in ["kernel/fs/fuse/fuse.ko", "fs/fuse/fuse.ko", "fs/fuse/fuse.o"] {
+            assert_eq!(listed(Path::new("/tree"), line), fuse, "{line}");
+        }
+        assert_eq!(listed(Path::new("/tree"), ""), None);
+    }
+
+    #[test]
+    fn what_is_no_module_depends_on_nothing() {
+        assert_eq!(dependencies(b""), None);
+        assert_eq!(dependencies(b"\x7fELF\x02\x01\x01"), None);
+        let this = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(dependencies(&this), None);
+    }
+}

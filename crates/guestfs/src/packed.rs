@@ -1,0 +1,505 @@
+//! A tree of files that was put together from files of the host and from bytes. It is read-only and always the same: contents are those that the
+//! files had when they were added, as long as nobody changes them.
+
+use crate::attributes::{Attributes, Kind, Time};
+use crate::tree::{Entry, Found, ROOT, Tree};
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many symbolic links one name may lead over, as in Linux.
+const MOST_LINKS: usize = 40;
+/// Blocks of what `stat` counts.
+const BLOCK: u64 = 512;
+/// Nothing changes: a time in seconds that no run reaches.
+const FOREVER: Duration = Duration::from_secs(1 << 31);
+/// Files of the host that are kept open.
+const MOST_OPEN: usize = 32;
+
+/// Why something can't be added.
+#[derive(Debug, thiserror::Error)]
+pub enum PackError {
+    /// The host's file can't be read.
+    #[error("{path}: {cause}")]
+    Host {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        cause: io::Error,
+    },
+    /// A name that is to be a directory is something else already.
+    #[error("{0} is packed already, and is no directory")]
+    NoDirectory(PathBuf),
+    /// Symbolic links that lead to themselves.
+    #[error("{0} leads over too many symbolic links")]
+    Links(PathBuf),
+}
+
+/// Where the contents of a file are.
+#[derive(Clone, Debug)]
+enum Source {
+    Host(PathBuf),
+    Bytes(Arc<[u8]>),
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    Directory(BTreeMap<Vec<u8>, u64>),
+    File(Source),
+    Link(Vec<u8>),
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    /// Kind and permissions.
+    mode: u32,
+    owner: (u32, u32),
+    size: u64,
+    modified: Time,
+    content: Content,
+}
+
+impl Node {
+    fn directory(permissions: u32) -> Self {
+        let content = Content::Directory(BTreeMap::new());
+        let mode = Kind::Directory as u32 | permissions & 0o7777;
+        Self { mode, owner: (0, 0), size: 0, modified: Time::default(), content }
+    }
+
+    fn link(target: &[u8]) -> Self {
+        let mode = Kind::Link as u32 | 0o777;
+        let size = target.len() as u64;
+        Self { mode, owner: (0, 0), size, modified: Time::default(), content: Content::Link(target.to_vec()) }
+    }
+}
+
+/// A tree that was packed.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    nodes: Vec<Node>,
+    /// Files of the host that were read last.
+    open: Vec<(u64, Arc<File>)>,
+}
+
+impl Default for Packed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The names of a path, without the root. What leads upwards is taken as it stands: `a/../b` is `b`.
+fn names(path: &Path) -> Vec<&[u8]> {
+    let mut names = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => names.push(name.as_bytes()),
+            Component::ParentDir => drop(names.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    names
+}
+
+fn modified(metadata: &Metadata) -> Time {
+    Time { seconds: metadata.mtime(), nanoseconds: metadata.mtime_nsec() as u32 }
+}
+
+impl Packed {
+    /// An empty tree: a root directory.
+    pub fn new() -> Self {
+        Self { nodes: vec![Node::directory(0o755)], open: Vec::new() }
+    }
+
+    fn child(&self, directory: u64, name: &[u8]) -> Option<u64> {
+        match &self.node(directory)?.content {
+            Content::Directory(entries) => entries.get(name).copied(),
+            Content::File(_) | Content::Link(_) => None,
+        }
+    }
+
+    fn node(&self, number: u64) -> Option<&Node> {
+        self.nodes.get(usize::try_from(number).ok()?)
+    }
+
+    /// Puts a node under a name of a directory, in place of what was there.
+    fn put(&mut self, directory: u64, name: &[u8], node: Node) -> Option<u64> {
+        let number = self.nodes.len() as u64;
+        let Content::Directory(entries) = &mut self.nodes.get_mut(directory as usize)?.content else { return None };
+        entries.insert(name.to_vec(), number);
+        self.nodes.push(node);
+        Some(number)
+    }
+
+    /// The directory of that name in a directory, which is made if need be.
+    fn subdirectory(&mut self, directory: u64, name: &[u8], permissions: u32, whole: &Path) -> Result<u64, PackError> {
+        let refused = || PackError::NoDirectory(whole.to_path_buf());
+        match self.child(directory, name) {
+            Some(number) if matches!(self.nodes[number as usize].content, Content::Directory(_)) => Ok(number),
+            Some(_) => Err(refused()),
+            None => self.put(directory, name, Node::directory(permissions)).ok_or_else(refused),
+        }
+    }
+
+    /// Where a path of the tree leads to: the names of its last directory's path, with all symbolic links followed that the tree has.
+    fn real(&self, path: &Path) -> Result<Vec<Vec<u8>>, PackError> {
+        let mut rest: Vec<Vec<u8>> = names(path).into_iter().rev().map(<[u8]>::to_vec).collect();
+        let (mut real, mut links) = (Vec::<Vec<u8>>::new(), 0);
+        while let Some(name) = rest.pop() {
+            if name == b".." {
+                real.pop();
+                continue;
+            }
+            let directory = real.iter().try_fold(ROOT, |at, name| self.child(at, name));
+            let node = directory.and_then(|at| self.child(at, &name)).and_then(|number| self.node(number));
+            let Some(Content::Link(target)) = node.map(|node| &node.content) else {
+                real.push(name);
+                continue;
+            };
+            links += 1;
+            if links > MOST_LINKS {
+                return Err(PackError::Links(path.to_path_buf()));
+            }
+            if target.starts_with(b"/") {
+                real.clear();
+            }
+            let parts = target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+            rest.extend(parts.rev().map(<[u8]>::to_vec));
+        }
+        Ok(real)
+    }
+
+    /// Makes a directory, and those that it is in.
+    pub fn make_directory(&mut self, path: &Path, permissions: u32) -> Result<(), PackError> {
+        let names = self.real(path)?;
+        let last = names.len().saturating_sub(1);
+        let mut at = ROOT;
+        for (number, name) in names.iter().enumerate() {
+            let permissions = if number == last { permissions } else { 0o755 };
+            at = self.subdirectory(at, name, permissions, path)?;
+        }
+        if let Some(node) = self.nodes.get_mut(at as usize) {
+            node.mode = Kind::Directory as u32 | permissions & 0o7777;
+        }
+        Ok(())
+    }
+
+    fn parent(&mut self, path: &Path) -> Result<(u64, Vec<u8>), PackError> {
+        let mut real = self.real(path)?;
+        let Some(last) = real.pop() else { return Err(PackError::NoDirectory(path.to_path_buf())) };
+        let mut at = ROOT;
+        for name in &real {
+            at = self.subdirectory(at, name, 0o755, path)?;
+        }
+        Ok((at, last))
+    }
+
+    /// Makes a file of bytes, owned by user 0.
+    pub fn put_bytes(&mut self, path: &Path, permissions: u32, bytes: &[u8]) -> Result<(), PackError> {
+        let (directory, name) = self.parent(path)?;
+        let node = Node {
+            mode: Kind::File as u32 | permissions & 0o7777,
+            owner: (0, 0),
+            size: bytes.len() as u64,
+            modified: Time::default(),
+            content: Content::File(Source::Bytes(bytes.into())),
+        };
+        self.put(directory, &name, node);
+        Ok(())
+    }
+
+    /// Makes a symbolic link. What is there already stays.
+    pub fn put_link(&mut self, path: &Path, target: &[u8]) -> Result<(), PackError> {
+        if self.has(path) {
+            return Ok(());
+        }
+        let (directory, name) = self.parent(path)?;
+        self.put(directory, &name, Node::link(target));
+        Ok(())
+    }
+
+    /// Puts a file of the host somewhere.
+    pub fn put_file(&mut self, path: &Path, from: &Path) -> Result<(), PackError> {
+        let failed = |cause| PackError::Host { path: from.to_path_buf(), cause };
+        let metadata = std::fs::metadata(from).map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
+        }
+        // One that can't be read is known before the run.
+        File::open(from).map_err(failed)?;
+        let (directory, name) = self.parent(path)?;
+        let node = Node {
+            mode: metadata.mode(),
+            owner: (metadata.uid(), metadata.gid()),
+            size: metadata.len(),
+            modified: modified(&metadata),
+            content: Content::File(Source::Host(from.to_path_buf())),
+        };
+        self.put(directory, &name, node);
+        Ok(())
+    }
+
+    /// Whether there is something under a path, behind all symbolic links.
+    pub fn has(&self, path: &Path) -> bool {
+        self.real(path).is_ok_and(|names| names.iter().try_fold(ROOT, |at, name| self.child(at, name)).is_some())
+    }
+
+    /// Adds a file or a directory of the host under its own path, with the symbolic links that the path leads over. Of a directory all that is in it
+    /// is added; what is no file, directory or link is left out. The files that were added, by their paths without links.
+    pub fn add(&mut self, path: &Path) -> Result<Vec<PathBuf>, PackError> {
+        let mut added = Vec::new();
+        self.add_path(path, true, &mut added)?;
+        Ok(added)
+    }
+
+    /// Likewise, without what is in a directory.
+    pub fn add_alone(&mut self, path: &Path) -> Result<(), PackError> {
+        self.add_path(path, false, &mut Vec::new())
+    }
+
+    fn add_path(&mut self, path: &Path, recursive: bool, added: &mut Vec<PathBuf>) -> Result<(), PackError> {
+        let mut rest: Vec<Vec<u8>> = names(path).into_iter().rev().map(<[u8]>::to_vec).collect();
+        let (mut real, mut links) = (PathBuf::from("/"), 0);
+        while let Some(name) = rest.pop() {
+            if name == b".." {
+                real.pop();
+                continue;
+            }
+            let here = real.join(std::ffi::OsStr::from_bytes(&name));
+            let failed = |cause| PackError::Host { path: here.clone(), cause };
+            let metadata = std::fs::symlink_metadata(&here).map_err(failed)?;
+            if metadata.is_symlink() {
+                links += 1;
+                if links > MOST_LINKS {
+                    return Err(PackError::Links(path.to_path_buf()));
+                }
+                let target = std::fs::read_link(&here).map_err(failed)?;
+                let target = target.as_os_str().as_bytes();
+                self.put_link(&here, target)?;
+                if target.starts_with(b"/") {
+                    real = PathBuf::from("/");
+                }
+                let parts = target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+                rest.extend(parts.rev().map(<[u8]>::to_vec));
+                continue;
+            }
+            if metadata.is_dir() {
+                self.make_directory(&here, metadata.mode() & 0o7777)?;
+            } else if metadata.is_file() && !self.has(&here) {
+                self.put_file(&here, &here)?;
+                added.push(here.clone());
+            }
+            real = here;
+        }
+        if recursive && real.is_dir() {
+            self.add_directory(&real, added)?;
+        }
+        Ok(())
+    }
+
+    fn add_directory(&mut self, path: &Path, added: &mut Vec<PathBuf>) -> Result<(), PackError> {
+        let failed = |cause| PackError::Host { path: path.to_path_buf(), cause };
+        let mut entries = Vec::new();
+        for entry in std::fs::read_dir(path).map_err(failed)? {
+            entries.push(entry.map_err(failed)?.path());
+        }
+        entries.sort();
+        for entry in entries {
+            let failed = |cause| PackError::Host { path: entry.clone(), cause };
+            let metadata = std::fs::symlink_metadata(&entry).map_err(failed)?;
+            if metadata.is_symlink() {
+                let target = std::fs::read_link(&entry).map_err(failed)?;
+                self.put_link(&entry, target.as_os_str().as_bytes())?;
+            } else if metadata.is_dir() {
+                self.make_directory(&entry, metadata.mode() & 0o7777)?;
+                self.add_directory(&entry, added)?;
+            } else if metadata.is_file() && !self.has(&entry) {
+                self.put_file(&entry, &entry)?;
+                added.push(entry);
+            }
+        }
+        Ok(())
+    }
+
+    fn attributes_of(&self, number: u64) -> Option<Attributes> {
+        let node = self.node(number)?;
+        let links = match &node.content {
+            Content::Directory(entries) => {
+                let is_directory =
+                    |child: &&u64| matches!(self.node(**child), Some(Node { content: Content::Directory(_), .. }));
+                2 + entries.values().filter(is_directory).count() as u32
+            }
+            Content::File(_) | Content::Link(_) => 1,
+        };
+        Some(Attributes {
+            inode: number + 1,
+            mode: node.mode,
+            links,
+            uid: node.owner.0,
+            gid: node.owner.1,
+            device: 0,
+            size: node.size,
+            blocks: node.size.div_ceil(BLOCK),
+            accessed: node.modified,
+            modified: node.modified,
+            changed: node.modified,
+        })
+    }
+
+    fn entries(&self, number: u64) -> Result<&BTreeMap<Vec<u8>, u64>, Errno> {
+        match &self.node(number).ok_or(Errno::STALE)?.content {
+            Content::Directory(entries) => Ok(entries),
+            Content::File(_) | Content::Link(_) => Err(Errno::NOTDIR),
+        }
+    }
+
+    /// The open file of a node that is in a file of the host.
+    fn host_file(&mut self, number: u64, path: &Path) -> Result<Arc<File>, Errno> {
+        if let Some(at) = self.open.iter().position(|(node, _)| *node == number) {
+            let found = self.open.remove(at);
+            let file = Arc::clone(&found.1);
+            self.open.push(found);
+            return Ok(file);
+        }
+        let file = Arc::new(File::open(path).map_err(|error| errno(&error))?);
+        if self.open.len() == MOST_OPEN {
+            self.open.remove(0);
+        }
+        self.open.push((number, Arc::clone(&file)));
+        Ok(file)
+    }
+
+    fn read_node(&mut self, number: u64, offset: u64, size: usize) -> Result<Vec<u8>, Errno> {
+        let node = self.node(number).ok_or(Errno::STALE)?;
+        // A file that has grown since it was packed has not done so for the guest.
+        let size = size.min(usize::try_from(node.size.saturating_sub(offset)).unwrap_or(usize::MAX));
+        let source = match &node.content {
+            Content::File(source) => source.clone(),
+            Content::Directory(_) => return Err(Errno::ISDIR),
+            Content::Link(_) => return Err(Errno::INVAL),
+        };
+        match source {
+            Source::Bytes(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                Ok(bytes[start..bytes.len().min(start.saturating_add(size))].to_vec())
+            }
+            Source::Host(path) => {
+                let file = self.host_file(number, &path)?;
+                let mut bytes = vec![0; size];
+                let mut read = 0;
+                while read < size {
+                    match file.read_at(&mut bytes[read..], offset + read as u64) {
+                        Ok(0) => break,
+                        Ok(count) => read += count,
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(error) => return Err(errno(&error)),
+                    }
+                }
+                bytes.truncate(read);
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// Everything in the tree but its root, directories before what is in them, in the order of names: the path without a leading slash, the
+    /// attributes, and what a link leads to.
+    pub fn walk(&self) -> Vec<(Vec<u8>, u64, Attributes, Option<&[u8]>)> {
+        let mut all = Vec::new();
+        let mut stack: Vec<(Vec<u8>, u64)> = vec![(Vec::new(), ROOT)];
+        while let Some((path, number)) = stack.pop() {
+            let Some(node) = self.node(number) else { continue };
+            if let Content::Directory(entries) = &node.content {
+                let below = |(name, number): (&Vec<u8>, &u64)| {
+                    let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
+                    ([&path, slash, name].concat(), *number)
+                };
+                stack.extend(entries.iter().rev().map(below));
+            }
+            let target = match &node.content {
+                Content::Link(target) => Some(target.as_slice()),
+                Content::Directory(_) | Content::File(_) => None,
+            };
+            if let (false, Some(attributes)) = (path.is_empty(), self.attributes_of(number)) {
+                all.push((path, number, attributes, target));
+            }
+        }
+        all
+    }
+
+    /// All of a file.
+    pub fn contents(&mut self, number: u64) -> Result<Vec<u8>, Errno> {
+        let size = self.node(number).ok_or(Errno::STALE)?.size;
+        self.read_node(number, 0, usize::try_from(size).map_err(|_| Errno::FBIG)?)
+    }
+
+    /// SHA-256 of names, attributes and contents.
+    pub fn hash(&mut self) -> Result<[u8; 32], Errno> {
+        let mut sha = Sha256::new();
+        let all: Vec<_> =
+            self.walk().into_iter().map(|(path, n, a, target)| (path, n, a, target.map(<[u8]>::to_vec))).collect();
+        for (path, number, attributes, target) in all {
+            let Attributes { mode, uid, gid, size, modified, .. } = attributes;
+            sha.update((path.len() as u64).to_le_bytes());
+            sha.update(&path);
+            sha.update(format!("{mode} {uid} {gid} {size} {} {}\0", modified.seconds, modified.nanoseconds));
+            match target {
+                Some(target) => sha.update(target),
+                None if attributes.kind() == Kind::File => sha.update(self.contents(number)?),
+                None => {}
+            }
+        }
+        Ok(sha.finalize().into())
+    }
+}
+
+/// The number of an error of the host.
+pub(crate) fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+impl Tree for Packed {
+    fn validity(&self) -> Duration {
+        FOREVER
+    }
+
+    fn keeps_contents(&self) -> bool {
+        true
+    }
+
+    fn look_up(&mut self, directory: u64, name: &[u8]) -> Result<Found, Errno> {
+        let node = *self.entries(directory)?.get(name).ok_or(Errno::NOENT)?;
+        Ok(Found { node, attributes: self.attributes_of(node).ok_or(Errno::STALE)? })
+    }
+
+    fn attributes(&mut self, node: u64, _handle: Option<u64>) -> Result<Attributes, Errno> {
+        self.attributes_of(node).ok_or(Errno::STALE)
+    }
+
+    fn read_link(&mut self, node: u64) -> Result<Vec<u8>, Errno> {
+        match &self.node(node).ok_or(Errno::STALE)?.content {
+            Content::Link(target) => Ok(target.clone()),
+            Content::Directory(_) | Content::File(_) => Err(Errno::INVAL),
+        }
+    }
+
+    fn read(&mut self, node: u64, _handle: u64, offset: u64, size: usize) -> Result<Vec<u8>, Errno> {
+        self.read_node(node, offset, size)
+    }
+
+    fn list(&mut self, node: u64, _handle: u64, from: u64, each: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {
+        for (name, number) in self.entries(node)?.iter().skip(usize::try_from(from).unwrap_or(usize::MAX)) {
+            let attributes = self.attributes_of(*number).ok_or(Errno::STALE)?;
+            let entry = Entry { name: name.clone(), inode: attributes.inode, kind: attributes.kind() };
+            if !each(&entry) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,337 @@
+use crate::attributes::Kind;
+use crate::host_tree::HostTree;
+use crate::packed::Packed;
+use crate::server::Server;
+use crate::wire::operation;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const ENOENT: i32 = -2;
+const EACCES_OR_LOOP: [i32; 3] = [-13, -40, -20];
+const EXDEV: i32 = -18;
+const EINVAL: i32 = -22;
+const EROFS: i32 = -30;
+const ENOSYS: i32 = -38;
+const ENAMETOOLONG: i32 = -36;
+const TOP: u64 = 1;
+const O_WRONLY: u32 = 1;
+
+/// A directory that goes with the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("guestfs-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path.canonicalize().unwrap())
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A guest.
+struct Guest(Server);
+
+impl Guest {
+    fn send(&mut self, code: u32, node: u64, body: &[u8], room: usize) -> Option<Vec<u8>> {
+        let mut request = Vec::new();
+        request.extend((40 + body.len() as u32).to_le_bytes());
+        request.extend(code.to_le_bytes());
+        request.extend(7u64.to_le_bytes());
+        request.extend(node.to_le_bytes());
+        request.extend([0; 16]);
+        request.extend(body);
+        self.0.answer(&request, room)
+    }
+
+    fn ask(&mut self, code: u32, node: u64, body: &[u8]) -> Result<Vec<u8>, i32> {
+        let answer = self.send(code, node, body, 1 << 20).unwrap();
+        assert_eq!(u32::from_le_bytes(answer[..4].try_into().unwrap()) as usize, answer.len());
+        assert_eq!(&answer[8..16], &7u64.to_le_bytes());
+        match i32::from_le_bytes(answer[4..8].try_into().unwrap()) {
+            0 => Ok(answer[16..].to_vec()),
+            error => Err(error),
+        }
+    }
+
+    /// The number of the node of a name.
+    fn find(&mut self, node: u64, name: &str) -> Result<u64, i32> {
+        let found = number(&self.ask(operation::LOOK_UP, node, &name_of(name))?, 0);
+        // That there is none is also an answer.
+        if found == 0 { Err(ENOENT) } else { Ok(found) }
+    }
+
+    /// A path from a directory on.
+    fn walk(&mut self, from: u64, path: &str) -> Result<u64, i32> {
+        path.split('/').try_fold(from, |node, name| self.find(node, name))
+    }
+
+    fn open(&mut self, node: u64, flags: u32) -> Result<u64, i32> {
+        Ok(number(&self.ask(operation::OPEN, node, &[flags.to_le_bytes(), [0; 4]].concat())?, 0))
+    }
+
+    fn read(&mut self, node: u64) -> Result<Vec<u8>, i32> {
+        let handle = self.open(node, 0)?;
+        let mut body = [handle.to_le_bytes(), 0u64.to_le_bytes()].concat();
+        body.extend(100_000u32.to_le_bytes());
+        body.resize(40, 0);
+        self.ask(operation::READ, node, &body)
+    }
+
+    fn write(&mut self, node: u64, handle: u64, text: &[u8]) -> Result<Vec<u8>, i32> {
+        let mut body = [handle.to_le_bytes(), 0u64.to_le_bytes()].concat();
+        body.extend((text.len() as u32).to_le_bytes());
+        body.resize(40, 0);
+        body.extend(text);
+        self.ask(operation::WRITE, node, &body)
+    }
+
+    fn create(&mut self, node: u64, name: &str, mode: u32) -> Result<(u64, u64), i32> {
+        let mut body: Vec<u8> = [O_WRONLY, mode, 0, 0].into_iter().flat_map(u32::to_le_bytes).collect();
+        body.extend(name_of(name));
+        let answer = self.ask(operation::CREATE, node, &body)?;
+        Ok((number(&answer, 0), number(&answer, 128)))
+    }
+
+    /// The names in a directory.
+    fn list(&mut self, node: u64) -> Result<Vec<String>, i32> {
+        let handle = number(&self.ask(operation::OPEN_DIRECTORY, node, &[0; 8])?, 0);
+        let (mut names, mut from) = (Vec::new(), 0u64);
+        loop {
+            let mut body = [handle.to_le_bytes(), from.to_le_bytes()].concat();
+            // Room for a few.
+            body.extend(100u32.to_le_bytes());
+            body.resize(40, 0);
+            let answer = self.ask(operation::READ_DIRECTORY, node, &body)?;
+            if answer.is_empty() {
+                return Ok(names);
+            }
+            let mut at = 0;
+            while at < answer.len() {
+                from = number(&answer, at + 8);
+                let len = u32::from_le_bytes(answer[at + 16..at + 20].try_into().unwrap()) as usize;
+                names.push(String::from_utf8(answer[at + 24..at + 24 + len].to_vec()).unwrap());
+                at += (24 + len).next_multiple_of(8);
+            }
+        }
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+fn name_of(name: &str) -> Vec<u8> {
+    [name.as_bytes(), b"\0"].concat()
+}
+
+fn packed() -> Guest {
+    let mut tree = Packed::new();
+    tree.put_bytes(Path::new("/a/b/text"), 0o644, b"some text").unwrap();
+    tree.put_link(Path::new("/a/link"), b"b/text").unwrap();
+    for number in 0..10 {
+        tree.put_bytes(&Path::new("/many").join(format!("file-{number}")), 0o600, b"").unwrap();
+    }
+    let mut server = Server::new();
+    server.add("root", Box::new(tree));
+    Guest(server)
+}
+
+fn shared(directory: &Directory, writable: bool) -> Guest {
+    let mut server = Server::new();
+    server.add("share", Box::new(HostTree::open(&directory.0, writable).unwrap()));
+    Guest(server)
+}
+
+#[test]
+fn packed_files_are_read() {
+    let mut guest = packed();
+    let text = guest.walk(TOP, "root/a/b/text").unwrap();
+    assert_eq!(guest.read(text).unwrap(), b"some text");
+    let link = guest.walk(TOP, "root/a/link").unwrap();
+    assert_eq!(guest.ask(operation::READ_LINK, link, b"").unwrap(), b"b/text");
+    let attributes = guest.ask(operation::GET_ATTRIBUTES, text, &[0; 16]).unwrap();
+    assert_eq!(number(&attributes, 24), 9);
+    let mode = u32::from_le_bytes(attributes[76..80].try_into().unwrap());
+    assert_eq!(mode, Kind::File as u32 | 0o644);
+}
+
+#[test]
+fn directories_are_listed_in_pieces() {
+    let mut guest = packed();
+    assert_eq!(guest.list(TOP).unwrap(), ["root"]);
+    let many = guest.walk(TOP, "root/many").unwrap();
+    let expected: Vec<String> = (0..10).map(|number| format!("file-{number}")).collect();
+    assert_eq!(guest.list(many).unwrap(), expected);
+}
+
+#[test]
+fn nothing_changes_what_was_packed() {
+    let mut guest = packed();
+    let directory = guest.walk(TOP, "root/a").unwrap();
+    let text = guest.walk(TOP, "root/a/b/text").unwrap();
+    assert_eq!(guest.create(directory, "new", 0o644), Err(EROFS));
+    assert_eq!(guest.ask(operation::UNLINK, directory, &name_of("link")), Err(EROFS));
+    assert_eq!(guest.ask(operation::SET_ATTRIBUTES, text, &[0; 88]), Err(EROFS));
+    assert_eq!(guest.write(text, 0, b"x"), Err(EROFS));
+    assert_eq!(guest.ask(operation::MAKE_DIRECTORY, TOP, &[&[0; 8][..], b"d\0"].concat()), Err(EROFS));
+}
+
+#[test]
+fn names_that_are_none_are_refused() {
+    let mut guest = packed();
+    for name in ["..", ".", "", "a/b", "/"] {
+        assert_eq!(guest.find(TOP, name), Err(EINVAL), "{name:?}");
+    }
+    assert_eq!(guest.find(TOP, &"x".repeat(256)), Err(ENAMETOOLONG));
+    // Without its zero.
+    assert_eq!(guest.ask(operation::LOOK_UP, TOP, b"root"), Err(EINVAL));
+    assert_eq!(guest.find(TOP, "absent"), Err(ENOENT));
+}
+
+#[test]
+fn requests_that_make_no_sense_are_answered_with_errors() {
+    let directory = Directory::new();
+    for code in 0..64 {
+        for node in [0, TOP, 1 << 48, 2 << 48, u64::MAX, (1 << 48) + 77] {
+            for len in [0, 1, 8, 16, 40, 88] {
+                for byte in [0, 0xff] {
+                    let mut guest = shared(&directory, true);
+                    guest.send(code, node, &vec![byte; len], 4096);
+                    packed().send(code, node, &vec![byte; len], 15);
+                }
+            }
+        }
+    }
+    let mut guest = packed();
+    assert_eq!(guest.ask(999, TOP, b""), Err(ENOSYS));
+    assert!(guest.0.answer(&[], 100).is_some());
+    assert!(guest.0.answer(&[0xff; 39], 100).is_some());
+    assert_eq!(guest.0.answer(&[0xff; 39], 3), None);
+    assert!(std::fs::read_dir(&directory.0).unwrap().next().is_none());
+}
+
+#[test]
+fn links_do_not_lead_out_of_a_shared_directory() {
+    let (directory, outside) = (Directory::new(), Directory::new());
+    std::fs::write(outside.0.join("secret"), "secret").unwrap();
+    symlink(&outside.0, directory.0.join("away")).unwrap();
+    symlink(outside.0.join("secret"), directory.0.join("file")).unwrap();
+    symlink("..", directory.0.join("up")).unwrap();
+    let mut guest = shared(&directory, true);
+    for name in ["away", "up"] {
+        let link = guest.walk(TOP, &format!("share/{name}")).unwrap();
+        for inside in ["secret", "etc"] {
+            let refused = guest.find(link, inside).unwrap_err();
+            assert!(EACCES_OR_LOOP.contains(&refused) || refused == EXDEV, "{name}/{inside}: {refused}");
+        }
+        assert!(guest.list(link).is_err());
+        assert!(guest.create(link, "new", 0o644).is_err());
+    }
+    let file = guest.walk(TOP, "share/file").unwrap();
+    assert!(guest.read(file).is_err());
+    assert_eq!(std::fs::read_dir(&outside.0).unwrap().count(), 1);
+}
+
+#[test]
+fn a_directory_that_moves_away_is_not_followed() {
+    let (directory, outside) = (Directory::new(), Directory::new());
+    std::fs::create_dir(directory.0.join("d")).unwrap();
+    std::fs::write(directory.0.join("d/f"), "f").unwrap();
+    let mut guest = shared(&directory, true);
+    let inside = guest.walk(TOP, "share/d").unwrap();
+    let file = guest.find(inside, "f").unwrap();
+    assert_eq!(guest.read(file).unwrap(), b"f");
+    std::fs::rename(directory.0.join("d"), outside.0.join("d")).unwrap();
+    assert_eq!(guest.find(inside, "f"), Err(ENOENT));
+    assert_eq!(guest.read(file), Err(ENOENT));
+    // Replaced by a link, it is none of a directory.
+    symlink(&outside.0, directory.0.join("d")).unwrap();
+    assert!(guest.find(inside, "d").is_err());
+}
+
+#[test]
+fn a_shared_directory_can_be_changed_only_if_that_was_asked_for() {
+    let directory = Directory::new();
+    std::fs::write(directory.0.join("f"), "old").unwrap();
+    let mut guest = shared(&directory, false);
+    let share = guest.find(TOP, "share").unwrap();
+    let file = guest.find(share, "f").unwrap();
+    assert_eq!(guest.read(file).unwrap(), b"old");
+    assert_eq!(guest.open(file, O_WRONLY), Err(EROFS));
+    assert_eq!(guest.create(share, "g", 0o644), Err(EROFS));
+    assert_eq!(guest.ask(operation::UNLINK, share, &name_of("f")), Err(EROFS));
+    let rename = [&share.to_le_bytes()[..], b"f\0g\0"].concat();
+    assert_eq!(guest.ask(operation::RENAME, share, &rename), Err(EROFS));
+    let mut guest = shared(&directory, true);
+    let share = guest.find(TOP, "share").unwrap();
+    // A file that only its creation may open for writing.
+    let (made, handle) = guest.create(share, "g", 0o444).unwrap();
+    guest.write(made, handle, b"new").unwrap();
+    assert_eq!(std::fs::read(directory.0.join("g")).unwrap(), b"new");
+    assert_eq!(std::fs::metadata(directory.0.join("g")).unwrap().mode() & 0o777, 0o444);
+    // A node goes on under its new name, and without any.
+    let rename = [&share.to_le_bytes()[..], b"g\0h\0"].concat();
+    guest.ask(operation::RENAME, share, &rename).unwrap();
+    assert_eq!(guest.find(share, "g"), Err(ENOENT));
+    assert_eq!(guest.read(made).unwrap(), b"new");
+    guest.ask(operation::UNLINK, share, &name_of("h")).unwrap();
+    assert_eq!(guest.read(made).unwrap(), b"new");
+    assert!(!directory.0.join("h").exists());
+}
+
+#[test]
+fn devices_are_neither_made_nor_opened() {
+    let directory = Directory::new();
+    let mut guest = shared(&directory, true);
+    let share = guest.find(TOP, "share").unwrap();
+    let mut body: Vec<u8> =
+        [Kind::CharacterDevice as u32 | 0o666, 0x0103, 0, 0].into_iter().flat_map(u32::to_le_bytes).collect();
+    body.extend(name_of("null"));
+    assert_eq!(guest.ask(operation::MAKE_NODE, share, &body), Err(-1));
+    let mut body: Vec<u8> = [Kind::Pipe as u32 | 0o600, 0, 0, 0].into_iter().flat_map(u32::to_le_bytes).collect();
+    body.extend(name_of("pipe"));
+    guest.ask(operation::MAKE_NODE, share, &body).unwrap();
+    let pipe = guest.find(share, "pipe").unwrap();
+    // It would wait for ever.
+    assert_eq!(guest.open(pipe, 0), Err(-1));
+}
+
+#[test]
+fn the_same_files_have_the_same_hash() {
+    let directory = Directory::new();
+    let file = directory.0.join("f");
+    std::fs::write(&file, "text").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("f", directory.0.join("l")).unwrap();
+    let hash = |path: &Path| {
+        let mut tree = Packed::new();
+        tree.add(path).unwrap();
+        tree.hash().unwrap()
+    };
+    let first = hash(&directory.0);
+    assert_eq!(first, hash(&directory.0));
+    std::fs::write(&file, "other").unwrap();
+    assert_ne!(first, hash(&directory.0));
+}
+
+#[test]
+fn a_path_over_links_is_packed_with_the_links() {
+    let directory = Directory::new();
+    std::fs::create_dir(directory.0.join("real")).unwrap();
+    std::fs::write(directory.0.join("real/f"), "text").unwrap();
+    symlink("real", directory.0.join("link")).unwrap();
+    symlink("loop", directory.0.join("loop")).unwrap();
+    let mut tree = Packed::new();
+    assert_eq!(tree.add(&directory.0.join("link/f")).unwrap(), [directory.0.join("real/f")]);
+    assert!(tree.has(&directory.0.join("link/f")) && tree.has(&directory.0.join("real/f")));
+    assert!(tree.add(&directory.0.join("loop/f")).is_err());
+    assert!(tree.add(&directory.0.join("absent")).is_err());
+}

@@ -1,0 +1,151 @@
+//! A tree of files as a server sees it: nodes by number, and what can be done with them.
+
+use crate::attributes::{Attributes, Kind, Time};
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// The number of the root in every tree.
+pub const ROOT: u64 = 0;
+
+/// A node that was found by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its number.
+    pub node: u64,
+    /// What it is.
+    pub attributes: Attributes,
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Its inode number.
+    pub inode: u64,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What a guest wants to be changed of attributes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Change {
+    /// Permissions.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub accessed: Option<When>,
+    /// Last change of the contents.
+    pub modified: Option<When>,
+}
+
+/// A time that a guest sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// The host's time.
+    Now,
+    /// A time of the guest's choice.
+    At(Time),
+}
+
+/// What is made by [`Tree::make`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum New {
+    /// A directory with these permissions.
+    Directory(u32),
+    /// A regular file, pipe or socket, by its mode.
+    Node(u32),
+    /// A symbolic link to this.
+    Link(Vec<u8>),
+    /// Another name of a node.
+    Name(u64),
+}
+
+/// How much there is and how much is free, as statfs(2) has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes of a block.
+    pub block: u32,
+    /// Blocks.
+    pub blocks: u64,
+    /// Free ones.
+    pub free: u64,
+    /// Free ones for everybody.
+    pub available: u64,
+    /// Files.
+    pub files: u64,
+    /// Further files that are possible.
+    pub files_free: u64,
+}
+
+/// A tree of files. What changes it answers `EROFS` unless the tree can be written to.
+pub trait Tree: Send {
+    /// How long what the guest knows of names and attributes stays true.
+    fn validity(&self) -> Duration;
+    /// Finds a name in a directory.
+    fn look_up(&mut self, directory: u64, name: &[u8]) -> Result<Found, Errno>;
+    /// The guest has forgotten a node that it has been told of so many times.
+    fn forget(&mut self, _node: u64, _times: u64) {}
+    /// The attributes of a node; of an open file if the guest has it open.
+    fn attributes(&mut self, node: u64, handle: Option<u64>) -> Result<Attributes, Errno>;
+    /// Where a symbolic link leads to.
+    fn read_link(&mut self, node: u64) -> Result<Vec<u8>, Errno>;
+    /// Opens a file with the flags of open(2).
+    fn open(&mut self, _node: u64, _flags: u32) -> Result<u64, Errno> {
+        Ok(0)
+    }
+    /// Up to `size` bytes of an open file.
+    fn read(&mut self, node: u64, handle: u64, offset: u64, size: usize) -> Result<Vec<u8>, Errno>;
+    /// Opens a directory.
+    fn open_directory(&mut self, _node: u64) -> Result<u64, Errno> {
+        Ok(0)
+    }
+    /// The entries of an open directory from a position on, as many as the reader takes: it answers whether it has taken one.
+    fn list(&mut self, node: u64, handle: u64, from: u64, each: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno>;
+    /// Closes a file or a directory.
+    fn close(&mut self, _handle: u64) {}
+    /// Room in the file system.
+    fn room(&mut self) -> Room {
+        Room { block: 4096, ..Room::default() }
+    }
+    /// Whether the guest may keep what it has read of a file when it opens it again.
+    fn keeps_contents(&self) -> bool;
+
+    /// Makes something, and finds it.
+    fn make(&mut self, _directory: u64, _name: &[u8], _new: &New) -> Result<Found, Errno> {
+        Err(Errno::ROFS)
+    }
+    /// Makes a regular file and opens it.
+    fn create(&mut self, _directory: u64, _name: &[u8], _mode: u32, _flags: u32) -> Result<(Found, u64), Errno> {
+        Err(Errno::ROFS)
+    }
+    /// Changes attributes.
+    fn change(&mut self, _node: u64, _handle: Option<u64>, _change: &Change) -> Result<Attributes, Errno> {
+        Err(Errno::ROFS)
+    }
+    /// Writes to an open file; how many bytes it took.
+    fn write(&mut self, _handle: u64, _offset: u64, _bytes: &[u8]) -> Result<usize, Errno> {
+        Err(Errno::ROFS)
+    }
+    /// Writes to the disk what an open file holds.
+    fn sync(&mut self, _handle: u64) -> Result<(), Errno> {
+        Ok(())
+    }
+    /// Reserves or frees room in an open file, as fallocate(2) does.
+    fn allocate(&mut self, _handle: u64, _offset: u64, _length: u64, _mode: u32) -> Result<(), Errno> {
+        Err(Errno::OPNOTSUPP)
+    }
+    /// Removes a name; that of a directory if `directory_itself`.
+    fn remove(&mut self, _directory: u64, _name: &[u8], _directory_itself: bool) -> Result<(), Errno> {
+        Err(Errno::ROFS)
+    }
+    /// Renames, with the flags of renameat2(2).
+    fn rename(&mut self, _from: (u64, &[u8]), _to: (u64, &[u8]), _flags: u32) -> Result<(), Errno> {
+        Err(Errno::ROFS)
+    }
+}

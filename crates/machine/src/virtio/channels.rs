@@ -1,0 +1,267 @@
+//! Channels between programs of the guest and the host: a console device (type 3) with several ports, none of which is a console. Each has
+//! a name, by which a Linux guest finds its device file (`/sys/class/virtio-ports/*/name`).
+//!
+//! Port n has two queues, for what the guest reads and what it writes; a further pair carries control messages (virtio 1.2, 5.3). The guest says when a
+//! program has opened a port. The host says when there is no more to read: the port is then closed for the guest, which sees the end of a file.
+
+use super::console::{MULTIPORT, event};
+use super::{Broken, Device, Ring};
+use crate::device::DeviceContext;
+use crate::host::Piece;
+use crate::pci::Inbox;
+use crate::state::{Saved, StateError, decode, encode, require, same};
+use ledger::Ticks;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// The queue on which the guest gets control messages; the next one is for those that it sends.
+const CONTROL_RECEIVE: u16 = 2;
+/// Entries of each queue.
+const QUEUE_SIZE: u16 = 64;
+/// Bytes taken from one transmit request; the rest of a longer one is lost.
+const MAX_REQUEST: usize = 1 << 20;
+/// Control messages that wait for the driver; further ones are lost.
+const MAX_MESSAGES: usize = 256;
+/// Most ports.
+pub const MOST: usize = 16;
+
+/// A control message: port, event and value, then a name where the event has one.
+type Message = Vec<u8>;
+
+fn message(port: u32, event: u16, value: u16) -> Message {
+    [&port.to_le_bytes()[..], &event.to_le_bytes(), &value.to_le_bytes()].concat()
+}
+
+/// A port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Port {
+    /// What the guest has not taken yet.
+    input: VecDeque<u8>,
+    /// No more will come.
+    ended: bool,
+    /// The guest has been told so.
+    told: bool,
+    /// A program of the guest has it open.
+    open: bool,
+}
+
+/// What changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    ports: Vec<Port>,
+    messages: VecDeque<Message>,
+}
+
+/// The device.
+#[derive(Clone, Debug)]
+pub struct Channels {
+    names: Vec<String>,
+    config: [u8; 12],
+    queues: Vec<u16>,
+    state: State,
+}
+
+/// What a queue is for.
+enum Use {
+    /// The guest reads from a port.
+    Input(usize),
+    /// The guest writes to a port.
+    Output(usize),
+    ControlReceive,
+    ControlTransmit,
+}
+
+/// Ports but the first have their queues behind those for control messages.
+fn usage(queue: u16) -> Use {
+    let pair = match queue / 2 {
+        0 => 0,
+        1 if queue == CONTROL_RECEIVE => return Use::ControlReceive,
+        1 => return Use::ControlTransmit,
+        pair => usize::from(pair) - 1,
+    };
+    if queue.is_multiple_of(2) { Use::Input(pair) } else { Use::Output(pair) }
+}
+
+impl Channels {
+    /// A device with a port for each name, at most [`MOST`].
+    pub fn new(mut names: Vec<String>) -> Self {
+        names.truncate(MOST);
+        let mut config = [0; 12];
+        config[4..8].copy_from_slice(&(names.len() as u32).to_le_bytes());
+        let ports = vec![Port::default(); names.len()];
+        let queues = vec![QUEUE_SIZE; 2 * (names.len() + 1)];
+        Self { names, config, queues, state: State { ports, messages: VecDeque::new() } }
+    }
+
+    fn send(&mut self, message: Message) {
+        if self.state.messages.len() < MAX_MESSAGES {
+            self.state.messages.push_back(message);
+        }
+    }
+
+    fn receive(&mut self, number: usize, ring: &mut Ring) -> Result<(), Broken> {
+        let Some(port) = self.state.ports.get_mut(number) else { return Ok(()) };
+        while port.open && !port.input.is_empty() {
+            let Some(mut chain) = ring.pop()? else { break };
+            let len = chain.writer.available_bytes().min(port.input.len());
+            let written = chain.write(&port.input.make_contiguous()[..len]);
+            port.input.drain(..written);
+            ring.push(chain, written as u32)?;
+        }
+        self.tell_end(number);
+        Ok(())
+    }
+
+    /// Tells the guest that there is no more to read, when it has all that there was and has opened the port.
+    fn tell_end(&mut self, number: usize) {
+        let Some(port) = self.state.ports.get_mut(number) else { return };
+        if port.ended && port.open && !port.told && port.input.is_empty() {
+            port.told = true;
+            self.send(message(number as u32, event::PORT_OPEN, 0));
+        }
+    }
+
+    fn transmit(number: usize, ring: &mut Ring, ctx: &mut DeviceContext) -> Result<(), Broken> {
+        while let Some(mut chain) = ring.pop()? {
+            let mut bytes = vec![0; chain.reader.available_bytes().min(MAX_REQUEST)];
+            let read = chain.read(&mut bytes);
+            bytes.truncate(read);
+            if !bytes.is_empty() {
+                ctx.out.channels.push((number as u8, bytes));
+            }
+            ring.push(chain, 0)?;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, ring: &mut Ring) -> Result<(), Broken> {
+        while let Some(mut chain) = ring.pop()? {
+            let mut bytes = [0; 8];
+            if chain.read(&mut bytes) == bytes.len() {
+                let [p0, p1, p2, p3, e0, e1, v0, v1] = bytes;
+                let port = u32::from_le_bytes([p0, p1, p2, p3]);
+                self.heard(port, u16::from_le_bytes([e0, e1]), u16::from_le_bytes([v0, v1]));
+            }
+            ring.push(chain, 0)?;
+        }
+        Ok(())
+    }
+
+    /// A message of the driver.
+    fn heard(&mut self, port: u32, event: u16, value: u16) {
+        let number = port as usize;
+        match event {
+            event::DEVICE_READY if value == 1 => {
+                (0..self.names.len() as u32).for_each(|port| self.send(message(port, event::PORT_ADD, 1)));
+            }
+            event::PORT_READY if value == 1 && number < self.names.len() => {
+                let mut name = message(port, event::PORT_NAME, 1);
+                name.extend(self.names[number].as_bytes());
+                self.send(name);
+                self.send(message(port, event::PORT_OPEN, 1));
+            }
+            event::PORT_OPEN => {
+                if let Some(port) = self.state.ports.get_mut(number) {
+                    port.open = value != 0;
+                    self.tell_end(number);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn answer(&mut self, ring: &mut Ring) -> Result<(), Broken> {
+        while let Some(message) = self.state.messages.front() {
+            let Some(mut chain) = ring.pop()? else { break };
+            let written = chain.write(message);
+            self.state.messages.pop_front();
+            ring.push(chain, written as u32)?;
+        }
+        Ok(())
+    }
+}
+
+impl Device for Channels {
+    fn name(&self) -> &'static str {
+        "virtio channels"
+    }
+
+    fn kind(&self) -> u16 {
+        3
+    }
+
+    fn class(&self) -> u32 {
+        0x07_8000
+    }
+
+    fn features(&self) -> u64 {
+        MULTIPORT
+    }
+
+    fn queues(&self) -> &[u16] {
+        &self.queues
+    }
+
+    fn config(&self) -> &[u8] {
+        &self.config
+    }
+
+    fn stopped(&mut self, queue: u16, _now: Ticks) {
+        if let Use::Input(number) = usage(queue)
+            && let Some(port) = self.state.ports.get_mut(number)
+        {
+            port.open = false;
+        }
+    }
+
+    fn process(&mut self, queue: u16, ring: &mut Ring, ctx: &mut DeviceContext) -> Result<(), Broken> {
+        match usage(queue) {
+            Use::Input(number) => self.receive(number, ring),
+            Use::Output(number) => Self::transmit(number, ring, ctx),
+            Use::ControlReceive => self.answer(ring),
+            Use::ControlTransmit => self.hear(ring),
+        }
+    }
+
+    fn has_input(&self, queue: u16) -> bool {
+        match usage(queue) {
+            Use::Input(number) => self.state.ports.get(number).is_some_and(|port| port.open && !port.input.is_empty()),
+            Use::ControlReceive => !self.state.messages.is_empty(),
+            Use::Output(_) | Use::ControlTransmit => false,
+        }
+    }
+
+    fn piece(&mut self, piece: &Piece) {
+        let number = usize::from(piece.channel);
+        if let Some(port) = self.state.ports.get_mut(number) {
+            port.input.extend(&piece.bytes);
+            port.ended |= piece.last;
+            self.tell_end(number);
+        }
+    }
+
+    fn channel_inbox(&self, channel: u8) -> Inbox {
+        let port = self.state.ports.get(usize::from(channel));
+        port.map_or(Inbox::default(), |port| Inbox { open: port.open && !port.ended, unread: port.input.len() })
+    }
+
+    fn reset(&mut self) {
+        self.state.messages.clear();
+        self.state.ports.iter_mut().for_each(|port| port.told = false);
+    }
+}
+
+impl Saved for Channels {
+    fn save(&self) -> Result<Vec<u8>, StateError> {
+        encode(&(&self.names, &self.state))
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        let (names, state): (Vec<String>, State) = decode(bytes)?;
+        same(&names, &self.names, "set of channels")?;
+        require(state.ports.len() == self.names.len(), "a number of channels")?;
+        require(state.messages.len() <= MAX_MESSAGES, "more control messages than are kept")?;
+        self.state = state;
+        Ok(())
+    }
+}

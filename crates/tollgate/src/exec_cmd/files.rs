@@ -1,0 +1,247 @@
+//! What the command finds: its own program with what that needs, and the few files that programs expect everywhere.
+
+use super::ExecArgs;
+use anyhow::{Context, Result, bail};
+use guestfs::Packed;
+use guestfs::closure::Closure;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Variables that the command gets as they are here; so are those that begin with `LC_`.
+const KEPT: [&str; 11] =
+    ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "COLORTERM", "LD_LIBRARY_PATH"];
+/// The shell that programs run commands with.
+const SHELL: &str = "/bin/sh";
+/// Shells whose `-c` is looked into for names of programs.
+const SHELLS: [&str; 4] = ["sh", "bash", "dash", "zsh"];
+/// Directories that programs expect, and their permissions.
+const DIRECTORIES: [(&str, u32); 10] = [
+    ("/dev", 0o755),
+    ("/proc", 0o555),
+    ("/sys", 0o555),
+    ("/etc", 0o755),
+    ("/root", 0o700),
+    ("/run", 0o755),
+    ("/var/tmp", 0o1777),
+    ("/var/log", 0o755),
+    ("/usr/bin", 0o755),
+    ("/tmp", 0o1777),
+];
+/// Files that are packed where the host has them: what the C library looks for.
+const COMMON: [&str; 3] = ["/etc/ld.so.cache", "/usr/lib/locale/C.utf8", "/etc/localtime"];
+/// … with a network: what is needed to find and to trust others.
+const NETWORK: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/ssl/openssl.cnf",
+    "/etc/services",
+    "/etc/protocols",
+    "/usr/lib/x86_64-linux-gnu/libnss_dns.so.2",
+];
+/// Where terminals are described.
+const TERMINALS: [&str; 3] = ["/lib/terminfo", "/usr/share/terminfo", "/etc/terminfo"];
+
+/// Who runs the command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The user, the group, and further groups.
+    pub ids: Vec<u32>,
+}
+
+impl User {
+    /// The user that an option names, or the one that runs this program.
+    pub fn find(option: Option<&str>) -> Result<Self> {
+        let Some(text) = option else {
+            let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
+            let mut ids = vec![uid, gid];
+            let others = nix::unistd::getgroups().unwrap_or_default().into_iter().map(nix::unistd::Gid::as_raw);
+            ids.extend(others.filter(|other| *other != gid));
+            return Ok(Self { ids });
+        };
+        if text == "root" {
+            return Ok(Self { ids: vec![0, 0] });
+        }
+        let (user, group) = text.split_once(':').unwrap_or((text, text));
+        match (user.parse(), group.parse()) {
+            (Ok(user), Ok(group)) => Ok(Self { ids: vec![user, group] }),
+            _ => bail!("--user {text}: root, or numbers as in 1000 or 1000:100"),
+        }
+    }
+
+    /// As the guest is told.
+    pub fn text(&self) -> String {
+        self.ids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// The environment of the command: some of this program's, and what `--env` says.
+pub fn environment(options: &[String], directory: &Path) -> Vec<(OsString, OsString)> {
+    let kept = |name: &OsStr| KEPT.iter().any(|kept| *kept == name) || name.as_bytes().starts_with(b"LC_");
+    let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| kept(name)).collect();
+    all.push(("PWD".into(), directory.into()));
+    for option in options {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(OsString::from(value))),
+            None => (option.as_str(), std::env::var_os(option)),
+        };
+        all.retain(|(other, _)| other != name);
+        all.extend(value.map(|value| (name.into(), value)));
+    }
+    all.sort();
+    all
+}
+
+/// What is packed for a command, and the name that it is started by.
+pub fn pack(args: &ExecArgs, environment: &[(OsString, OsString)], directory: &Path, user: &User) -> Result<Packed> {
+    let variable = |name: &str| {
+        let found = environment.iter().find(|(other, _)| other == name);
+        found.map(|(_, value)| value.as_bytes().to_vec()).unwrap_or_default()
+    };
+    let mut tree = Packed::new();
+    let mut closure = Closure::new(&variable("PATH"), &variable("LD_LIBRARY_PATH"));
+    for (path, permissions) in DIRECTORIES {
+        tree.add_alone(Path::new(path)).or_else(|_| tree.make_directory(Path::new(path), permissions))?;
+        tree.make_directory(Path::new(path), permissions)?;
+    }
+    let name = args.command[0].as_bytes();
+    let program = closure.find(name, directory).ok_or_else(|| NotFound(args.command[0].clone()))?;
+    let own = |path: &Path| tree_path(path, directory);
+    closure.add(&mut tree, &own(&program))?;
+    for path in COMMON.iter().chain(&[SHELL]).map(Path::new).filter(|path| path.exists()) {
+        closure.add(&mut tree, path)?;
+    }
+    if !args.net.is_empty() {
+        for path in NETWORK.iter().map(Path::new).filter(|path| path.exists()) {
+            closure.add(&mut tree, path)?;
+        }
+        for path in std::fs::read_dir("/etc/ssl/certs").into_iter().flatten().flatten().map(|entry| entry.path()) {
+            // A dangling link among them is no reason not to run.
+            let _ = tree.add(&path);
+        }
+    }
+    if let Some(terminal) = args.terminal().then(|| variable("TERM")).filter(|terminal| !terminal.is_empty()) {
+        let terminal = Path::new(OsStr::from_bytes(&terminal)).to_path_buf();
+        let letter = terminal.to_string_lossy().chars().next().unwrap_or('x').to_string();
+        let described = TERMINALS.map(|root| Path::new(root).join(&letter).join(&terminal));
+        for path in described.iter().filter(|path| path.is_file()) {
+            tree.add(path)?;
+        }
+    }
+    for path in &args.add {
+        let named = if own(path).exists() { None } else { closure.find(path.as_os_str().as_bytes(), directory) };
+        let path = named.unwrap_or_else(|| own(path));
+        closure.add(&mut tree, &path).with_context(|| format!("--add {}", path.display()))?;
+    }
+    // Files that the command is told of.
+    for argument in &args.command[1..] {
+        let path = own(Path::new(argument));
+        if path.is_file() {
+            closure.add(&mut tree, &path)?;
+        }
+    }
+    for word in words_of_shell(&args.command) {
+        let named = own(Path::new(OsStr::from_bytes(&word)));
+        if let Some(path) = Some(named).filter(|path| path.is_file()).or_else(|| closure.find(&word, directory)) {
+            closure.add(&mut tree, &own(&path))?;
+        }
+    }
+    let home = variable("HOME");
+    for path in [directory, Path::new(OsStr::from_bytes(&home))] {
+        if path.is_absolute() && !tree.has(path) && tree.add_alone(path).is_err() {
+            tree.make_directory(path, 0o755)?;
+        }
+    }
+    write_accounts(&mut tree, user, &variable("USER"), &home)?;
+    Ok(tree)
+}
+
+/// The words of what a shell is given with `-c`: programs and files may be among them.
+fn words_of_shell(command: &[OsString]) -> Vec<Vec<u8>> {
+    let shell = Path::new(&command[0]).file_name().is_some_and(|name| SHELLS.iter().any(|shell| *shell == name));
+    let is_option = |word: &&OsString| word.as_bytes().starts_with(b"-") && word.as_bytes().ends_with(b"c");
+    if !shell || !command[1..].iter().any(|word| is_option(&word)) {
+        return Vec::new();
+    }
+    let texts = command[1..].iter().map(|word| word.as_bytes());
+    let separates = |byte: &u8| !byte.is_ascii_alphanumeric() && !b"/._+-[".contains(byte);
+    texts.flat_map(|text| text.split(separates)).filter(|word| !word.is_empty()).map(<[u8]>::to_vec).collect()
+}
+
+/// There is no such command.
+#[derive(Debug)]
+pub struct NotFound(OsString);
+
+impl fmt::Display for NotFound {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{}: command not found", self.0.display())
+    }
+}
+
+impl std::error::Error for NotFound {}
+
+/// Where a path is in the tree.
+fn tree_path(path: &Path, directory: &Path) -> PathBuf {
+    directory.join(path)
+}
+
+/// The files that say who is who. Those that were added stay.
+fn write_accounts(tree: &mut Packed, user: &User, name: &[u8], home: &[u8]) -> Result<()> {
+    let clean = |text: &[u8], otherwise: &str| {
+        let text = String::from_utf8_lossy(text).into_owned();
+        let sound = !text.is_empty() && !text.contains([':', '\n']);
+        if sound { text } else { otherwise.to_owned() }
+    };
+    let (mut passwd, mut group) = ("root:x:0:0:root:/root:/bin/sh\n".to_owned(), "root:x:0:\ntty:x:5:\n".to_owned());
+    if let [uid, gid, ..] = user.ids[..]
+        && uid != 0
+    {
+        let (name, home) = (clean(name, "user"), clean(home, "/"));
+        passwd += &format!("{name}:x:{uid}:{gid}:{name}:{home}:/bin/sh\n");
+        group += &format!("{name}:x:{gid}:\n");
+    }
+    passwd += "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
+    group += "nogroup:x:65534:\n";
+    let hosts = "127.0.0.1\tlocalhost tollgate\n::1\tlocalhost\n".to_owned();
+    let files = [
+        ("/etc/passwd", passwd),
+        ("/etc/group", group),
+        ("/etc/hosts", hosts),
+        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".to_owned()),
+    ];
+    for (path, text) in files {
+        if !tree.has(Path::new(path)) {
+            tree.put_bytes(Path::new(path), 0o644, text.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_numbers_or_root() {
+        assert_eq!(User::find(Some("root")).unwrap().text(), "0 0");
+        assert_eq!(User::find(Some("1000")).unwrap().text(), "1000 1000");
+        assert_eq!(User::find(Some("1000:100")).unwrap().text(), "1000 100");
+        for wrong in ["", "x", "1:", ":1", "-1", "1:2:3"] {
+            assert!(User::find(Some(wrong)).is_err(), "{wrong}");
+        }
+        assert!(User::find(None).unwrap().ids.len() >= 2);
+    }
+
+    #[test]
+    fn the_environment_is_what_options_say() {
+        let options = ["TOLLGATE_TEST=a=b".to_owned(), "PATH".to_owned(), "TOLLGATE_NOT_SET".to_owned()];
+        let all = environment(&options, Path::new("/somewhere"));
+        let value =
+            |name: &str| all.iter().find(|(n, _)| n == name).map(|(_, value)| value.to_str().unwrap().to_owned());
+        assert_eq!(value("TOLLGATE_TEST").as_deref(), Some("a=b"));
+        assert_eq!(value("PWD").as_deref(), Some("/somewhere"));
+        assert_eq!(value("TOLLGATE_NOT_SET"), None);
+        assert_eq!(value("PATH"), std::env::var("PATH").ok());
+        assert_eq!(value("CARGO_MANIFEST_DIR"), None);
+    }
+}

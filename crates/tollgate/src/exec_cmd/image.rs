@@ -1,0 +1,63 @@
+//! The initial RAM disk: process 1, the modules that it loads, and, for kernels that can't mount them, the command's files.
+
+use anyhow::{Context, Result, anyhow};
+use guestfs::archive::Archive;
+use guestfs::kernel_modules::Modules;
+use guestfs::{Kind, Packed};
+
+/// Process 1 (guests/linux/exec/init.c), made when this program is built.
+const INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/exec-init"));
+/// Modules without which nothing can be run.
+const NEEDED: [&str; 2] = ["virtio_pci", "virtio_console"];
+/// … for files that are mounted.
+const FILES: [&str; 2] = ["virtiofs", "overlay"];
+/// … for a network device.
+const NETWORK: &str = "virtio_net";
+
+/// How the command's files come to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By a virtio file system device.
+    Mounted,
+    /// In the initial RAM disk.
+    Archived,
+}
+
+/// Which way a kernel with these modules takes.
+pub fn way(modules: Option<&Modules>) -> Way {
+    let mounts = modules.is_none_or(|modules| FILES.iter().all(|name| modules.has(name)));
+    if mounts { Way::Mounted } else { Way::Archived }
+}
+
+/// The archive, without the command's files.
+pub fn archive(modules: Option<&Modules>, way: Way, network: bool) -> Result<Archive> {
+    let mut archive = Archive::default();
+    let directory = Kind::Directory as u32 | 0o755;
+    for name in ["dev", "modules"] {
+        archive.add(name.as_bytes(), directory, b"");
+    }
+    archive.add_device(b"dev/console", 0o600, 5, 1);
+    archive.add(b"init", Kind::File as u32 | 0o755, INIT);
+    if let Some(modules) = modules {
+        let mut names = NEEDED.to_vec();
+        if way == Way::Mounted {
+            names.extend(FILES);
+        }
+        if network {
+            names.push(NETWORK);
+        }
+        let loaded = modules.load(&names).context("the kernel lacks what a command needs to be run")?;
+        let order: String = loaded.iter().map(|(name, _)| format!("{name}.ko\n")).collect();
+        for (name, bytes) in &loaded {
+            archive.add(format!("modules/{name}.ko").as_bytes(), Kind::File as u32 | 0o644, bytes);
+        }
+        archive.add(b"modules/order", Kind::File as u32 | 0o644, order.as_bytes());
+    }
+    Ok(archive)
+}
+
+/// Adds the command's files.
+pub fn add_files(archive: &mut Archive, files: &mut Packed) -> Result<()> {
+    archive.add(b"payload", Kind::Directory as u32 | 0o755, b"");
+    archive.add_tree("payload/", files).map_err(|error| anyhow!("a file can't be packed: {error}"))
+}

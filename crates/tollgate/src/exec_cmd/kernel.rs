@@ -1,0 +1,194 @@
+//! Which kernel runs: an image with the modules that belong to it.
+
+use crate::places;
+use anyhow::{Context, Result, bail};
+use guestfs::kernel_modules::Modules;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The names of kernels that are fetched from the distribution.
+const FETCHED: [&str; 3] = ["cloud", "backports", "amd64"];
+/// Where a kernel's own directory of modules may be.
+const MODULE_ROOTS: [&str; 2] = ["/lib/modules", "/usr/lib/modules"];
+/// An image in a tree in which a kernel was built.
+const BUILT: &str = "arch/x86/boot/bzImage";
+/// The scripts that fetch a distribution's kernel, for programs that are installed without them.
+const SCRIPTS: [(&str, &str); 2] = [
+    ("kernel", include_str!("../../../../guests/linux/kernel")),
+    ("common.sh", include_str!("../../../../guests/linux/common.sh")),
+];
+
+/// A kernel.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Its image.
+    pub image: PathBuf,
+    /// Its directory of modules, or the tree in which it was built. None: it is taken to have built in what is needed.
+    pub modules: Option<PathBuf>,
+}
+
+impl Kernel {
+    /// The kernel of a name: one of the distribution's, an image, or a tree in which one was built. None: the host's own if it can be read.
+    pub fn find(name: Option<&str>) -> Result<Self> {
+        match name {
+            None => match Self::of_host() {
+                Some(kernel) => Ok(kernel),
+                None => Self::fetched(FETCHED[0]),
+            },
+            Some(name) if FETCHED.contains(&name) => Self::fetched(name),
+            Some(path) => Self::of_path(Path::new(path)),
+        }
+    }
+
+    fn of_host() -> Option<Self> {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+        let image = PathBuf::from(format!("/boot/vmlinuz-{}", release.trim()));
+        std::fs::File::open(&image).ok()?;
+        let modules = modules_of(release.trim());
+        Some(Self { image, modules })
+    }
+
+    fn of_path(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            let image = path.join(BUILT);
+            if !image.is_file() {
+                bail!("--kernel {}: the directory has no {BUILT}: is the kernel built?", path.display());
+            }
+            return Ok(Self { image, modules: Some(path.to_path_buf()) });
+        }
+        let failed = || format!("--kernel {}", path.display());
+        let image = path.canonicalize().with_context(failed)?;
+        let built = image.ancestors().nth(4).filter(|tree| tree.join(BUILT) == image).map(Path::to_path_buf);
+        let mut start = vec![0; 1 << 16];
+        let read = std::io::Read::read(&mut std::fs::File::open(&image).with_context(failed)?, &mut start);
+        start.truncate(read.with_context(failed)?);
+        let modules = built.or_else(|| modules_of(&release(&start)?));
+        Ok(Self { image, modules })
+    }
+
+    /// A kernel of the distribution's packages, which are downloaded once.
+    fn fetched(name: &str) -> Result<Self> {
+        let cache = Cache::find()?;
+        match cache.kernel(name) {
+            Some(kernel) => Ok(kernel),
+            None => {
+                cache.fetch(name)?;
+                cache.kernel(name).with_context(|| {
+                    format!(
+                        "--kernel {name}: the packages were fetched, and {} has no kernel",
+                        cache.packages.display()
+                    )
+                })
+            }
+        }
+    }
+
+    /// The modules, if there is a directory of them.
+    pub fn load_modules(&self) -> Result<Option<Modules>> {
+        match &self.modules {
+            Some(directory) => Ok(Some(Modules::of_directory(directory)?)),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The directory of the modules of a release.
+fn modules_of(release: &str) -> Option<PathBuf> {
+    let mut all = MODULE_ROOTS.iter().map(|root| Path::new(root).join(release));
+    all.find(|directory| directory.join("kernel").is_dir())
+}
+
+/// The release that the header of a bzImage names (the Linux/x86 boot protocol, `kernel_version`).
+fn release(image: &[u8]) -> Option<String> {
+    if image.get(0x202..0x206)? != b"HdrS" {
+        return None;
+    }
+    let at = usize::from(u16::from_le_bytes([*image.get(0x20e)?, *image.get(0x20f)?])) + 0x200;
+    let text = image.get(at..)?.split(|byte| *byte == 0 || *byte == b' ').next()?;
+    let text = String::from_utf8(text.to_vec()).ok()?;
+    // It becomes part of a path.
+    (!text.is_empty() && !text.contains('/')).then_some(text)
+}
+
+/// Where packages of kernels are kept.
+struct Cache {
+    /// The scripts that fill it. None: they are made from this program.
+    scripts: Option<PathBuf>,
+    packages: PathBuf,
+}
+
+impl Cache {
+    /// A checkout's cache if this program lies in one or is called in one, else the user's.
+    fn find() -> Result<Self> {
+        if let Some(checkout) = places::checkout() {
+            let scripts = checkout.join("guests/linux");
+            return Ok(Self { packages: scripts.join("cache"), scripts: Some(scripts) });
+        }
+        Ok(Self { scripts: None, packages: places::cache()?.join("packages") })
+    }
+
+    /// A kernel that is there with its modules.
+    fn kernel(&self, name: &str) -> Option<Kernel> {
+        let directory = self.packages.join(format!("kernel-{name}"));
+        let word = |file: &str| Some(std::fs::read_to_string(directory.join(file)).ok()?.trim().to_owned());
+        let (package, release) = (word("package")?, word("release")?);
+        let unpacked = std::fs::read_dir(self.packages.join("unpacked")).ok()?.flatten().map(|entry| entry.path());
+        let begins = |path: &PathBuf| {
+            path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&format!("{package}_")))
+        };
+        let roots = unpacked.filter(begins).flat_map(|tree| MODULE_ROOTS.map(|root| tree.join(&root[1..])));
+        let modules = roots.map(|root| root.join(&release)).find(|directory| directory.is_dir())?;
+        let image = directory.join("vmlinuz");
+        image.is_file().then_some(Kernel { image, modules: Some(modules) })
+    }
+
+    /// Fetches a kernel's packages.
+    fn fetch(&self, name: &str) -> Result<()> {
+        let scripts = match &self.scripts {
+            Some(scripts) => scripts.clone(),
+            None => {
+                let directory = places::cache()?.join("scripts");
+                std::fs::create_dir_all(&directory)
+                    .with_context(|| format!("can't make the directory {}", directory.display()))?;
+                for (script, text) in SCRIPTS {
+                    let path = directory.join(script);
+                    std::fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))?;
+                }
+                directory
+            }
+        };
+        crate::output::say(&format!("tollgate: fetching the kernel {name} from this system's package sources"));
+        for what in [&[name][..], &[name, "--modules"]] {
+            let mut command = Command::new("bash");
+            command.arg(scripts.join("kernel")).args(what).env("TOLLGATE_PACKAGES", &self.packages);
+            let status =
+                command.stdin(Stdio::null()).stdout(Stdio::null()).status().context("bash can't be started")?;
+            if !status.success() {
+                bail!(
+                    "--kernel {name}: the kernel's package can't be fetched (see above); give an image with --kernel FILE, \
+                     or run this where apt-get reaches a Debian mirror"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_is_in_the_images_header() {
+        let mut image = vec![0; 0x400];
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x20e..0x210].copy_from_slice(&0x100u16.to_le_bytes());
+        image[0x300..0x312].copy_from_slice(b"6.1.0-56 (x@y) #1\0");
+        assert_eq!(release(&image).as_deref(), Some("6.1.0-56"));
+        image[0x300] = b'/';
+        assert_eq!(release(&image), None);
+        assert_eq!(release(&[0; 100]), None);
+        image[0x20e..0x210].copy_from_slice(&0xffffu16.to_le_bytes());
+        assert_eq!(release(&image), None);
+    }
+}

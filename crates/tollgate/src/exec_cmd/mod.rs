@@ -1,0 +1,433 @@
+//! `tollgate exec`: runs a program of this host in a guest kernel.
+
+mod boots;
+mod control;
+mod files;
+mod image;
+mod kernel;
+mod session;
+
+use crate::ending;
+use crate::net::{Addresses, Connections, Nets};
+use crate::output::{OutputFile, say};
+use crate::platform::PlatformArgs;
+use crate::size::parse_size;
+use crate::terminal::{Escape, Terminal, size_text};
+use anyhow::{Context, Result, anyhow, bail};
+use boots::Boot;
+use clap::Args;
+use control::{CHANNELS, Records};
+use cpu::Tier;
+use files::User;
+use guestfs::Server;
+use guestfs::host_tree::HostTree;
+use image::Way;
+use kernel::Kernel;
+use ledger::profile::Profile;
+use machine::board::Parts;
+use machine::loader::Module;
+use machine::{ClockSource, Config, Machine, Outcome};
+use network::options::{Attachment, Net};
+use session::{Limits, Session};
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Exit status when a process was killed for want of memory.
+const OUT_OF_MEMORY: u8 = 120;
+/// Exit status when the guest's kernel has found a fault of its own.
+const OOPS: u8 = 121;
+/// Exit status when the guest ended before the command did.
+const LOST: u8 = 125;
+/// Exit status when there is no such command, as shells have it.
+const NOT_FOUND: u8 = 127;
+/// The kernel is tainted because it has found a fault of its own (Linux: TAINT_DIE).
+const TAINT_DIE: u64 = 1 << 7;
+/// Lines of the console that are shown when the guest's kernel is the reason.
+const LINES: usize = 40;
+/// The guest's addresses under `--net user`.
+const ADDRESSES: Addresses =
+    Addresses { guest: "10.0.2.15", mask: "255.255.255.0", router: "10.0.2.2", names: "10.0.2.3" };
+/// What the guest's kernel is told.
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
+
+/// Runs a program of this host in a guest kernel.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tollgate exec -- uname -a
+  tollgate exec --kernel cloud -- sh -c 'dmesg | head'
+  tollgate exec --kernel ~/linux -- ./reproducer
+  tollgate exec --root -- python3 -m timeit 'sorted(range(1000))'
+  tollgate exec --share .:rw -- make test
+  tollgate exec --net user -- curl -s https://www.kernel.org
+  tollgate exec --ledger a.ledger -- openssl speed -seconds 1 sha256
+
+Exit status: the command's, 128 + n after signal n; 126 and 127 also when it can't be executed or is not there, and 126 when the machine
+could not be made. 120 when a process was killed for want of memory and the command failed; 121 when the kernel has found a fault of its own
+(an oops; not with --oops-ok); 122 after a reset; 123 when the kernel panicked; 124 when --timeout or --limit is over; 125 when the guest
+died or ended before the command; 130 when interrupted. With --json, `reason` tells them apart.")]
+pub struct ExecArgs {
+    /// Kernel: a bzImage or vmlinux, a tree in which one was built, or `cloud`, `backports` or `amd64` of this distribution [default: this host's own if it can be read, else cloud]
+    #[arg(long, value_name = "K")]
+    kernel: Option<String>,
+    /// Further words for the kernel's command line
+    #[arg(long, value_name = "STRING", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    append: String,
+    /// Guest memory: bytes, or with K, M, G or T
+    #[arg(long, short = 'm', value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    memory: u64,
+    /// Number of virtual processors
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    cpus: usize,
+    /// Processor profile: a name of `tollgate cpu list`, or a TOML file
+    #[arg(long, value_name = "PROFILE", default_value = "skx")]
+    cpu: String,
+    /// Packs a file or directory of this host, under its own path, or a program by its name, with what it needs. May be repeated
+    #[arg(long, value_name = "PATH")]
+    add: Vec<PathBuf>,
+    /// The command finds this host's whole tree of files, in place of what is packed. What it writes stays in the guest
+    #[arg(long)]
+    root: bool,
+    /// The command finds a directory of this host under its own path; with `:rw` it may change it. May be repeated
+    #[arg(long, value_name = "DIR[:rw]")]
+    share: Vec<Share>,
+    /// Sets a variable of the command's environment; without a value it is as here. May be repeated
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    env: Vec<String>,
+    /// Directory that the command runs in [default: the current one]
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+    /// Who runs the command: `root`, or UID[:GID] [default: as here]
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+    /// Network device, as for `tollgate run`; with `user` the guest can reach what this host reaches
+    #[arg(long, value_name = "KIND[:OPTION,...]")]
+    net: Vec<Net>,
+    /// Key behind which keys on a terminal are for Tollgate: `ctrl-` and a letter, or `none`
+    #[arg(long, value_name = "KEY", default_value = Escape::DEFAULT)]
+    escape: Escape,
+    /// Ends the run after so many seconds of the host's time
+    #[arg(long, value_name = "SECONDS", value_parser = crate::run_cmd::parse_seconds)]
+    timeout: Option<Duration>,
+    /// Ends the run after so many seconds of virtual time, the kernel's boot included
+    #[arg(long, value_name = "SECONDS", value_parser = crate::run_cmd::parse_seconds)]
+    limit: Option<Duration>,
+    /// A fault that the kernel finds in itself does not change the exit status
+    #[arg(long)]
+    oops_ok: bool,
+    /// Boots the kernel, in place of going on from where an earlier run has booted it
+    #[arg(long)]
+    boot: bool,
+    /// Shows the kernel's messages on standard error
+    #[arg(long)]
+    console: bool,
+    /// Saves the ledger of the run; the command is its region `exec`
+    #[arg(long, value_name = "FILE")]
+    ledger: Option<PathBuf>,
+    /// Prints how the run ended as JSON on standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    platform: PlatformArgs,
+    /// The command and its arguments
+    #[arg(value_name = "COMMAND", required = true, last = true, num_args = 1..)]
+    command: Vec<OsString>,
+}
+
+/// A directory that is shared with the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Share {
+    path: PathBuf,
+    writable: bool,
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (path, writable) = match (text.strip_suffix(":rw"), text.strip_suffix(":ro")) {
+            (Some(path), _) => (path, true),
+            (None, path) => (path.unwrap_or(text), false),
+        };
+        let path = Path::new(path).canonicalize().map_err(|error| error.to_string())?;
+        if path.as_os_str().as_bytes().contains(&b'\n') {
+            return Err("the name of the directory has a line break".into());
+        }
+        if !path.is_dir() {
+            return Err("it is no directory".into());
+        }
+        Ok(Self { path, writable })
+    }
+}
+
+impl ExecArgs {
+    /// Which of the command's streams are the terminal, bit by bit.
+    fn streams(&self) -> u8 {
+        let terminals =
+            [std::io::stdin().is_terminal(), std::io::stdout().is_terminal(), std::io::stderr().is_terminal()];
+        terminals.iter().enumerate().map(|(bit, is)| u8::from(*is) << bit).sum()
+    }
+
+    /// Whether any of them is.
+    fn terminal(&self) -> bool {
+        self.streams() != 0
+    }
+}
+
+/// How a run ended.
+struct End {
+    reason: &'static str,
+    status: u8,
+    /// For people; none if all went well.
+    text: Option<String>,
+    /// The kernel's last messages explain it.
+    lines: bool,
+}
+
+impl End {
+    fn bad(reason: &'static str, status: u8, text: impl Into<String>) -> Self {
+        Self { reason, status, text: Some(text.into()), lines: true }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &ExecArgs) -> Result<ExitCode> {
+    let start = Instant::now();
+    cpu::host_supported()?;
+    let directory = match &args.cwd {
+        Some(directory) => directory.canonicalize().with_context(|| format!("--cwd {}", directory.display()))?,
+        None => std::env::current_dir().context("there is no current directory")?,
+    };
+    let user = User::find(args.user.as_deref())?;
+    let environment = files::environment(&args.env, &directory);
+    let packed = match args.root {
+        true => None,
+        false => match files::pack(args, &environment, &directory, &user) {
+            Ok(packed) => Some(packed),
+            Err(error) if error.is::<files::NotFound>() => {
+                say(&format!("tollgate: {error}"));
+                return Ok(ExitCode::from(NOT_FOUND));
+            }
+            Err(error) => return Err(error),
+        },
+    };
+    let kernel = Kernel::find(args.kernel.as_deref())?;
+    let modules = kernel.load_modules()?;
+    let way = image::way(modules.as_ref());
+    let nets = Nets::new(&args.net)?;
+    if way == Way::Archived && (args.root || !args.share.is_empty()) {
+        bail!("--root and --share need a kernel with virtiofs and overlay: CONFIG_VIRTIO_FS, CONFIG_OVERLAY_FS");
+    }
+    let mut archive = image::archive(modules.as_ref(), way, !nets.nics.is_empty())?;
+    let mut order = Records::default();
+    give_order(args, &mut order, &environment, &directory, &user);
+    let mut facts = Vec::new();
+    if args.ledger.is_some() {
+        facts.push(("command".to_owned(), command_text(&args.command)));
+        let hash = packed.clone().map(|mut packed| packed.hash()).transpose();
+        let hash = hash.map_err(|error| anyhow!("a file can't be read: {error}"))?;
+        let hash = hash.map(|hash| hash.iter().map(|byte| format!("{byte:02x}")).collect());
+        facts.push(("files".to_owned(), hash.unwrap_or_else(|| "of the host".to_owned())));
+    }
+    if let (Way::Archived, Some(packed)) = (way, &packed) {
+        image::add_files(&mut archive, &mut packed.clone())?;
+        order.add(b'i', "");
+    }
+    order.add(b'g', "");
+    let archive = archive.finish();
+    let server = || -> Result<Option<Server>> {
+        if way == Way::Archived {
+            return Ok(None);
+        }
+        let mut server = Server::new();
+        match &packed {
+            Some(packed) => server.add("root", Box::new(packed.clone())),
+            None => server.add("root", Box::new(HostTree::open(Path::new("/"), false).context("--root")?)),
+        }
+        for (number, Share { path, writable }) in args.share.iter().enumerate() {
+            let tree = HostTree::open(path, *writable).with_context(|| format!("--share {}", path.display()))?;
+            server.add(&format!("share{number}"), Box::new(tree));
+        }
+        Ok(Some(server))
+    };
+    let profile = Profile::find(&args.cpu)?;
+    let tsc_hz = profile.tsc_hz.value;
+    let platform = args.platform.resolve(&profile)?;
+    let cmdline = format!("{COMMAND_LINE} {}", args.append);
+    let configure = || -> Result<Config> {
+        let initrd = Module { bytes: archive.clone(), cmdline: Module::NAME.to_owned(), file: String::new() };
+        Ok(Config {
+            memory: args.memory,
+            cpus: args.cpus,
+            profile: profile.clone(),
+            kernel_name: kernel.image.display().to_string(),
+            kernel: machine::loader::read_file(&kernel.image)?,
+            modules: vec![initrd],
+            cmdline: cmdline.trim().to_owned(),
+            parts: Parts {
+                channels: CHANNELS.map(str::to_owned).to_vec(),
+                files: server()?,
+                nics: nets.nics.clone(),
+                ..Parts::default()
+            },
+            clock: ClockSource::Virtual,
+            platform: platform.clone(),
+            branches: false,
+            tier: Tier::Auto,
+        })
+    };
+    if args.ledger.is_some() {
+        facts.extend(crate::identity::facts(&configure()?, std::iter::empty(), nets.files())?);
+    }
+    let ledger = match &args.ledger {
+        Some(path) => Some(ending::LedgerFile { file: OutputFile::create(path, "ledger")?, facts }),
+        None => None,
+    };
+    let make = || {
+        let failed = |error| anyhow!("{error}").context(format!("can't boot {}", kernel.image.display()));
+        Machine::new(configure()?).map_err(failed)
+    };
+    // Where the files are in the initial RAM disk, each command has a boot of its own.
+    let boot = if args.boot || way == Way::Archived { None } else { Boot::find(&kernel.image, &archive, &profile) };
+    let second = machine::machine::ticks(Duration::from_secs(1), tsc_hz);
+    let limits = Limits {
+        deadline: args.timeout.map(|timeout| start + timeout),
+        limit: args.limit.map(|limit| machine::machine::ticks(limit, tsc_hz)),
+        second,
+        oops_ok: args.oops_ok,
+    };
+    let terminal = Terminal::open_for(args.escape, args.streams()).context("can't use standard input")?;
+    let connections = Connections::open_with(&nets.nics, Some(&ADDRESSES))?;
+    let session = Session::new(terminal, connections, args.streams(), limits, order);
+    let mut session = session.since(start).with_console(args.console);
+    let (mut machine, booted) = boots::prepare(&make, boot.as_ref())?;
+    nets.capture(&machine)?;
+    let outcome = boots::run(&mut machine, &mut session, boot.filter(|_| !booted));
+    let complete = nets.finish(&machine);
+    conclude(args, &machine, session, outcome, ledger, complete)
+}
+
+/// A command as a line of text.
+fn command_text(command: &[OsString]) -> String {
+    command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Tells the guest what to do.
+fn give_order(
+    args: &ExecArgs,
+    order: &mut Records,
+    environment: &[(OsString, OsString)],
+    directory: &Path,
+    user: &User,
+) {
+    for word in &args.command {
+        order.add(b'a', word.as_bytes());
+    }
+    for (name, value) in environment {
+        order.add(b'e', [name.as_bytes(), b"=", value.as_bytes()].concat());
+    }
+    order.add(b'c', directory.as_os_str().as_bytes());
+    for (number, Share { path, writable }) in args.share.iter().enumerate() {
+        let mode: &[u8] = if *writable { b"rw" } else { b"ro" };
+        order.add(b'b', [format!("share{number}").as_bytes(), path.as_os_str().as_bytes(), mode].join(&b'\n'));
+    }
+    order.add(b'u', user.text());
+    if args.net.iter().any(|net| matches!(net, Net::Nic(nic) if matches!(nic.attachment, Attachment::User(_)))) {
+        let Addresses { guest, mask, router, names } = ADDRESSES;
+        order.add(b'n', format!("{guest} {mask} {router} {names}"));
+    }
+    if args.terminal() {
+        order.add(b't', args.streams().to_string());
+        order.add(b'w', size_text());
+    }
+    // What somebody sees, or what comes from outside, is of today.
+    if args.terminal() || args.root || !args.share.is_empty() || !args.net.is_empty() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        order.add(b'd', now.as_secs().to_string());
+    }
+}
+
+/// How the run ended, by what the guest has said and what became of the machine.
+fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) -> End {
+    let broken = session.broken || session.ended.is_some_and(|ended| ended.tainted & TAINT_DIE != 0);
+    match (outcome, session.ended) {
+        (_, Some(ended)) if matches!(outcome, Outcome::PowerOff) => {
+            if broken && !args.oops_ok {
+                let text = format!(
+                    "the guest's kernel has found a fault of its own; the command ended with status {}",
+                    ended.status
+                );
+                return End::bad("oops", OOPS, text);
+            }
+            if ended.killed_for_memory > 0 {
+                let text = format!(
+                    "{} process(es) were killed for want of memory (--memory); the command ended with status {}",
+                    ended.killed_for_memory, ended.status
+                );
+                let status = if ended.status == 0 { 0 } else { OUT_OF_MEMORY };
+                return End::bad("out-of-memory", status, text);
+            }
+            End { reason: "ended", status: ended.status, text: None, lines: false }
+        }
+        (Outcome::PowerOff, None) => match &session.failed {
+            Some(why) => End::bad("failed", crate::FAILED, why.clone()),
+            None => End::bad("lost", LOST, "the guest powered off before the command ended"),
+        },
+        _ if broken && !args.oops_ok && !session.timed_out && matches!(outcome, Outcome::Stopped) => {
+            End::bad("oops", OOPS, "the guest's kernel has found a fault of its own, and the command did not end")
+        }
+        _ => {
+            let symbols = machine.symbols(Vec::new());
+            let (outcome, cause) = machine.verdict(outcome, &symbols);
+            let (reason, text, status) = ending::explain(outcome, cause, session.timed_out);
+            End { lines: !matches!(reason, "interrupted"), ..End::bad(reason, status, text) }
+        }
+    }
+}
+
+/// Says how the run ended, and writes its ledger.
+fn conclude(
+    args: &ExecArgs,
+    machine: &Machine,
+    session: Session,
+    outcome: Outcome,
+    ledger: Option<ending::LedgerFile>,
+    complete: bool,
+) -> Result<ExitCode> {
+    let end = end(args, machine, &session, outcome);
+    let (times, ended, lines) = (session.times, session.ended, session.last_lines(LINES));
+    drop(session);
+    if let Some(text) = &end.text {
+        say(&format!("tollgate: {text}, after {:.6} s of virtual time", machine.seconds()));
+        if end.lines && !args.console {
+            lines.iter().for_each(|line| say(line));
+        }
+    }
+    if let Some(ledger) = ledger {
+        ledger.write(machine, &machine.symbols(Vec::new()))?;
+    }
+    if args.json {
+        let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+        let report = serde_json::json!({
+            "reason": end.reason,
+            "status": end.status,
+            "command_status": ended.map(|ended| ended.status),
+            "virtual_seconds": machine.seconds(),
+            "began_after": seconds(times.began),
+            "wrote_after": seconds(times.wrote),
+            "ended_after": seconds(times.ended),
+            "memory": crate::memory::report(machine.taken),
+        });
+        say(&report.to_string());
+    }
+    machine.check().map_err(|what| anyhow!("the hypervisor's tables are not in order: {what}"))?;
+    if !complete {
+        bail!("the capture is not complete");
+    }
+    Ok(ExitCode::from(end.status))
+}

@@ -1,0 +1,30 @@
+//! Where things are that belong to the program: in a checkout, or where packages install them.
+
+use anyhow::{Result, anyhow};
+use std::path::{Path, PathBuf};
+
+/// Where packages install what is the same on all machines.
+const INSTALLED: &str = "/usr/share/tollgate";
+/// What a checkout has, by which it is known.
+const MARK: &str = "guests/linux/kernel";
+
+/// The checkout that the program is called in, or else the one that it lies in.
+pub fn checkout() -> Option<PathBuf> {
+    let places = [std::env::current_dir().ok(), std::env::current_exe().ok()];
+    let mut above = places.iter().flatten().flat_map(|place| place.ancestors());
+    above.find(|directory| directory.join(MARK).is_file()).map(Path::to_path_buf)
+}
+
+/// The directory that images of experiments are named from.
+pub fn guests() -> PathBuf {
+    let installed = Path::new(INSTALLED);
+    let otherwise = || if installed.is_dir() { installed.to_path_buf() } else { PathBuf::from(".") };
+    checkout().unwrap_or_else(otherwise)
+}
+
+/// A directory for what is kept between runs: `$XDG_CACHE_HOME/tollgate` or `~/.cache/tollgate`.
+pub fn cache() -> Result<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    Ok(base.ok_or_else(|| anyhow!("there is no directory for a cache: HOME is not set"))?.join("tollgate"))
+}

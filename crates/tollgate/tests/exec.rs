@@ -1,0 +1,196 @@
+//! Commands of this host in a guest kernel. The tests need the distribution's cloud kernel in the cache (`guests/linux/kernel`, `guests/linux/kernel --modules`), and
+//! pass without having looked at anything where it is not there.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const OUT_OF_MEMORY: i32 = 120;
+const PANICKED: i32 = 123;
+const TIMED_OUT: i32 = 124;
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+const SIGNALLED: i32 = 128;
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The kernel's image and the directory of its modules.
+fn kernel() -> Option<(PathBuf, PathBuf)> {
+    let cache = repository().join("guests/linux/cache");
+    let word =
+        |file: &str| Some(std::fs::read_to_string(cache.join("kernel-cloud").join(file)).ok()?.trim().to_owned());
+    let (package, release) = (word("package")?, word("release")?);
+    let unpacked = std::fs::read_dir(cache.join("unpacked")).ok()?.flatten().map(|entry| entry.path());
+    let mut roots =
+        unpacked.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(&format!("{package}_")));
+    let modules = roots.find_map(|root| Some(root.join("lib/modules").join(&release)).filter(|path| path.is_dir()))?;
+    Some((cache.join("kernel-cloud/vmlinuz"), modules))
+}
+
+/// A directory for one test.
+fn directory(test: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("exec-{test}"));
+    // What an earlier run has left.
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+fn program(options: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.current_dir(repository()).arg("exec").args(["--timeout", "300"]).args(options);
+    // Boots are shared by the tests, and not with the user.
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs a command in the cloud kernel, with options before `--`. `None`: there is no kernel here.
+fn run(options: &[&str]) -> Option<Output> {
+    if kernel().is_none() {
+        eprintln!("skipped: the cloud kernel and its modules are not in guests/linux/cache");
+        return None;
+    }
+    Some(program(&[&["--kernel", "cloud"], options].concat()).output().unwrap())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn check(output: &Output, status: i32, out: &str, errors: &str) {
+    let seen = (output.status.code(), text(&output.stdout), text(&output.stderr));
+    assert_eq!(seen, (Some(status), out.to_owned(), errors.to_owned()));
+}
+
+#[test]
+fn streams_are_apart_and_the_status_is_the_commands() {
+    let Some(output) = run(&["--", "sh", "-c", "echo out; echo err >&2; exit 3"]) else { return };
+    check(&output, 3, "out\n", "err\n");
+    check(&run(&["--", "true"]).unwrap(), 0, "", "");
+    check(&run(&["--", "sh", "-c", "kill -9 $$"]).unwrap(), SIGNALLED + 9, "", "");
+}
+
+#[test]
+fn bytes_go_in_and_out_as_they_are() {
+    if kernel().is_none() {
+        return;
+    }
+    let mut bytes: Vec<u8> = (0..200_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    bytes.extend(0..=255);
+    let file = directory("bytes").join("input");
+    std::fs::write(&file, &bytes).unwrap();
+    let mut from_file = program(&["--kernel", "cloud", "--", "cat"]);
+    let output = from_file.stdin(std::fs::File::open(&file).unwrap()).output().unwrap();
+    assert!(output.status.success() && output.stdout == bytes, "{}", text(&output.stderr));
+    let mut child = program(&["--kernel", "cloud", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        pipe.write_all(&bytes).unwrap();
+        bytes
+    });
+    let output = child.wait_with_output().unwrap();
+    let bytes = writer.join().unwrap();
+    assert!(output.status.success() && output.stdout == bytes, "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_command_that_cannot_be_run_is_told_apart() {
+    let Some(output) = run(&["--", "no-such-command"]) else { return };
+    check(&output, NOT_FOUND, "", "tollgate: no-such-command: command not found\n");
+    let file = directory("plain").join("plain");
+    std::fs::write(&file, "text\n").unwrap();
+    let file = file.to_str().unwrap();
+    let errors = format!("tollgate: exec: {file}: Permission denied\n");
+    check(&run(&["--", file]).unwrap(), NOT_EXECUTABLE, "", &errors);
+}
+
+#[test]
+fn a_run_from_a_kept_boot_is_the_run_that_boots() {
+    let files = directory("ledgers");
+    let path = |name: &str| files.join(name).to_str().unwrap().to_owned();
+    let command = ["--", "sh", "-c", "echo hello; ls /proc/self"];
+    for (name, boot) in [("booted", &["--boot"][..]), ("first", &[]), ("second", &[])] {
+        let ledger = path(name);
+        let options = [boot, &["--ledger", &ledger], &command].concat();
+        let Some(output) = run(&options) else { return };
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    let ledger = |name: &str| std::fs::read(path(name)).unwrap();
+    assert!(ledger("booted") == ledger("first") && ledger("first") == ledger("second"));
+}
+
+#[test]
+fn the_ways_in_which_a_kernel_ends_are_told_apart() {
+    let Some(output) = run(&["--user", "root", "--", "sh", "-c", "echo c > /proc/sysrq-trigger"]) else { return };
+    assert_eq!(output.status.code(), Some(PANICKED));
+    assert!(
+        text(&output.stderr).contains("Kernel panic - not syncing: sysrq triggered crash"),
+        "{}",
+        text(&output.stderr)
+    );
+    let output = run(&["-m", "256M", "--", "sh", "-c", "tail /dev/zero"]).unwrap();
+    assert_eq!(output.status.code(), Some(OUT_OF_MEMORY));
+    assert!(text(&output.stderr).contains("Out of memory: Killed process"), "{}", text(&output.stderr));
+    assert_eq!(run(&["--limit", "3", "--", "sleep", "100"]).unwrap().status.code(), Some(TIMED_OUT));
+}
+
+#[test]
+fn a_shared_directory_is_read_only_unless_it_is_said() {
+    let files = directory("share");
+    std::fs::write(files.join("file"), "text\n").unwrap();
+    let at = files.to_str().unwrap();
+    let script = format!("cat {at}/file; echo new > {at}/made");
+    let Some(output) = run(&["--share", at, "--", "sh", "-c", &script]) else { return };
+    assert_eq!((text(&output.stdout).as_str(), output.status.code()), ("text\n", Some(2)));
+    assert!(!files.join("made").exists());
+    let share = format!("{at}:rw");
+    check(&run(&["--share", &share, "--", "sh", "-c", &script]).unwrap(), 0, "text\n", "");
+    assert_eq!(std::fs::read_to_string(files.join("made")).unwrap(), "new\n");
+}
+
+#[test]
+fn the_hosts_tree_stays_as_it_is() {
+    let files = directory("root");
+    let at = files.to_str().unwrap();
+    let script = format!("echo new > {at}/made && cat {at}/made");
+    let Some(output) = run(&["--root", "--", "sh", "-c", &script]) else { return };
+    check(&output, 0, "new\n", "");
+    assert!(!files.join("made").exists());
+}
+
+#[test]
+fn a_command_whose_output_nobody_reads_gets_a_signal() {
+    if kernel().is_none() {
+        return;
+    }
+    let mut child = program(&["--kernel", "cloud", "--", "yes"]).spawn().unwrap();
+    let mut start = [0; 4];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut start).unwrap();
+    drop(child.stdout.take());
+    assert_eq!(&start, b"y\ny\n");
+    assert_eq!(child.wait().unwrap().code(), Some(SIGNALLED + 13));
+}
+
+#[test]
+fn a_kernel_that_can_mount_no_files_finds_them_in_its_initial_disk() {
+    let Some((image, modules)) = kernel() else { return };
+    let tree = directory("tree");
+    std::fs::create_dir_all(tree.join("arch/x86/boot")).unwrap();
+    std::fs::copy(image, tree.join("arch/x86/boot/bzImage")).unwrap();
+    for file in ["virtio.ko", "virtio_ring.ko", "virtio_pci.ko", "virtio_pci_modern_dev.ko", "virtio_pci_legacy_dev.ko"]
+    {
+        std::fs::copy(modules.join("kernel/drivers/virtio").join(file), tree.join(file)).unwrap();
+    }
+    std::fs::copy(modules.join("kernel/drivers/char/virtio_console.ko"), tree.join("virtio_console.ko")).unwrap();
+    let tree = tree.to_str().unwrap();
+    let output = program(&["--kernel", tree, "--", "sh", "-c", "echo hello; cat Cargo.toml | head -n 1; exit 4"])
+        .output()
+        .unwrap();
+    check(&output, 4, "hello\n[workspace]\n", "");
+    let output = program(&["--kernel", tree, "--root", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(126));
+}
