@@ -79,9 +79,10 @@ fn head(kind: u8, vlan: u16) -> u32 {
 fn words(address: IpAddr) -> u32 {
     match address {
         IpAddr::V4(address) => address.to_bits(),
-        IpAddr::V6(address) => address.octets().chunks_exact(4).fold(0, |all, word| {
-            all ^ word.iter().fold(0, |value, byte| value << 8 | u32::from(*byte))
-        }),
+        IpAddr::V6(address) => address
+            .octets()
+            .chunks_exact(4)
+            .fold(0, |all, word| all ^ word.iter().fold(0, |value, byte| value << 8 | u32::from(*byte))),
     }
 }
 
@@ -238,7 +239,10 @@ impl Director {
             ^ u32::from(flow.flex & mask.flex) << 16;
         let bucket = hash(file.get(reg::FDIRHKEY), head(flow.kind & mask.kind, flow.vlan & mask.vlan), masked) & BUCKET;
         let candidates = self.filters.range((bucket, 0)..=(bucket, u16::MAX));
-        candidates.map(|(_, filter)| filter).find(|filter| filter.matches(flow, source, destination, &mask)).map(|filter| filter.action)
+        candidates
+            .map(|(_, filter)| filter)
+            .find(|filter| filter.matches(flow, source, destination, &mask))
+            .map(|filter| filter.action)
     }
 
     /// Where the two bytes are that belong to a flow.

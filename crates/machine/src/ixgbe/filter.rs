@@ -42,7 +42,8 @@ pub fn pass(file: &File, frame: &[u8], packet: &Packet) -> Option<Pass> {
         return None;
     }
     let open = |bits: u32| file.has(reg::FCTRL, bits);
-    let hashed = |first: u32| file.has(reg::MCSTCTRL, bit::MCSTCTRL_ENABLE) && table(file, first, hash(file, to) & 0xfff);
+    let hashed =
+        |first: u32| file.has(reg::MCSTCTRL, bit::MCSTCTRL_ENABLE) && table(file, first, hash(file, to) & 0xfff);
     let inexact = match () {
         () if to == [0xff; 6] => open(bit::FCTRL_BROADCAST),
         () if is_group(to) => open(bit::FCTRL_MULTICAST) || hashed(reg::MTA),

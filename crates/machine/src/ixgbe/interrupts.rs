@@ -46,15 +46,7 @@ pub struct Interrupts {
 
 impl Default for Interrupts {
     fn default() -> Self {
-        Self {
-            pending: 0,
-            mask: 0,
-            other: 0,
-            other_mask: 0,
-            other_is_new: false,
-            ready: vec![0; VECTORS],
-            line: false,
-        }
+        Self { pending: 0, mask: 0, other: 0, other_mask: 0, other_is_new: false, ready: vec![0; VECTORS], line: false }
     }
 }
 

@@ -41,27 +41,14 @@ pub struct Bus {
 
 impl Default for Bus {
     fn default() -> Self {
-        Self {
-            clock: true,
-            data: true,
-            low: false,
-            phase: Phase::Idle,
-            byte: 0,
-            bits: 0,
-            answered: false,
-            pointer: 0,
-        }
+        Self { clock: true, data: true, low: false, phase: Phase::Idle, byte: 0, bits: 0, answered: false, pointer: 0 }
     }
 }
 
 impl Bus {
     /// The register.
     pub fn read(&self) -> u32 {
-        let wires = [
-            (self.clock, CLOCK_IN | CLOCK_OUT),
-            (self.data, DATA_OUT),
-            (self.data && !self.low, DATA_IN),
-        ];
+        let wires = [(self.clock, CLOCK_IN | CLOCK_OUT), (self.data, DATA_OUT), (self.data && !self.low, DATA_IN)];
         wires.iter().filter(|(high, _)| *high).map(|(_, bits)| bits).sum()
     }
 

@@ -192,7 +192,8 @@ impl Transmit {
         let lengths = parts.into_iter().all(|parts| parts.bytes.len() <= LONGEST);
         let mut turns: Vec<u8> = self.turns.iter().copied().collect();
         turns.sort_unstable();
-        let once = turns.windows(2).all(|pair| pair[0] < pair[1]) && turns.iter().all(|queue| usize::from(*queue) < QUEUES);
+        let once =
+            turns.windows(2).all(|pair| pair[0] < pair[1]) && turns.iter().all(|queue| usize::from(*queue) < QUEUES);
         require(lengths && once && self.queues.len() == QUEUES, "the transmit queues of a network device")
     }
 }
@@ -238,7 +239,9 @@ impl Queue {
             if !unit.ram.read(at, &mut bytes) {
                 return None;
             }
-            let word = |number: usize| bytes[4 * number..4 * number + 4].iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte));
+            let word = |number: usize| {
+                bytes[4 * number..4 * number + 4].iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte))
+            };
             let words = [word(0), word(1), word(2), word(3)];
             packet = self.descriptor(words, unit)?;
             head = (head + 1) % entries;
