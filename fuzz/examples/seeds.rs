@@ -2,7 +2,8 @@
 
 use std::{fs, io};
 use tollgate_fuzz::{
-    capture, decode, devices, hypervisor, ledger, loader, nested, profile, restore, snapshot, translate, virtio, vmx,
+    capture, decode, devices, hypervisor, ixgbe, ledger, loader, nested, profile, restore, snapshot, translate, virtio,
+    vmx,
 };
 
 fn main() -> io::Result<()> {
@@ -10,6 +11,7 @@ fn main() -> io::Result<()> {
         ("decode", decode::seeds()),
         ("devices", devices::seeds()),
         ("hypervisor", hypervisor::seeds()),
+        ("ixgbe", ixgbe::seeds()),
         ("ledger", ledger::seeds()),
         ("loader", loader::seeds()),
         ("nested", nested::seeds()),

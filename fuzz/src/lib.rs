@@ -5,6 +5,7 @@ pub mod capture;
 pub mod decode;
 pub mod devices;
 pub mod hypervisor;
+pub mod ixgbe;
 pub mod ledger;
 pub mod loader;
 pub mod nested;

@@ -95,7 +95,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE[,ro]")]
     disk: Vec<String>,
     /// Network device, and what it is plugged into: `user` (this host's network, by passt; `forward=tcp:HOST-PORT:GUEST-PORT`), `tap:NAME`,
-    /// `bridge[:NAME]` (all NICs that name it), `generator`, `sink`; then options such as `queues=4`. `pcap:FILE` captures what passes. May be
+    /// `bridge[:NAME]` (all NICs that name it), `generator`, `sink`; then options such as `queues=4` or `model=ixgbe`. `pcap:FILE` captures what passes. May be
     /// repeated [default: none]
     #[arg(long, value_name = "KIND[:OPTION,...]")]
     net: Vec<Net>,

@@ -287,11 +287,7 @@ impl Ixgbe {
             Kind::TxQueue => transmit.switched(file::queue_of(at), &self.file),
             Kind::TxTail => transmit.offered(file::queue_of(at)),
             Kind::DirectorControl => director.initialize(&mut self.file),
-            Kind::DirectorCommand => {
-                if director.command(&mut self.file) {
-                    interrupts.cause(bit::EICR_FLOW_DIRECTOR);
-                }
-            }
+            Kind::DirectorCommand if director.command(&mut self.file) => interrupts.cause(bit::EICR_FLOW_DIRECTOR),
             _ => {}
         }
         if receives {

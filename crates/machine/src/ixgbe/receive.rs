@@ -105,7 +105,7 @@ impl Receive {
     /// Takes what has arrived, and gives queues what they have descriptors for.
     pub fn pull(&mut self, port: &mut dyn Port, now: Time, unit: &mut Unit) {
         loop {
-            self.drain(unit);
+            port.lost(self.drain(unit));
             if !is_on(unit.file) {
                 return;
             }
@@ -146,8 +146,9 @@ impl Receive {
         self.buffer.push_back(frame);
     }
 
-    /// Gives queues the frames that wait.
-    fn drain(&mut self, unit: &mut Unit) {
+    /// Gives queues the frames that wait. How many were lost.
+    fn drain(&mut self, unit: &mut Unit) -> u64 {
+        let mut lost = 0;
         while let Some(frame) = self.buffer.front() {
             let packet = Packet::of(&frame.bytes);
             let place = unit.place(frame, &packet);
@@ -155,13 +156,15 @@ impl Receive {
             let put = if place.drop || !open { Put::Never } else { unit.put(frame, &packet, &place) };
             match put {
                 Put::Done => {}
-                Put::NoDescriptors if !unit.drops(place.queue) => return,
+                Put::NoDescriptors if !unit.drops(place.queue) => break,
                 Put::NoDescriptors => statistics::dropped(unit.file, place.queue),
                 Put::Never => {}
             }
+            lost += u64::from(!matches!(put, Put::Done));
             self.taken -= room(frame);
             self.buffer.pop_front();
         }
+        lost
     }
 
     /// Whether it makes sense to wake for a frame that arrives.
