@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the kernel's last messages that are kept.
 const TAIL: usize = 16 << 10;
+/// Bytes of input that are passed on at a time, if there are so many.
+const PIECE: usize = 64 << 10;
 /// How long a guest may go on after its kernel has said that it is broken, in seconds of virtual time: by then the command has been killed, or never ends.
 const GRACE: u64 = 2;
 /// How a Linux kernel begins a message that says it is broken.
@@ -145,7 +147,15 @@ impl Session {
         if self.input_ended || self.times.began.is_none() {
             return None;
         }
-        let bytes = if room || self.terminal.interactive() { self.terminal.input() } else { Vec::new() };
+        let mut bytes = if room || self.terminal.interactive() { self.terminal.input() } else { Vec::new() };
+        // A file comes in small pieces, and there is room for more than one.
+        while !bytes.is_empty() && bytes.len() < PIECE {
+            let more = self.terminal.input();
+            if more.is_empty() {
+                break;
+            }
+            bytes.extend(more);
+        }
         self.input_ended = room && bytes.is_empty() && self.terminal.ended();
         let piece = Piece { channel: INPUT, bytes, last: self.input_ended };
         (piece.last || !piece.bytes.is_empty()).then_some(piece)
