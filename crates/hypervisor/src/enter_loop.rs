@@ -1,7 +1,7 @@
 //! The loop around entering the guest and handling its exits.
 
 use crate::controls;
-use crate::events::Events;
+use crate::events::{Events, GuestEvent, Injected};
 use crate::exit_context::{ExitContext, Step};
 use crate::exits;
 use crate::failure::Failure;
@@ -14,9 +14,8 @@ use cpu::arch::attention;
 use cpu::vmx::VmExit;
 use cpu::{BlockCache, Cpu, Exit};
 use ledger::{Family, Kind, Operation, Ticks};
-use x86::flags;
 use x86::msr::SPEC_CTRL;
-use x86::vmx::interruptibility;
+use x86::vmx::{interruptibility, interruption, reason};
 
 impl Vcpu {
     /// Runs the guest until something concerns the board, or until `deadline`: what a board calls in place of [`Cpu::run`],
@@ -150,11 +149,12 @@ impl ExitContext<'_> {
                     self.exit = self.cpu.arch.vm_exit;
                     self.vcpu.nested.left_at = self.cpu.micro.clock;
                     self.left()?;
+                    let injected = self.injected_at_exit();
                     if self.is_for_guest() {
                         self.reflect(self.exit)?;
                         continue;
                     }
-                    self.take_interrupted();
+                    self.take_interrupted(injected);
                     if let Step::Board(exit) = exits::handle(self)? {
                         return Ok(exit);
                     }
@@ -198,17 +198,28 @@ impl ExitContext<'_> {
         self.follow_cached_root()
     }
 
+    /// What the entry injected, if the exit may have come while it was delivered.
+    fn injected_at_exit(&mut self) -> Option<Injected> {
+        let injected = self.vcpu.events.injected.take().filter(|injected| injected.rip == self.cpu.arch.rip)?;
+        if self.exit.basic() == reason::TRIPLE_FAULT {
+            // Shutdown leaves RF alone (SDM vol. 3, 27.3.3); it was set for a handler that was never reached.
+            self.set_resume_flag(injected.resume);
+        }
+        Some(injected)
+    }
+
     /// Events whose delivery the exit interrupted: they will be injected again.
-    fn take_interrupted(&mut self) {
+    fn take_interrupted(&mut self, injected: Option<Injected>) {
         let exit = self.exit;
         let length = exit.instruction_length;
-        if let Some(event) = crate::events::GuestEvent::interrupted(exit.vectoring, exit.vectoring_error, length) {
+        if let Some(event) = GuestEvent::interrupted(exit.vectoring, exit.vectoring_error, length) {
             self.vcpu.events.next = Some(event);
-            if !event.is_fault() {
-                // The exit's fault has set RF; the guest never sees it, and the event's handler must not find its RF.
-                self.cpu.arch.flags &= !flags::RF;
+            if exit.basic() == reason::EXCEPTION_NMI {
+                // RF is that of the exception on top, which the guest never sees if it is the hypervisor's own.
+                let same = injected.filter(|injected| injected.event.information == event.information);
+                self.set_resume_flag(same.map_or(event.is_fault(), |injected| injected.pushed()));
             }
-            if event.kind() == x86::vmx::interruption::NMI {
+            if event.kind() == interruption::NMI {
                 // It will be injected again: it blocks then.
                 self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
             }

@@ -1,6 +1,6 @@
 //! Before the guest is entered: what is injected, which windows are asked for, and what the registers hold.
 
-use crate::events::{GuestEvent, vector};
+use crate::events::{GuestEvent, Injected, vector};
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use cpu::arch::attention;
@@ -9,7 +9,7 @@ use ledger::Operation;
 use x86::control::CR0_PE;
 use x86::debug::{DR6_BREAKPOINTS, DR7_GD};
 use x86::flags;
-use x86::vmx::{entry, interruptibility, interruption, primary};
+use x86::vmx::{entry, interruptibility, interruption, primary, reason};
 
 impl ExitContext<'_> {
     /// Puts the guest's root, events and registers in place and enters. Where the processor cannot run what comes next, it is
@@ -39,12 +39,17 @@ impl ExitContext<'_> {
 
     /// An entry has failed: what it was to inject waits again.
     fn take_back(&mut self) {
-        let controls = self.cpu.controls_mut();
-        let information = std::mem::take(&mut controls.entry_interruption);
-        if information & interruption::VALID != 0 {
-            let (error, length) = (controls.entry_error_code, controls.entry_instruction_length);
-            self.vcpu.events.next = Some(GuestEvent { information, error, length });
+        self.cpu.controls_mut().entry_interruption = 0;
+        if let Some(injected) = self.vcpu.events.injected.take() {
+            self.set_resume_flag(injected.resume);
+            self.vcpu.events.next = Some(injected.event);
         }
+    }
+
+    /// Sets RF of the guest's flags.
+    pub fn set_resume_flag(&mut self, value: bool) {
+        let others = self.cpu.arch.flags & !flags::RF;
+        self.cpu.arch.flags = others | if value { flags::RF } else { 0 };
     }
 
     /// Chooses what is injected, and asks for windows for what cannot be yet.
@@ -68,12 +73,16 @@ impl ExitContext<'_> {
         if interrupts_away && self.vcpu.events.waiting {
             self.exit_for_interrupt();
         }
-        if let Some(event) = &event {
+        let (rip, set) = (self.cpu.arch.rip, self.cpu.arch.flags & flags::RF != 0);
+        // After an exit for a fault RF is set, whatever it was before; no more than that can be known of it.
+        let faulted = self.exit.basic() == reason::EXCEPTION_NMI;
+        self.vcpu.events.injected = event.map(|event| {
+            let resume = set && !(faulted && event.sets_resume_flag());
+            Injected { event, rip, resume }
+        });
+        if let Some(injected) = self.vcpu.events.injected {
             self.charge(Operation::Inject, 1);
-            if event.is_fault() {
-                // A fault's handler finds RF in the flags that it returns to; the processor injects them as they are.
-                self.cpu.arch.flags |= flags::RF;
-            }
+            self.set_resume_flag(injected.pushed());
         }
         // Exceptions have no error codes in real mode.
         let codeless = if self.vcpu.visible.cr0 & CR0_PE == 0 { interruption::ERROR_CODE } else { 0 };

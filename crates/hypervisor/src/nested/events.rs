@@ -110,6 +110,9 @@ impl ExitContext<'_> {
             ..VmExit::default()
         };
         if inner.intercepts(vector, code) {
+            if raised.sets_resume_flag() {
+                self.set_resume_flag(true);
+            }
             self.reflect_next(exit);
             return true;
         }
