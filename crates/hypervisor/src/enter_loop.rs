@@ -14,6 +14,7 @@ use cpu::arch::attention;
 use cpu::vmx::VmExit;
 use cpu::{BlockCache, Cpu, Exit};
 use ledger::{Family, Kind, Operation, Ticks};
+use x86::flags;
 use x86::msr::SPEC_CTRL;
 use x86::vmx::{interruptibility, interruption, reason};
 
@@ -214,9 +215,12 @@ impl ExitContext<'_> {
         let length = exit.instruction_length;
         if let Some(event) = GuestEvent::interrupted(exit.vectoring, exit.vectoring_error, length) {
             self.vcpu.events.next = Some(event);
+            let same = injected.filter(|injected| injected.event.information == event.information);
+            let set = self.cpu.arch.flags & flags::RF != 0;
+            self.vcpu.events.resume = Some(same.map_or(set && !event.is_fault(), |injected| injected.resume));
             if exit.basic() == reason::EXCEPTION_NMI {
                 // RF is that of the exception on top, which the guest never sees if it is the hypervisor's own.
-                let same = injected.filter(|injected| injected.event.information == event.information);
+                self.vcpu.events.resume = Some(same.is_some_and(|injected| injected.resume));
                 self.set_resume_flag(same.map_or(event.is_fault(), |injected| injected.pushed()));
             }
             if event.kind() == interruption::NMI {

@@ -74,15 +74,18 @@ impl ExitContext<'_> {
             self.exit_for_interrupt();
         }
         let (rip, set) = (self.cpu.arch.rip, self.cpu.arch.flags & flags::RF != 0);
+        let before = self.vcpu.events.resume.take();
         // After an exit for a fault RF is set, whatever it was before; no more than that can be known of it.
         let faulted = self.exit.basic() == reason::EXCEPTION_NMI;
         self.vcpu.events.injected = event.map(|event| {
-            let resume = set && !(faulted && event.sets_resume_flag());
+            let resume = before.unwrap_or(set && !(faulted && event.sets_resume_flag()));
             Injected { event, rip, resume }
         });
         if let Some(injected) = self.vcpu.events.injected {
             self.charge(Operation::Inject, 1);
-            self.set_resume_flag(injected.pushed());
+            if injected.event.sets_resume_flag() {
+                self.set_resume_flag(true);
+            }
         }
         // Exceptions have no error codes in real mode.
         let codeless = if self.vcpu.visible.cr0 & CR0_PE == 0 { interruption::ERROR_CODE } else { 0 };
@@ -113,10 +116,18 @@ impl ExitContext<'_> {
 
     /// Puts an exception into the guest at the next entry. #PF takes its address to CR2 now.
     pub fn raise(&mut self, vector: u8, code: Option<u32>) {
-        if self.exception_for_guest(vector, code, 0) {
-            return;
+        if !self.exception_for_guest(vector, code, 0) {
+            self.put(vector, code);
         }
+    }
+
+    /// Puts an exception in the queue. A double fault leaves RF as it was before what it comes from.
+    fn put(&mut self, vector: u8, code: Option<u32>) {
         self.vcpu.events.raise(vector, code);
+        let double = self.vcpu.events.next.is_some_and(|event| event.vector() == vector::DF);
+        if let Some(resume) = self.vcpu.events.resume.filter(|_| double) {
+            self.set_resume_flag(resume);
+        }
     }
 
     /// #PF.
@@ -125,7 +136,7 @@ impl ExitContext<'_> {
             return;
         }
         self.cpu.arch.cr2 = address;
-        self.vcpu.events.raise(vector::PF, Some(code));
+        self.put(vector::PF, Some(code));
     }
 
     /// #DB that sets these bits of DR6.
@@ -135,7 +146,7 @@ impl ExitContext<'_> {
         }
         self.cpu.arch.dr[6] = self.cpu.arch.dr[6] & !DR6_BREAKPOINTS | dr6;
         self.cpu.arch.dr[7] &= !DR7_GD;
-        self.vcpu.events.raise(vector::DB, None);
+        self.put(vector::DB, None);
     }
 
     /// Whether the processor cannot run what comes next itself: real mode, and with two-dimensional paging also unpaged

@@ -125,6 +125,8 @@ pub struct Events {
     pub next: Option<GuestEvent>,
     /// What was injected, from the entry to the exit.
     pub injected: Option<Injected>,
+    /// RF of the guest's flags before the event whose delivery was interrupted.
+    pub resume: Option<bool>,
     /// NMIs that wait for the guest to take them; the hardware latches one.
     pub nmi: bool,
     /// The board has an interrupt for the guest, which has it shut out.

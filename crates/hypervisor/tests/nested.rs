@@ -403,6 +403,53 @@ fn the_resume_flag_that_handlers_find_is_what_l1_wants() {
 }
 
 #[test]
+fn what_l1_injects_may_meet_faults_on_its_way() {
+    use interruption::{HARDWARE_EXCEPTION, SOFTWARE_EXCEPTION, SOFTWARE_INTERRUPT, VALID};
+    // Vectors within and beyond the table of L2, whose page no shadow table has yet; faults are L2's, L1's or the end.
+    for (kind, vector) in
+        [(SOFTWARE_INTERRUPT, 0x2a), (SOFTWARE_EXCEPTION, 3), (HARDWARE_EXCEPTION, 19), (HARDWARE_EXCEPTION, 5)]
+    {
+        for (length, limit, bitmap) in
+            [(0, 0x7ff, 1 << 13), (1, 0x7ff, 0), (2, 0x1f, 1 << 13), (1, 0x1f, 1 << 8), (1, 0x1f, 0), (1, 0x7fff, 0)]
+        {
+            same_everywhere(&nested_configurations(), |guest| {
+                let more = [
+                    (vmcs::ENTRY_INTERRUPTION_INFORMATION, u64::from(kind | VALID | vector)),
+                    (vmcs::ENTRY_INSTRUCTION_LENGTH, length),
+                    (vmcs::GUEST_IDTR_LIMIT, limit),
+                    (vmcs::EXCEPTION_BITMAP, bitmap),
+                ];
+                hypervisor(guest, &more, |a| {
+                    a.nop()?;
+                    a.nop()?;
+                    a.vmcall()
+                });
+                guest.cpu.arch.gpr[5] = INNER + 2;
+            });
+        }
+    }
+}
+
+#[test]
+fn a_double_fault_that_l1_wants_has_no_event_before_it() {
+    let noted = same_everywhere(&nested_configurations(), |guest| {
+        // #PF, whose handler's stack cannot be written either.
+        let more = [(vmcs::EXCEPTION_BITMAP, 1 << 8), (vmcs::GUEST_RSP, 0x7000_0000)];
+        hypervisor(guest, &more, |a| {
+            let mut after = a.create_label();
+            a.lea(rbp, ptr(after))?;
+            for table in [0x1000u64, 0x2000, 0x3000, IDT, GDT] {
+                a.mov(rbx, qword_ptr(table))?;
+            }
+            a.mov(rax, qword_ptr(0x7100_0000u64))?;
+            a.set_label(&mut after)?;
+            a.vmcall()
+        });
+    });
+    assert_eq!((noted[0], noted[4] as u8, noted[5], noted[8]), (reason::EXCEPTION_NMI.into(), 8, 0, 2));
+}
+
+#[test]
 fn shutdown_leaves_the_resume_flag_alone() {
     // What L1 injects, #PF and #UD, which the hypervisor looks at first, and #GP of an instruction that it emulates.
     for (resume, injected) in [(0, 0), (0, INJECTED_GP), (flags::RF, INJECTED_GP)] {
