@@ -16,6 +16,7 @@ use cpu::{BlockCache, Cpu, Exit};
 use ledger::{Family, Kind, Operation, Ticks};
 use x86::flags;
 use x86::msr::SPEC_CTRL;
+use x86::vector;
 use x86::vmx::{interruptibility, interruption, reason};
 
 impl Vcpu {
@@ -202,8 +203,11 @@ impl ExitContext<'_> {
     /// What the entry injected, if the exit may have come while it was delivered.
     fn injected_at_exit(&mut self) -> Option<Injected> {
         let injected = self.vcpu.events.injected.take().filter(|injected| injected.rip == self.cpu.arch.rip)?;
-        if self.exit.basic() == reason::TRIPLE_FAULT {
-            // Shutdown leaves RF alone (SDM vol. 3, 27.3.3); it was set for a handler that was never reached.
+        let vector = interruption::VALID | interruption::TYPE | interruption::VECTOR;
+        let double = interruption::VALID | interruption::HARDWARE_EXCEPTION | u32::from(vector::DF);
+        let doubled = self.exit.basic() == reason::EXCEPTION_NMI && self.exit.interruption & vector == double;
+        if doubled || self.exit.basic() == reason::TRIPLE_FAULT {
+            // Both leave RF alone (SDM vol. 3, 27.3.3); it was set for a handler that was never reached.
             self.set_resume_flag(injected.resume);
         }
         Some(injected)
@@ -221,7 +225,7 @@ impl ExitContext<'_> {
             if exit.basic() == reason::EXCEPTION_NMI {
                 // RF is that of the exception on top, which the guest never sees if it is the hypervisor's own.
                 self.vcpu.events.resume = Some(same.is_some_and(|injected| injected.resume));
-                self.set_resume_flag(same.map_or(event.is_fault(), |injected| injected.pushed()));
+                self.set_resume_flag(same.map_or(event.is_fault(), |injected| injected.pushed));
             }
             if event.kind() == interruption::NMI {
                 // It will be injected again: it blocks then.

@@ -76,16 +76,17 @@ impl ExitContext<'_> {
         let (rip, set) = (self.cpu.arch.rip, self.cpu.arch.flags & flags::RF != 0);
         let before = self.vcpu.events.resume.take();
         // After an exit for a fault RF is set, whatever it was before; no more than that can be known of it.
-        let faulted = self.exit.basic() == reason::EXCEPTION_NMI;
-        self.vcpu.events.injected = event.map(|event| {
-            let resume = before.unwrap_or(set && !(faulted && event.sets_resume_flag()));
-            Injected { event, rip, resume }
+        let faulted =
+            matches!(self.exit.basic(), reason::EXCEPTION_NMI | reason::EPT_VIOLATION | reason::EPT_MISCONFIGURATION);
+        self.vcpu.events.injected = event.map(|event| Injected {
+            event,
+            rip,
+            resume: before.unwrap_or(set && !(faulted && event.sets_resume_flag())),
+            pushed: set || event.sets_resume_flag(),
         });
         if let Some(injected) = self.vcpu.events.injected {
             self.charge(Operation::Inject, 1);
-            if injected.event.sets_resume_flag() {
-                self.set_resume_flag(true);
-            }
+            self.set_resume_flag(injected.pushed);
         }
         // Exceptions have no error codes in real mode.
         let codeless = if self.vcpu.visible.cr0 & CR0_PE == 0 { interruption::ERROR_CODE } else { 0 };

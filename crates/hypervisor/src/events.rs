@@ -27,15 +27,10 @@ pub struct Injected {
     pub event: GuestEvent,
     /// RIP at the entry.
     pub rip: u64,
-    /// RF of the guest's flags before it was set for the event's handler.
+    /// RF of the guest's flags before the event.
     pub resume: bool,
-}
-
-impl Injected {
-    /// RF that the handler is to find.
-    pub fn pushed(&self) -> bool {
-        self.resume || self.event.sets_resume_flag()
-    }
+    /// RF that its handler is to find.
+    pub pushed: bool,
 }
 
 impl GuestEvent {
