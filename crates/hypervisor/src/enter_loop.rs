@@ -1,7 +1,7 @@
 //! The loop around entering the guest and handling its exits.
 
 use crate::controls;
-use crate::events::{Events, GuestEvent, Injected};
+use crate::events::{Entered, Events, GuestEvent};
 use crate::exit_context::{ExitContext, Step};
 use crate::exits;
 use crate::failure::Failure;
@@ -14,9 +14,7 @@ use cpu::arch::attention;
 use cpu::vmx::VmExit;
 use cpu::{BlockCache, Cpu, Exit};
 use ledger::{Family, Kind, Operation, Ticks};
-use x86::flags;
 use x86::msr::SPEC_CTRL;
-use x86::vector;
 use x86::vmx::{interruptibility, interruption, reason};
 
 impl Vcpu {
@@ -151,12 +149,12 @@ impl ExitContext<'_> {
                     self.exit = self.cpu.arch.vm_exit;
                     self.vcpu.nested.left_at = self.cpu.micro.clock;
                     self.left()?;
-                    let injected = self.injected_at_exit();
+                    let entered = self.follow_exit();
                     if self.is_for_guest() {
                         self.reflect(self.exit)?;
                         continue;
                     }
-                    self.take_interrupted(injected);
+                    self.take_interrupted(entered);
                     if let Step::Board(exit) = exits::handle(self)? {
                         return Ok(exit);
                     }
@@ -200,32 +198,14 @@ impl ExitContext<'_> {
         self.follow_cached_root()
     }
 
-    /// What the entry injected, if the exit may have come while it was delivered.
-    fn injected_at_exit(&mut self) -> Option<Injected> {
-        let injected = self.vcpu.events.injected.take().filter(|injected| injected.rip == self.cpu.arch.rip)?;
-        let vector = interruption::VALID | interruption::TYPE | interruption::VECTOR;
-        let double = interruption::VALID | interruption::HARDWARE_EXCEPTION | u32::from(vector::DF);
-        let doubled = self.exit.basic() == reason::EXCEPTION_NMI && self.exit.interruption & vector == double;
-        if doubled || self.exit.basic() == reason::TRIPLE_FAULT {
-            // Both leave RF alone (SDM vol. 3, 27.3.3); it was set for a handler that was never reached.
-            self.set_resume_flag(injected.resume);
-        }
-        Some(injected)
-    }
-
     /// Events whose delivery the exit interrupted: they will be injected again.
-    fn take_interrupted(&mut self, injected: Option<Injected>) {
+    fn take_interrupted(&mut self, entered: Option<Entered>) {
         let exit = self.exit;
         let length = exit.instruction_length;
         if let Some(event) = GuestEvent::interrupted(exit.vectoring, exit.vectoring_error, length) {
             self.vcpu.events.next = Some(event);
-            let same = injected.filter(|injected| injected.event.information == event.information);
-            let set = self.cpu.arch.flags & flags::RF != 0;
-            self.vcpu.events.resume = Some(same.map_or(set && !event.is_fault(), |injected| injected.resume));
             if exit.basic() == reason::EXCEPTION_NMI {
-                // RF is that of the exception on top, which the guest never sees if it is the hypervisor's own.
-                self.vcpu.events.resume = Some(same.is_some_and(|injected| injected.resume));
-                self.set_resume_flag(same.map_or(event.is_fault(), |injected| injected.pushed));
+                self.interrupted_by_fault(&event, entered);
             }
             if event.kind() == interruption::NMI {
                 // It will be injected again: it blocks then.

@@ -1,6 +1,6 @@
 //! Before the guest is entered: what is injected, which windows are asked for, and what the registers hold.
 
-use crate::events::{GuestEvent, Injected, vector};
+use crate::events::{GuestEvent, vector};
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use cpu::arch::attention;
@@ -9,7 +9,7 @@ use ledger::Operation;
 use x86::control::CR0_PE;
 use x86::debug::{DR6_BREAKPOINTS, DR7_GD};
 use x86::flags;
-use x86::vmx::{entry, interruptibility, interruption, primary, reason};
+use x86::vmx::{entry, interruptibility, interruption, primary};
 
 impl ExitContext<'_> {
     /// Puts the guest's root, events and registers in place and enters. Where the processor cannot run what comes next, it is
@@ -40,16 +40,10 @@ impl ExitContext<'_> {
     /// An entry has failed: what it was to inject waits again.
     fn take_back(&mut self) {
         self.cpu.controls_mut().entry_interruption = 0;
-        if let Some(injected) = self.vcpu.events.injected.take() {
-            self.set_resume_flag(injected.resume);
-            self.vcpu.events.next = Some(injected.event);
+        if let Some(entered) = self.vcpu.events.entered.take() {
+            self.set_resume_flag(entered.before);
+            self.vcpu.events.next = entered.event;
         }
-    }
-
-    /// Sets RF of the guest's flags.
-    pub fn set_resume_flag(&mut self, value: bool) {
-        let others = self.cpu.arch.flags & !flags::RF;
-        self.cpu.arch.flags = others | if value { flags::RF } else { 0 };
     }
 
     /// Chooses what is injected, and asks for windows for what cannot be yet.
@@ -73,21 +67,8 @@ impl ExitContext<'_> {
         if interrupts_away && self.vcpu.events.waiting {
             self.exit_for_interrupt();
         }
-        let (rip, set) = (self.cpu.arch.rip, self.cpu.arch.flags & flags::RF != 0);
-        let before = self.vcpu.events.resume.take();
-        // After an exit for a fault RF is set, whatever it was before; no more than that can be known of it.
-        let faulted =
-            matches!(self.exit.basic(), reason::EXCEPTION_NMI | reason::EPT_VIOLATION | reason::EPT_MISCONFIGURATION);
-        self.vcpu.events.injected = event.map(|event| Injected {
-            event,
-            rip,
-            resume: before.unwrap_or(set && !(faulted && event.sets_resume_flag())),
-            pushed: set || event.sets_resume_flag(),
-        });
-        if let Some(injected) = self.vcpu.events.injected {
-            self.charge(Operation::Inject, 1);
-            self.set_resume_flag(injected.pushed);
-        }
+        self.charge(Operation::Inject, u64::from(event.is_some()));
+        self.follow_entry(event);
         // Exceptions have no error codes in real mode.
         let codeless = if self.vcpu.visible.cr0 & CR0_PE == 0 { interruption::ERROR_CODE } else { 0 };
         let windows_away = self.windows_of_guest_hypervisor();
@@ -122,12 +103,10 @@ impl ExitContext<'_> {
         }
     }
 
-    /// Puts an exception in the queue. A double fault leaves RF as it was before what it comes from.
     fn put(&mut self, vector: u8, code: Option<u32>) {
         self.vcpu.events.raise(vector, code);
-        let double = self.vcpu.events.next.is_some_and(|event| event.vector() == vector::DF);
-        if let Some(resume) = self.vcpu.events.resume.filter(|_| double) {
-            self.set_resume_flag(resume);
+        if self.vcpu.events.next.is_some_and(|event| event.vector() == vector::DF) {
+            self.forget_handler();
         }
     }
 

@@ -20,19 +20,6 @@ pub struct GuestEvent {
     pub raised: bool,
 }
 
-/// What the last entry injected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Injected {
-    /// The event.
-    pub event: GuestEvent,
-    /// RIP at the entry.
-    pub rip: u64,
-    /// RF of the guest's flags before the event.
-    pub resume: bool,
-    /// RF that its handler is to find.
-    pub pushed: bool,
-}
-
 impl GuestEvent {
     const WITHOUT_CODE: Self = Self { information: 0, error: 0, length: 0, raised: true };
 
@@ -113,15 +100,39 @@ fn class(vector: u8) -> Class {
     }
 }
 
+/// An entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entered {
+    /// What it injects.
+    pub event: Option<GuestEvent>,
+    /// RIP.
+    pub rip: u64,
+    /// RF before the event, or at the instruction.
+    pub before: bool,
+    /// RF that is entered with.
+    pub given: bool,
+}
+
+/// RF at an instruction that has exited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Before {
+    /// RIP.
+    pub rip: u64,
+    /// RF.
+    pub set: bool,
+    /// The guest was entered there. Elsewhere it is taken to have been clear, which it is unless IRET has just set it.
+    pub known: bool,
+}
+
 /// What is to be injected at the next entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
     /// It goes first: an exception, or an event whose delivery was interrupted.
     pub next: Option<GuestEvent>,
-    /// What was injected, from the entry to the exit.
-    pub injected: Option<Injected>,
-    /// RF of the guest's flags before the event whose delivery was interrupted.
-    pub resume: Option<bool>,
+    /// The last entry, until the exit.
+    pub entered: Option<Entered>,
+    /// RF at the instruction of the last exit.
+    pub before: Option<Before>,
     /// NMIs that wait for the guest to take them; the hardware latches one.
     pub nmi: bool,
     /// The board has an interrupt for the guest, which has it shut out.

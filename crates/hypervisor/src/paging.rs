@@ -7,7 +7,6 @@ use crate::mmu::{Fault, Flushes, Guest, MmuError, Resolution, Root, VcpuMmu};
 use cpu::vmx::{Invept, Invvpid};
 use ledger::Operation;
 use x86::control::*;
-use x86::debug::DR7_ENABLED;
 use x86::ept;
 use x86::page::PAGE;
 
@@ -181,14 +180,6 @@ impl ExitContext<'_> {
                 Ok(Step::Resume)
             }
             Resolution::Limit(name) => Err(self.mmu_failure(MmuError::Limit(name))),
-        }
-    }
-
-    /// The exit has set RF as if the guest were to return to its instruction from a handler, which it is not. With breakpoints on instructions
-    /// RF may have been set before, and keeps them from being met twice.
-    fn forget_fault(&mut self) {
-        if self.vcpu.events.next.is_none() && self.cpu.arch.dr[7] & DR7_ENABLED == 0 {
-            self.set_resume_flag(false);
         }
     }
 

@@ -118,10 +118,9 @@ impl ExitContext<'_> {
         }
         let mut events = self.vcpu.events;
         events.raise(vector, code);
-        let before = events.resume;
         if events.shutdown {
             self.vcpu.events.next = None;
-            self.put_back_resume_flag(before);
+            self.forget_handler();
             self.reflect_next(VmExit { reason: reason::TRIPLE_FAULT, ..VmExit::default() });
             return true;
         }
@@ -129,18 +128,11 @@ impl ExitContext<'_> {
         if let Some(event) = became.filter(|event| inner.intercepts(vector::DF, event.code())) {
             // The double fault is the exit's own: no event was being delivered (SDM vol. 3, 27.2.4).
             self.vcpu.events.next = None;
-            self.put_back_resume_flag(before);
+            self.forget_handler();
             let information = event.information | interruption::VALID;
             self.reflect_next(VmExit { qualification: 0, interruption: information, interruption_error: 0, ..exit });
             return true;
         }
         false
-    }
-
-    /// RF as it was before an event that has come to nothing.
-    fn put_back_resume_flag(&mut self, before: Option<bool>) {
-        if let Some(resume) = before {
-            self.set_resume_flag(resume);
-        }
     }
 }
