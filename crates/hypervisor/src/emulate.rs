@@ -110,7 +110,8 @@ impl ExitContext<'_> {
             self.cpu.arch.xcr0 = emulation.view.xcr0;
         }
         if completed {
-            self.trap(emulation.trap);
+            let held = self.take_held_breakpoints();
+            self.trap(emulation.trap | held);
         }
         let step = match emulation.outcome {
             Outcome::Completed | Outcome::Mwait { .. } | Outcome::Entered => Step::Resume,
@@ -189,8 +190,8 @@ impl ExitContext<'_> {
         match event {
             Some(event) => {
                 self.charge(Operation::Inject, 1);
-                if event.is_fault() {
-                    self.cpu.arch.flags |= flags::RF;
+                if event.sets_resume_flag() {
+                    self.set_resume_flag(true);
                 }
                 self.emulate_event(event)
             }

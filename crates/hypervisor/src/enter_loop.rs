@@ -1,7 +1,7 @@
 //! The loop around entering the guest and handling its exits.
 
 use crate::controls;
-use crate::events::Events;
+use crate::events::{Entered, Events, GuestEvent};
 use crate::exit_context::{ExitContext, Step};
 use crate::exits;
 use crate::failure::Failure;
@@ -14,9 +14,8 @@ use cpu::arch::attention;
 use cpu::vmx::VmExit;
 use cpu::{BlockCache, Cpu, Exit};
 use ledger::{Family, Kind, Operation, Ticks};
-use x86::flags;
 use x86::msr::SPEC_CTRL;
-use x86::vmx::interruptibility;
+use x86::vmx::{interruptibility, interruption, reason};
 
 impl Vcpu {
     /// Runs the guest until something concerns the board, or until `deadline`: what a board calls in place of [`Cpu::run`],
@@ -150,11 +149,12 @@ impl ExitContext<'_> {
                     self.exit = self.cpu.arch.vm_exit;
                     self.vcpu.nested.left_at = self.cpu.micro.clock;
                     self.left()?;
+                    let entered = self.follow_exit();
                     if self.is_for_guest() {
                         self.reflect(self.exit)?;
                         continue;
                     }
-                    self.take_interrupted();
+                    self.take_interrupted(entered);
                     if let Step::Board(exit) = exits::handle(self)? {
                         return Ok(exit);
                     }
@@ -199,16 +199,15 @@ impl ExitContext<'_> {
     }
 
     /// Events whose delivery the exit interrupted: they will be injected again.
-    fn take_interrupted(&mut self) {
+    fn take_interrupted(&mut self, entered: Option<Entered>) {
         let exit = self.exit;
         let length = exit.instruction_length;
-        if let Some(event) = crate::events::GuestEvent::interrupted(exit.vectoring, exit.vectoring_error, length) {
+        if let Some(event) = GuestEvent::interrupted(exit.vectoring, exit.vectoring_error, length) {
             self.vcpu.events.next = Some(event);
-            if !event.is_fault() {
-                // The exit's fault has set RF; the guest never sees it, and the event's handler must not find its RF.
-                self.cpu.arch.flags &= !flags::RF;
+            if exit.basic() == reason::EXCEPTION_NMI {
+                self.interrupted_by_fault(&event, entered);
             }
-            if event.kind() == x86::vmx::interruption::NMI {
+            if event.kind() == interruption::NMI {
                 // It will be injected again: it blocks then.
                 self.cpu.controls_mut().interruptibility &= !interruptibility::NMI;
             }

@@ -39,11 +39,10 @@ impl ExitContext<'_> {
 
     /// An entry has failed: what it was to inject waits again.
     fn take_back(&mut self) {
-        let controls = self.cpu.controls_mut();
-        let information = std::mem::take(&mut controls.entry_interruption);
-        if information & interruption::VALID != 0 {
-            let (error, length) = (controls.entry_error_code, controls.entry_instruction_length);
-            self.vcpu.events.next = Some(GuestEvent { information, error, length });
+        self.cpu.controls_mut().entry_interruption = 0;
+        if let Some(entered) = self.vcpu.events.entered.take() {
+            self.set_resume_flag(entered.before);
+            self.vcpu.events.next = entered.event;
         }
     }
 
@@ -68,13 +67,8 @@ impl ExitContext<'_> {
         if interrupts_away && self.vcpu.events.waiting {
             self.exit_for_interrupt();
         }
-        if let Some(event) = &event {
-            self.charge(Operation::Inject, 1);
-            if event.is_fault() {
-                // A fault's handler finds RF in the flags that it returns to; the processor injects them as they are.
-                self.cpu.arch.flags |= flags::RF;
-            }
-        }
+        self.charge(Operation::Inject, u64::from(event.is_some()));
+        self.follow_entry(event);
         // Exceptions have no error codes in real mode.
         let codeless = if self.vcpu.visible.cr0 & CR0_PE == 0 { interruption::ERROR_CODE } else { 0 };
         let windows_away = self.windows_of_guest_hypervisor();
@@ -104,10 +98,16 @@ impl ExitContext<'_> {
 
     /// Puts an exception into the guest at the next entry. #PF takes its address to CR2 now.
     pub fn raise(&mut self, vector: u8, code: Option<u32>) {
-        if self.exception_for_guest(vector, code, 0) {
-            return;
+        if !self.exception_for_guest(vector, code, 0) {
+            self.put(vector, code);
         }
+    }
+
+    fn put(&mut self, vector: u8, code: Option<u32>) {
         self.vcpu.events.raise(vector, code);
+        if self.vcpu.events.next.is_some_and(|event| event.vector() == vector::DF) {
+            self.forget_handler();
+        }
     }
 
     /// #PF.
@@ -116,7 +116,7 @@ impl ExitContext<'_> {
             return;
         }
         self.cpu.arch.cr2 = address;
-        self.vcpu.events.raise(vector::PF, Some(code));
+        self.put(vector::PF, Some(code));
     }
 
     /// #DB that sets these bits of DR6.
@@ -126,7 +126,7 @@ impl ExitContext<'_> {
         }
         self.cpu.arch.dr[6] = self.cpu.arch.dr[6] & !DR6_BREAKPOINTS | dr6;
         self.cpu.arch.dr[7] &= !DR7_GD;
-        self.vcpu.events.raise(vector::DB, None);
+        self.put(vector::DB, None);
     }
 
     /// Whether the processor cannot run what comes next itself: real mode, and with two-dimensional paging also unpaged

@@ -15,30 +15,40 @@ pub struct GuestEvent {
     pub error: u32,
     /// Length of the instruction, for software events.
     pub length: u32,
+    /// The hypervisor raises it in the place of the processor; what a guest's hypervisor injects, and what was being delivered already, is
+    /// injected as it is.
+    pub raised: bool,
 }
 
 impl GuestEvent {
+    const WITHOUT_CODE: Self = Self { information: 0, error: 0, length: 0, raised: true };
+
     /// An exception that the processor or an emulated instruction raises.
     pub fn exception(vector: u8, code: Option<u32>) -> Self {
         let flag = if code.is_some() { interruption::ERROR_CODE } else { 0 };
         let information = u32::from(vector) | interruption::HARDWARE_EXCEPTION | flag | interruption::VALID;
-        Self { information, error: code.unwrap_or(0), length: 0 }
+        Self { information, error: code.unwrap_or(0), length: 0, raised: true }
     }
 
     /// An external interrupt.
     pub fn external(vector: u8) -> Self {
-        Self { information: u32::from(vector) | interruption::EXTERNAL | interruption::VALID, error: 0, length: 0 }
+        Self { information: u32::from(vector) | interruption::EXTERNAL | interruption::VALID, ..Self::WITHOUT_CODE }
     }
 
     /// An NMI.
     pub fn nmi() -> Self {
-        Self { information: u32::from(vector::NMI) | interruption::NMI | interruption::VALID, error: 0, length: 0 }
+        Self { information: u32::from(vector::NMI) | interruption::NMI | interruption::VALID, ..Self::WITHOUT_CODE }
     }
 
     /// The event whose delivery an exit interrupted, from the IDT-vectoring fields.
     pub fn interrupted(vectoring: u32, error: u32, length: u32) -> Option<Self> {
         let kept = interruption::VALID | interruption::TYPE | interruption::VECTOR | interruption::ERROR_CODE;
-        (vectoring & interruption::VALID != 0).then_some(Self { information: vectoring & kept, error, length })
+        (vectoring & interruption::VALID != 0).then_some(Self {
+            information: vectoring & kept,
+            error,
+            length,
+            raised: false,
+        })
     }
 
     /// The vector.
@@ -65,6 +75,11 @@ impl GuestEvent {
         let other = [vector::DB, vector::NMI, vector::BP, vector::OF, vector::DF, vector::MC];
         self.is_exception() && !other.contains(&self.vector())
     }
+
+    /// Whether RF must be set for its handler, which finds it in the flags that it returns to: the processor injects the flags as they are.
+    pub fn sets_resume_flag(&self) -> bool {
+        self.raised && self.is_fault()
+    }
 }
 
 /// What a second exception makes of the first (SDM vol. 3, table 6-5).
@@ -85,11 +100,39 @@ fn class(vector: u8) -> Class {
     }
 }
 
+/// An entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entered {
+    /// What it injects.
+    pub event: Option<GuestEvent>,
+    /// RIP.
+    pub rip: u64,
+    /// RF before the event, or at the instruction.
+    pub before: bool,
+    /// RF that is entered with.
+    pub given: bool,
+}
+
+/// RF at an instruction that has exited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Before {
+    /// RIP.
+    pub rip: u64,
+    /// RF.
+    pub set: bool,
+    /// The guest was entered there. Elsewhere it is taken to have been clear, which it is unless IRET has just set it.
+    pub known: bool,
+}
+
 /// What is to be injected at the next entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
     /// It goes first: an exception, or an event whose delivery was interrupted.
     pub next: Option<GuestEvent>,
+    /// The last entry, until the exit.
+    pub entered: Option<Entered>,
+    /// RF at the instruction of the last exit.
+    pub before: Option<Before>,
     /// NMIs that wait for the guest to take them; the hardware latches one.
     pub nmi: bool,
     /// The board has an interrupt for the guest, which has it shut out.

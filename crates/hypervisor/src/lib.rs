@@ -20,6 +20,7 @@ mod nested;
 mod paging;
 pub mod paravirt;
 pub mod registers;
+mod resume_flag;
 mod summary;
 pub mod switches;
 pub mod vcpu;

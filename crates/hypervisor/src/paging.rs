@@ -162,7 +162,10 @@ impl ExitContext<'_> {
 
     fn fault(&mut self, fault: Fault) -> Result<Step, Failure> {
         match self.with_mmu(|mmu, vcpu, guest| mmu.fault(vcpu, guest, fault))? {
-            Resolution::Fixed => Ok(Step::Resume),
+            Resolution::Fixed => {
+                self.forget_fault();
+                Ok(Step::Resume)
+            }
             Resolution::Inject(fault) => {
                 self.raise_page_fault(fault.linear, fault.code);
                 Ok(Step::Resume)

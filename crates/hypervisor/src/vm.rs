@@ -3,6 +3,7 @@
 use crate::config::{ConfigError, MmuMode, VmConfig};
 use crate::controls::Shared;
 use crate::mmu::{COUNTER_END, HostFeatures, Mmu, MmuError, RestoreError, SavedMmu, SlotConfig, Slots};
+use crate::nested::ShadowFields;
 use crate::registers::Ownership;
 use crate::vcpu::Vcpu;
 use cpu::Ram;
@@ -49,6 +50,8 @@ pub struct Hypervisor {
     pub(crate) shared: Shared,
     /// What the guest may use of VMX, if it may be a hypervisor.
     pub(crate) offer: Option<Offer>,
+    /// What it then reaches in the shadow VMCS.
+    pub(crate) shadow_fields: ShadowFields,
     /// XCR0 of the host, if it has one.
     pub(crate) host_xcr0: Option<u64>,
     /// Page directories that virtual CPUs have announced to be freed.
@@ -86,8 +89,9 @@ impl Hypervisor {
         let shared = Shared::new(&config, &features);
         let host_xcr0 = profile.host_xcr0.as_ref().map(|xcr0| xcr0.value);
         let offer = crate::nested::offer(&config, profile);
+        let shadow_fields = offer.map_or_else(ShadowFields::default, |offer| ShadowFields::of(&offer.vmx));
         let announced = Announcements::default();
-        Ok(Self { config, mmu, memory, ownership, shared, host_xcr0, offer, announced })
+        Ok(Self { config, mmu, memory, ownership, shared, host_xcr0, offer, shadow_fields, announced })
     }
 
     /// Adds a slot of memory while the machine runs.

@@ -6,8 +6,11 @@ use hypervisor::{Hypervisor, Vcpu};
 use iced_x86::code_asm::*;
 use ledger::Operation;
 use testkit::assemble;
+use x86::flags;
 use x86::msr::{FEATURE_CONTROL_LOCKED, FEATURE_CONTROL_VMX};
-use x86::vmx::{entry, exit, interruption, pin, primary, reason, region, secondary, vmcs};
+use x86::vmx::{
+    entry, exit, interruptibility, interruption, pending_debug, pin, primary, reason, region, secondary, vmcs,
+};
 
 /// Where L1 has the VMXON region, a VMCS, the operands that name them, the fields that it writes, and tables of EPT.
 const VMXON: u64 = 0x50_0000;
@@ -23,7 +26,7 @@ const INNER_STACK: u64 = 0x70_0000;
 const ABSENT: u64 = 0x60_0000;
 
 /// What L1 notes of each exit.
-const NOTED: [u32; 8] = [
+const NOTED: [u32; 10] = [
     vmcs::EXIT_REASON,
     vmcs::EXIT_QUALIFICATION,
     vmcs::GUEST_RIP,
@@ -32,6 +35,8 @@ const NOTED: [u32; 8] = [
     vmcs::IDT_VECTORING_INFORMATION,
     vmcs::GUEST_INTERRUPTIBILITY_STATE,
     vmcs::GUEST_CR0,
+    vmcs::GUEST_RFLAGS,
+    vmcs::GUEST_PENDING_DEBUG_EXCEPTIONS,
 ];
 
 /// Configurations with VMX for the guest.
@@ -373,6 +378,157 @@ fn events_go_to_the_level_that_wants_them() {
             assert_eq!(reasons[0], reason::EXTERNAL_INTERRUPT);
             assert_eq!(noted[4], u64::from(0x51 | interruption::VALID));
         }
+    }
+}
+
+/// An exception with an error code, injected by L1.
+const INJECTED_GP: u64 =
+    (13 | interruption::HARDWARE_EXCEPTION | interruption::ERROR_CODE | interruption::VALID) as u64;
+
+#[test]
+fn the_resume_flag_that_handlers_find_is_what_l1_wants() {
+    for resume in [0, flags::RF] {
+        let noted = same_everywhere(&nested_configurations(), |guest| {
+            let more = [(vmcs::ENTRY_INTERRUPTION_INFORMATION, INJECTED_GP), (vmcs::GUEST_RFLAGS, 2 | resume)];
+            hypervisor(guest, &more, |a| {
+                // The flags that the handler has returned to.
+                a.mov(rax, qword_ptr(INNER_STACK - 24))?;
+                a.mov(qword_ptr(DATA + 0xf00), rax)?;
+                a.vmcall()
+            });
+            guest.cpu.arch.gpr[5] = INNER;
+        });
+        assert_eq!(noted[0xf00 / 8], 2 | resume);
+    }
+}
+
+#[test]
+fn what_l1_injects_may_meet_faults_on_its_way() {
+    use interruption::{HARDWARE_EXCEPTION, SOFTWARE_EXCEPTION, SOFTWARE_INTERRUPT, VALID};
+    // Vectors within and beyond the table of L2, whose page no shadow table has yet; faults are L2's, L1's or the end.
+    for (kind, vector) in
+        [(SOFTWARE_INTERRUPT, 0x2a), (SOFTWARE_EXCEPTION, 3), (HARDWARE_EXCEPTION, 19), (HARDWARE_EXCEPTION, 5)]
+    {
+        for (length, limit, bitmap) in [(0, 0x7ff, 1 << 13), (2, 0x1f, 1 << 8), (1, 0x1f, 0)] {
+            same_everywhere(&nested_configurations(), |guest| {
+                let more = [
+                    (vmcs::ENTRY_INTERRUPTION_INFORMATION, u64::from(kind | VALID | vector)),
+                    (vmcs::ENTRY_INSTRUCTION_LENGTH, length),
+                    (vmcs::GUEST_IDTR_LIMIT, limit),
+                    (vmcs::EXCEPTION_BITMAP, bitmap),
+                ];
+                hypervisor(guest, &more, |a| {
+                    a.nop()?;
+                    a.nop()?;
+                    a.vmcall()
+                });
+                guest.cpu.arch.gpr[5] = INNER + 2;
+            });
+        }
+    }
+}
+
+#[test]
+fn a_double_fault_that_l1_wants_has_no_event_before_it() {
+    let noted = same_everywhere(&nested_configurations(), |guest| {
+        // #PF, whose handler's stack cannot be written either.
+        let more = [(vmcs::EXCEPTION_BITMAP, 1 << 8), (vmcs::GUEST_RSP, 0x7000_0000)];
+        hypervisor(guest, &more, |a| {
+            let mut after = a.create_label();
+            a.lea(rbp, ptr(after))?;
+            a.mov(rax, qword_ptr(0x7100_0000u64))?;
+            a.set_label(&mut after)?;
+            a.vmcall()
+        });
+    });
+    assert_eq!((noted[0], noted[4] as u8, noted[5], noted[8]), (reason::EXCEPTION_NMI.into(), 8, 0, 2));
+}
+
+#[test]
+fn shutdown_leaves_the_resume_flag_alone() {
+    // What L1 injects, #PF, #UD and INT1, which the hypervisor looks at first, and #GP of an instruction that it emulates.
+    for (resume, injected) in [(0, 0), (0, INJECTED_GP), (flags::RF, INJECTED_GP)] {
+        for which in 0..4 {
+            let noted = same_everywhere(&nested_configurations(), |guest| {
+                let more = [
+                    (vmcs::GUEST_IDTR_LIMIT, 0),
+                    (vmcs::GUEST_RFLAGS, 2 | resume),
+                    (vmcs::ENTRY_INTERRUPTION_INFORMATION, injected),
+                ];
+                hypervisor(guest, &more, |a| match which {
+                    0 => a.mov(rax, qword_ptr(0x7000_0000u64)),
+                    1 => a.ud2(),
+                    2 => a.int1(),
+                    _ => {
+                        a.mov(rax, u64::MAX)?;
+                        a.mov(cr4, rax)
+                    }
+                });
+            });
+            assert_eq!(noted[0], u64::from(reason::TRIPLE_FAULT));
+            assert_eq!(noted[8], 2 | resume, "{which}");
+        }
+    }
+}
+
+#[test]
+fn a_fault_that_l1_wants_sets_the_resume_flag() {
+    let noted = same_everywhere(&nested_configurations(), |guest| {
+        hypervisor(guest, &[(vmcs::EXCEPTION_BITMAP, 1 << 13)], |a| {
+            let mut after = a.create_label();
+            a.lea(rbp, ptr(after))?;
+            a.mov(rax, u64::MAX)?;
+            a.mov(cr4, rax)?;
+            a.set_label(&mut after)?;
+            a.vmcall()
+        });
+    });
+    assert_eq!((noted[0], noted[8]), (reason::EXCEPTION_NMI.into(), 2 | flags::RF));
+}
+
+#[test]
+fn breakpoints_that_mov_ss_has_held_back_come_with_the_single_step() {
+    for traced in [false, true] {
+        let noted = same_everywhere(&nested_configurations(), |guest| {
+            let (flag, step) = if traced { (flags::TF, pending_debug::BS) } else { (0, 0) };
+            let more = [
+                (vmcs::EXCEPTION_BITMAP, 1 << 1),
+                (vmcs::GUEST_RFLAGS, 2 | flag),
+                (vmcs::GUEST_INTERRUPTIBILITY_STATE, interruptibility::MOV_SS.into()),
+                (vmcs::GUEST_PENDING_DEBUG_EXCEPTIONS, step | pending_debug::ENABLED_BREAKPOINT | 1),
+            ];
+            hypervisor(guest, &more, |a| {
+                // An instruction that is the hypervisor's to complete.
+                a.wbinvd()?;
+                a.nop()?;
+                a.vmcall()
+            });
+            guest.cpu.arch.gpr[5] = INNER + 3;
+        });
+        let step = if traced { pending_debug::BS } else { 0 };
+        assert_eq!((noted[0], noted[1]), (reason::EXCEPTION_NMI.into(), step | 1));
+    }
+}
+
+#[test]
+fn a_shadow_vmcs_has_no_fields_that_are_not_offered() {
+    for shadow_vmcs in [false, true] {
+        let config = VmConfig { nested: true, nested_ept: false, shadow_vmcs, ..VmConfig::default() };
+        let mut guest = Guest::new("skx", Some(config), Mode::Long);
+        hypervisor(&mut guest, &[], |a| a.vmcall());
+        let handler = assemble(64, HANDLER, |a| {
+            for (at, field) in [vmcs::GUEST_PHYSICAL_ADDRESS, vmcs::PML_INDEX, vmcs::GUEST_RIP].into_iter().enumerate()
+            {
+                a.mov(eax, field)?;
+                a.vmread(rdx, rax)?;
+                a.setnz(byte_ptr(DATA + at as u64))?;
+            }
+            a.cli()?;
+            a.hlt()
+        });
+        assert!(guest.cpu.wiring.ram.write_bytes(HANDLER, &handler));
+        guest.finish();
+        assert_eq!(guest.word(DATA), 0x01_0000, "shadow VMCS: {shadow_vmcs}");
     }
 }
 

@@ -197,6 +197,7 @@ impl VmxCapabilities {
             misc: misc::HLT
                 | misc::SHUTDOWN
                 | misc::WAIT_FOR_SIPI
+                | misc::LENGTH_0
                 | 4 << misc::CR3_TARGETS_SHIFT
                 | super::PREEMPTION_TIMER_SHIFT as u64,
             // It asks the guest's tables itself.

@@ -50,6 +50,7 @@ pub use emulate::{
 };
 pub(crate) use ept::{Placed, Purpose};
 pub use events::Delivering;
+pub use fields::exists as field_exists;
 pub use information::VmExit;
 pub use instructions::Pauses;
 pub use invalidate::{Flush, Invalidation, Invept, Invvpid};

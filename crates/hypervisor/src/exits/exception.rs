@@ -1,6 +1,6 @@
 //! Exceptions that exit, and NMIs.
 
-use crate::events::vector;
+use crate::events::{GuestEvent, vector};
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use cpu::arch::attention;
@@ -34,8 +34,9 @@ pub(super) fn exception_or_nmi(context: &mut ExitContext) -> Result<Step, Failur
         vector::DB => {
             let bits = context.qualification();
             if information & interruption::TYPE == interruption::PRIVILEGED_SOFTWARE_EXCEPTION {
-                // INT1: its exception is a trap, but the exit is on the instruction. A single step of it does not count.
-                context.pass();
+                // INT1, which has set nothing in DR6: it is injected as what it is, on its instruction.
+                context.vcpu.events.next = GuestEvent::interrupted(information, 0, exit.instruction_length);
+                return Ok(Step::Resume);
             } else if context.shadowed() && context.cpu.arch.flags & flags::TF != 0 {
                 // The entry wants the single step pending that the exit has not kept.
                 context.cpu.controls_mut().pending_debug |= pending_debug::BS;

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use ledger::Operation;
 use x86::debug::DR6_BS;
 use x86::flags;
-use x86::vmx::{interruptibility, reason};
+use x86::vmx::{interruptibility, pending_debug, reason};
 
 /// What handles an exit.
 type Handler = fn(&mut ExitContext) -> Result<Step, Failure>;
@@ -127,10 +127,18 @@ impl ExitContext<'_> {
         self.cpu.arch.flags &= !flags::RF;
     }
 
-    /// An instruction has been completed in the guest's place: shadows of the one before end, and a single step traps.
+    /// An instruction has been completed in the guest's place: shadows of the one before end, and a single step traps, with the
+    /// breakpoints that MOV SS has held back.
     pub fn completed(&mut self) {
+        let held = self.take_held_breakpoints();
         self.end_shadows();
-        self.trap(if self.cpu.arch.flags & flags::TF != 0 { DR6_BS } else { 0 });
+        self.trap(held | if self.cpu.arch.flags & flags::TF != 0 { DR6_BS } else { 0 });
+    }
+
+    /// Breakpoints that MOV SS has held back until the next instruction is completed.
+    pub fn take_held_breakpoints(&mut self) -> u64 {
+        let held = std::mem::take(&mut self.cpu.controls_mut().pending_debug);
+        if held & pending_debug::ENABLED_BREAKPOINT != 0 { held & pending_debug::BREAKPOINTS } else { 0 }
     }
 
     /// Reads the exit qualification.

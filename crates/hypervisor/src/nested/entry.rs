@@ -177,5 +177,6 @@ fn injected(inner: &Controls) -> Option<GuestEvent> {
         information,
         error: inner.entry_error_code,
         length: inner.entry_instruction_length,
+        raised: false,
     })
 }

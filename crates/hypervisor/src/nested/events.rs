@@ -110,6 +110,9 @@ impl ExitContext<'_> {
             ..VmExit::default()
         };
         if inner.intercepts(vector, code) {
+            if raised.sets_resume_flag() {
+                self.set_resume_flag(true);
+            }
             self.reflect_next(exit);
             return true;
         }
@@ -117,11 +120,15 @@ impl ExitContext<'_> {
         events.raise(vector, code);
         if events.shutdown {
             self.vcpu.events.next = None;
+            self.forget_handler();
             self.reflect_next(VmExit { reason: reason::TRIPLE_FAULT, ..VmExit::default() });
             return true;
         }
         let became = events.next.filter(|event| event.vector() == vector::DF && vector != vector::DF);
         if let Some(event) = became.filter(|event| inner.intercepts(vector::DF, event.code())) {
+            // The double fault is the exit's own: no event was being delivered (SDM vol. 3, 27.2.4).
+            self.vcpu.events.next = None;
+            self.forget_handler();
             let information = event.information | interruption::VALID;
             self.reflect_next(VmExit { qualification: 0, interruption: information, interruption_error: 0, ..exit });
             return true;

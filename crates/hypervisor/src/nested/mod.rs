@@ -19,6 +19,7 @@ mod offer;
 mod shadow_vmcs;
 
 pub(crate) use offer::offer;
+pub(crate) use shadow_vmcs::ShadowFields;
 
 use cpu::vmx::{Controls, GuestVmx, VmExit};
 use ledger::Ticks;

@@ -3,7 +3,7 @@
 //! It is copied from vmcs12 when L1 is going to run, and to vmcs12 when L1 has something done with that.
 
 use crate::exit_context::ExitContext;
-use cpu::vmx::ShadowVmcs;
+use cpu::vmx::{ShadowVmcs, VmxCapabilities, field_exists};
 use ledger::{Family, Kind, Operation};
 use x86::vmx::vmcs::*;
 use x86::vmx::{primary, reason, secondary};
@@ -60,14 +60,30 @@ pub(super) fn is_rare_state(encoding: u32) -> bool {
     guest_state && !READ_WRITE.contains(&encoding) && !READ_ONLY.contains(&encoding)
 }
 
+/// The fields that L1 reaches in the shadow VMCS: those of the lists that it is offered. Others must fail as on a processor without them.
+#[derive(Default)]
+pub(crate) struct ShadowFields {
+    read_only: Vec<u32>,
+    read_write: Vec<u32>,
+}
+
+impl ShadowFields {
+    /// Those for a guest with these capabilities.
+    pub fn of(offered: &VmxCapabilities) -> Self {
+        let there = |fields: &[u32]| fields.iter().copied().filter(|field| field_exists(*field, offered)).collect();
+        Self { read_only: there(READ_ONLY), read_write: there(READ_WRITE) }
+    }
+}
+
 impl ExitContext<'_> {
     /// L1 has something done with vmcs12: what it has written is taken over. `charged`: KVM copies it then.
     pub(super) fn take_shadow_vmcs(&mut self, charged: bool) {
         let Some(shadow) = &self.cpu.controls().shadow_vmcs else { return };
         let Some(vmcs12) = self.vcpu.nested.vmx.operation.current_mut() else { return };
-        READ_WRITE.iter().for_each(|field| vmcs12.set(*field, shadow.vmcs.get(*field)));
+        let written = &self.vm.shadow_fields.read_write;
+        written.iter().for_each(|field| vmcs12.set(*field, shadow.vmcs.get(*field)));
         if charged {
-            self.charge(Operation::Vmread, READ_WRITE.len() as u64);
+            self.charge(Operation::Vmread, self.vm.shadow_fields.read_write.len() as u64);
             self.charge_shadow_switch();
         }
     }
@@ -86,13 +102,14 @@ impl ExitContext<'_> {
         let controls = self.cpu.controls_mut();
         controls.primary |= primary::SECONDARY;
         controls.secondary |= secondary::VMCS_SHADOWING;
-        let make = || Box::new(ShadowVmcs::new(READ_ONLY, READ_WRITE));
+        let ShadowFields { read_only, read_write } = &self.vm.shadow_fields;
+        let make = || Box::new(ShadowVmcs::new(read_only, read_write));
         let shadow = controls.shadow_vmcs.get_or_insert_with(make);
-        for field in READ_ONLY.iter().chain(READ_WRITE) {
+        for field in read_only.iter().chain(read_write) {
             shadow.vmcs.set(*field, vmcs12.get(*field));
         }
         if charged {
-            self.charge(Operation::Vmwrite, (READ_ONLY.len() + READ_WRITE.len()) as u64);
+            self.charge(Operation::Vmwrite, (read_only.len() + read_write.len()) as u64);
             self.charge_shadow_switch();
         }
     }
