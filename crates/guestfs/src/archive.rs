@@ -1,7 +1,7 @@
 //! Archives for an initial RAM disk: cpio's `newc` format, as Linux unpacks it (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use crate::attributes::{Attributes, Kind};
-use crate::packed::Packed;
+use crate::packed::{Packed, Walked};
 use rustix::io::Errno;
 
 const ALIGNMENT: usize = 4;
@@ -60,13 +60,11 @@ impl Archive {
 
     /// Adds a whole tree below a directory, which must be there; `below` is its path with a slash at its end.
     pub fn add_tree(&mut self, below: &str, tree: &mut Packed) -> Result<(), Errno> {
-        let all: Vec<_> =
-            tree.walk().into_iter().map(|(path, n, a, target)| (path, n, a, target.map(<[u8]>::to_vec))).collect();
-        for (path, number, attributes, target) in all {
+        for Walked { path, node, attributes, target } in tree.walk() {
             let Attributes { mode, uid, gid, modified, .. } = attributes;
             let contents = match target {
                 Some(target) => target,
-                None if attributes.kind() == Kind::File => tree.contents(number)?,
+                None if attributes.kind() == Kind::File => tree.contents(node)?,
                 None => Vec::new(),
             };
             if u32::try_from(contents.len()).is_err() {

@@ -270,7 +270,7 @@ mod tests {
         closure.add(&mut tree, &this).unwrap();
         assert_eq!(closure.missing, []);
         let names: Vec<String> =
-            tree.walk().iter().map(|(path, ..)| String::from_utf8_lossy(path).into_owned()).collect();
+            tree.walk().iter().map(|walked| String::from_utf8_lossy(&walked.path).into_owned()).collect();
         for part in ["libc.so", "ld-linux-x86-64.so.2"] {
             assert!(names.iter().any(|name| name.contains(part)), "{part}");
         }

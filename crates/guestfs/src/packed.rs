@@ -80,6 +80,19 @@ impl Node {
     }
 }
 
+/// Something in a tree.
+#[derive(Clone, Debug)]
+pub struct Walked {
+    /// Its path, without a slash at the beginning.
+    pub path: Vec<u8>,
+    /// Its number.
+    pub node: u64,
+    /// What it is.
+    pub attributes: Attributes,
+    /// Where it leads to, if it is a symbolic link.
+    pub target: Option<Vec<u8>>,
+}
+
 /// A tree that was packed.
 #[derive(Clone, Debug)]
 pub struct Packed {
@@ -407,9 +420,8 @@ impl Packed {
         }
     }
 
-    /// Everything in the tree but its root, directories before what is in them, in the order of names: the path without a leading slash, the
-    /// attributes, and what a link leads to.
-    pub fn walk(&self) -> Vec<(Vec<u8>, u64, Attributes, Option<&[u8]>)> {
+    /// Everything in the tree but its root, directories before what is in them, in the order of names.
+    pub fn walk(&self) -> Vec<Walked> {
         let mut all = Vec::new();
         let mut stack: Vec<(Vec<u8>, u64)> = vec![(Vec::new(), ROOT)];
         while let Some((path, number)) = stack.pop() {
@@ -422,11 +434,11 @@ impl Packed {
                 stack.extend(entries.iter().rev().map(below));
             }
             let target = match &node.content {
-                Content::Link(target) => Some(target.as_slice()),
+                Content::Link(target) => Some(target.clone()),
                 Content::Directory(_) | Content::File(_) => None,
             };
             if let (false, Some(attributes)) = (path.is_empty(), self.attributes_of(number)) {
-                all.push((path, number, attributes, target));
+                all.push(Walked { path, node: number, attributes, target });
             }
         }
         all
@@ -441,16 +453,14 @@ impl Packed {
     /// SHA-256 of names, attributes and contents.
     pub fn hash(&mut self) -> Result<[u8; 32], Errno> {
         let mut sha = Sha256::new();
-        let all: Vec<_> =
-            self.walk().into_iter().map(|(path, n, a, target)| (path, n, a, target.map(<[u8]>::to_vec))).collect();
-        for (path, number, attributes, target) in all {
+        for Walked { path, node, attributes, target } in self.walk() {
             let Attributes { mode, uid, gid, size, modified, .. } = attributes;
             sha.update((path.len() as u64).to_le_bytes());
             sha.update(&path);
             sha.update(format!("{mode} {uid} {gid} {size} {} {}\0", modified.seconds, modified.nanoseconds));
             match target {
                 Some(target) => sha.update(target),
-                None if attributes.kind() == Kind::File => sha.update(self.contents(number)?),
+                None if attributes.kind() == Kind::File => sha.update(self.contents(node)?),
                 None => {}
             }
         }

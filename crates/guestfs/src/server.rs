@@ -51,8 +51,11 @@ struct Request<'a> {
 
 type Answer = Result<Body, Errno>;
 
+/// Who answers a request.
+type Handler = fn(&mut Server, Request) -> Answer;
+
 /// The operations and who answers them.
-const TABLE: &[(u32, fn(&mut Server, Request) -> Answer)] = &[
+const TABLE: &[(u32, Handler)] = &[
     (operation::LOOK_UP, Server::look_up),
     (operation::GET_ATTRIBUTES, Server::get_attributes),
     (operation::SET_ATTRIBUTES, Server::set_attributes),

@@ -83,7 +83,7 @@ fn usage(queue: u16) -> Use {
 }
 
 impl Channels {
-    /// A device with a port for each name, at most [`MOST`].
+    /// A device with a port for each name, at most 16.
     pub fn new(mut names: Vec<String>) -> Self {
         names.truncate(MOST);
         let mut config = [0; 12];

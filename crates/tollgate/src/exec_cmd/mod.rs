@@ -102,7 +102,7 @@ pub struct ExecArgs {
     /// Directory that the command runs in [default: the current one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// Who runs the command: `root`, or UID[:GID] [default: as here]
+    /// Who runs the command: `root`, `UID` or `UID:GID` [default: as here]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
     /// Network device, as for `tollgate run`; with `user` the guest can reach what this host reaches
