@@ -217,16 +217,16 @@ impl Director {
     }
 
     /// What becomes of a flow, if there is a filter for it.
-    pub fn look_up(&self, file: &mut File, flow: &Flow) -> Option<Action> {
-        if capacity(file) == 0 {
-            return None;
-        }
-        let found = match file.has(reg::FDIRCTRL, bit::FDIRCTRL_PERFECT) {
+    pub fn look_up(&self, file: &File, flow: &Flow) -> Option<Action> {
+        match file.has(reg::FDIRCTRL, bit::FDIRCTRL_PERFECT) {
             true => self.perfect(file, flow),
             false => self.signatures.get(&signature(file, flow)).copied(),
-        };
-        file.add(if found.is_some() { reg::FDIRMATCH } else { reg::FDIRMISS }, 1);
-        found
+        }
+    }
+
+    /// Whether flows are looked up at all.
+    pub fn is_on(file: &File) -> bool {
+        capacity(file) != 0
     }
 
     fn perfect(&self, file: &File, flow: &Flow) -> Option<Action> {

@@ -192,7 +192,7 @@ const ROWS: &[Row] = &[
     store(0x0_4200, 3),
     fixed(0x0_420c, 0),
     store(0x0_4210, 6),
-    Row { reset: bit::HLREG0_PAD | bit::HLREG0_STRIP_CRC | 1, ..special(reg::HLREG0, 1, Kind::RxCtrl) },
+    Row { reset: 1 << 10 | bit::HLREG0_STRIP_CRC | 1, ..special(reg::HLREG0, 1, Kind::RxCtrl) },
     store(0x0_4244, 2),
     special(reg::MSCA, 1, Kind::Msca),
     Row { writable: 0xffff, reset: 0xffff_0000, ..store(reg::MSRWD, 1) },

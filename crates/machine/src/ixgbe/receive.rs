@@ -58,6 +58,8 @@ struct Place {
     queue: usize,
     drop: bool,
     directed: bool,
+    /// Whether the Flow Director has a filter, if it was asked.
+    found: Option<bool>,
     /// Hash and its type.
     hash: Option<(u32, u32)>,
     /// The EtherType filter that matches.
@@ -160,6 +162,7 @@ impl Receive {
                 Put::NoDescriptors => statistics::dropped(unit.file, place.queue),
                 Put::Never => {}
             }
+            statistics::looked_up(unit.file, place.found);
             lost += u64::from(!matches!(put, Put::Done));
             self.taken -= room(frame);
             self.buffer.pop_front();
@@ -201,8 +204,9 @@ impl Unit<'_> {
     }
 
     /// Where a frame goes: by its EtherType, its flow, its hash.
-    fn place(&mut self, frame: &Frame, packet: &Packet) -> Place {
-        let mut place = Place { queue: 0, drop: false, directed: false, hash: self.hash(frame), ether_type: None };
+    fn place(&self, frame: &Frame, packet: &Packet) -> Place {
+        let hash = self.hash(frame);
+        let mut place = Place { queue: 0, drop: false, directed: false, found: None, hash, ether_type: None };
         for number in 0..8 {
             let filter = self.file.get(reg::ETQF + 4 * number);
             if filter & bit::ETQF_ENABLE != 0 && filter as u16 == packet.ether_type {
@@ -215,8 +219,12 @@ impl Unit<'_> {
                 break;
             }
         }
-        if let Some(flow) = packet.flow(&frame.bytes, Director::flex_at(self.file)) {
-            match self.director.look_up(self.file, &flow) {
+        if Director::is_on(self.file)
+            && let Some(flow) = packet.flow(&frame.bytes, Director::flex_at(self.file))
+        {
+            let action = self.director.look_up(self.file, &flow);
+            place.found = Some(action.is_some());
+            match action {
                 Some(Action::Drop) => place.drop = true,
                 Some(Action::Queue(queue)) => (place.queue, place.directed) = (queue.into(), true),
                 None => {}

@@ -172,7 +172,6 @@ pub mod bit {
         SRRCTL_DROP = 1 << 28;
         RXCTRL_ENABLE = 1 << 0;
         HLREG0_STRIP_CRC = 1 << 1;
-        HLREG0_PAD = 1 << 10;
         HLREG0_JUMBO = 1 << 2;
         HLREG0_LOOPBACK = 1 << 15;
         MFLCN_DISCARD_PAUSE = 1 << 1;

@@ -45,6 +45,13 @@ pub fn queued(file: &mut File, queue: usize, bytes: u64) {
     file.add_wide(reg::QBRC + 0x40 * set, bytes);
 }
 
+/// The Flow Director was asked for a frame's flow, and has a filter for it or not.
+pub fn looked_up(file: &mut File, found: Option<bool>) {
+    if let Some(found) = found {
+        file.add(if found { reg::FDIRMATCH } else { reg::FDIRMISS }, 1);
+    }
+}
+
 /// A queue has lost a frame.
 pub fn dropped(file: &mut File, queue: usize) {
     let set = set_of(file, reg::RQSMR, queue);

@@ -326,15 +326,13 @@ impl Queue {
                 protocol => partial = Some(Partial { start: l4 as u16, offset: if protocol == TCP { 16 } else { 6 } }),
             }
         }
-        Some(whole(bytes, partial, file).into_iter().collect())
+        Some(whole(bytes, partial).into_iter().collect())
     }
 }
 
-/// A frame with a checksum that is to be computed, padded to the length that frames have on a wire.
-fn whole(mut bytes: Vec<u8>, partial: Option<Partial>, file: &File) -> Option<Frame> {
-    if bytes.len() < SHORTEST && file.has(reg::HLREG0, bit::HLREG0_PAD) {
-        bytes.resize(SHORTEST, 0);
-    }
+/// A frame with a checksum that is to be computed. One that is shorter than a wire's is padded by who receives it from there, if at all: a
+/// host's network stack may take padding for data.
+fn whole(bytes: Vec<u8>, partial: Option<Partial>) -> Option<Frame> {
     let mut frame = Frame::new(bytes)?;
     frame.partial = partial;
     Some(frame)
@@ -348,7 +346,7 @@ fn legacy(mut bytes: Vec<u8>, command: u32, options: u32, file: &File) -> Option
     if command & field::VLAN != 0 {
         insert_tag(&mut bytes, (options >> 16) as u16, file);
     }
-    whole(bytes, partial, file)
+    whole(bytes, partial)
 }
 
 /// Puts a VLAN tag behind the addresses.
