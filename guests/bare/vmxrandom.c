@@ -477,6 +477,11 @@ static int after_exit(uint32_t reason) {
 static void round_of(uint64_t which, int ept) {
     seen = which;
     make_guest();
+    /* What an earlier guest has left behind may or may not be met. */
+    struct descriptor none = {0, 0};
+    TRY("invvpid %2, %3", "m"(none), "r"(2ul));
+    if (ept_top)
+        TRY("invept %2, %3", "m"(none), "r"(2ul));
     uint64_t vmcs = region;
     *(uint32_t *)vmcs = (uint32_t)revision;
     if (TRY("vmclear %2", "m"(vmcs)) || TRY("vmptrld %2", "m"(vmcs)))

@@ -8,7 +8,8 @@ use crate::events::{GuestEvent, vector};
 use crate::exit_context::{ExitContext, Step};
 use crate::failure::Failure;
 use crate::registers::Visible;
-use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome, Surroundings};
+use crate::resume_flag::returns_nowhere;
+use cpu::vmx::{DeviceAccess, Emulation, Flush, GuestView, Outcome, Surroundings, VmExit};
 use cpu::{BlockCache, Cpu};
 use ledger::Operation;
 use x86::flags;
@@ -120,7 +121,10 @@ impl ExitContext<'_> {
                 if exit.basic() == reason::EPT_VIOLATION {
                     self.with_mmu(|mmu, vcpu, _| mmu.nested_violation(vcpu, exit.guest_physical))?;
                 }
-                self.reflect_next(self.cpu.arch.vm_exit);
+                if returns_nowhere(&exit) {
+                    self.forget_handler();
+                }
+                self.reflect_next(exit);
                 Step::Resume
             }
             Outcome::Exception { vector: vector::PF, code, address, .. } => {
@@ -136,6 +140,11 @@ impl ExitContext<'_> {
                 Step::Resume
             }
             Outcome::Halt => self.halt(),
+            Outcome::Shutdown if self.in_inner() => {
+                self.forget_handler();
+                self.reflect_next(VmExit { reason: reason::TRIPLE_FAULT, ..VmExit::default() });
+                Step::Resume
+            }
             Outcome::Shutdown => Step::Board(cpu::Exit::Shutdown),
         };
         Ok((step, completed))

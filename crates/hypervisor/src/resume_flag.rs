@@ -37,8 +37,7 @@ impl ExitContext<'_> {
         let before = entered.map_or(set && !faulted, |entered| entered.before);
         self.vcpu.events.before = Some(Before { rip, set: before, known: entered.is_some() });
         let injected = entered.is_some_and(|entered| entered.event.is_some());
-        if injected && (self.exit.basic() == reason::TRIPLE_FAULT || is_double_fault(&self.exit)) {
-            // Neither has anything to return to.
+        if injected && returns_nowhere(&self.exit) {
             self.set_resume_flag(before);
         }
         entered
@@ -67,8 +66,13 @@ impl ExitContext<'_> {
     }
 }
 
-fn is_double_fault(exit: &VmExit) -> bool {
+/// Whether an exit is for a double or triple fault: RF is saved as it is.
+pub(crate) fn returns_nowhere(exit: &VmExit) -> bool {
     let asked = interruption::VALID | interruption::TYPE | interruption::VECTOR;
     let double = interruption::VALID | interruption::HARDWARE_EXCEPTION | u32::from(vector::DF);
-    exit.basic() == reason::EXCEPTION_NMI && exit.interruption & asked == double
+    match exit.basic() {
+        reason::TRIPLE_FAULT => true,
+        reason::EXCEPTION_NMI => exit.interruption & asked == double,
+        _ => false,
+    }
 }

@@ -112,6 +112,8 @@ impl ExitContext<'_> {
         if inner.intercepts(vector, code) {
             if raised.sets_resume_flag() {
                 self.set_resume_flag(true);
+            } else if vector == vector::DF {
+                self.forget_handler();
             }
             self.reflect_next(exit);
             return true;
