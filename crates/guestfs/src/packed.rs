@@ -444,6 +444,15 @@ impl Packed {
         all
     }
 
+    /// The files of the host whose contents are in the tree.
+    pub fn host_files(&self) -> Vec<PathBuf> {
+        let of = |node: &Node| match &node.content {
+            Content::File(Source::Host(path)) => Some(path.clone()),
+            _ => None,
+        };
+        self.nodes.iter().filter_map(of).collect()
+    }
+
     /// All of a file.
     pub fn contents(&mut self, number: u64) -> Result<Vec<u8>, Errno> {
         let size = self.node(number).ok_or(Errno::STALE)?.size;

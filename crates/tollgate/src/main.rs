@@ -4,6 +4,7 @@
 
 mod backend;
 mod compare;
+mod contain;
 mod cpu_cmd;
 mod ending;
 mod exec_cmd;

@@ -52,6 +52,11 @@ impl Boot {
         Some(Self { directory, facts })
     }
 
+    /// Where boots are kept.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     fn path(&self, machine: &Machine) -> PathBuf {
         // Where the first processor stands is said of a machine that runs, too.
         let made = machine.description().into_iter().filter(|(key, _)| *key != "entry");

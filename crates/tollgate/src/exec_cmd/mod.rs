@@ -7,6 +7,7 @@ mod image;
 mod kernel;
 mod session;
 
+use crate::contain::{Reach, Sandbox};
 use crate::ending;
 use crate::net::{Addresses, Connections, Nets};
 use crate::output::{OutputFile, say};
@@ -19,8 +20,8 @@ use clap::Args;
 use control::{CHANNELS, Records};
 use cpu::Tier;
 use files::User;
-use guestfs::Server;
 use guestfs::host_tree::HostTree;
+use guestfs::{Packed, Server};
 use image::Way;
 use kernel::Kernel;
 use ledger::profile::Profile;
@@ -126,6 +127,9 @@ pub struct ExecArgs {
     /// Shows the kernel's messages on standard error
     #[arg(long)]
     console: bool,
+    /// Whether this program can reach nothing of the host, while the guest runs, but what the guest is given
+    #[arg(long, value_enum, default_value_t = Sandbox::On)]
+    sandbox: Sandbox,
     /// Saves the ledger of the run; the command is its region `exec`
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
@@ -307,9 +311,35 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let mut session = session.since(start).with_console(args.console);
     let (mut machine, booted) = boots::prepare(&make, boot.as_ref())?;
     nets.capture(&machine)?;
+    if args.sandbox == Sandbox::On {
+        reach(args, packed.as_ref(), boot.as_ref()).confine()?;
+    }
     let outcome = boots::run(&mut machine, &mut session, boot.filter(|_| !booted));
     let complete = nets.finish(&machine);
     conclude(args, &machine, session, outcome, ledger, complete)
+}
+
+/// What of the host is needed while the guest runs and afterwards.
+fn reach(args: &ExecArgs, packed: Option<&Packed>, boot: Option<&Boot>) -> Reach {
+    let mut reach = Reach::default();
+    match packed {
+        Some(packed) => reach.readable.extend(packed.host_files()),
+        None => reach.readable.push("/".into()),
+    }
+    // Files are opened anew through their descriptors, and the memory that was taken is read there.
+    reach.readable.push("/proc/self".into());
+    for Share { path, writable } in &args.share {
+        let list = if *writable { &mut reach.writable } else { &mut reach.readable };
+        list.push(path.clone());
+    }
+    reach.writable.extend(boot.map(|boot| boot.directory().to_path_buf()));
+    if let Some(ledger) = &args.ledger {
+        // It is written beside its name, and then moved there.
+        let file = ledger.canonicalize().unwrap_or_else(|_| ledger.clone());
+        let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+        reach.writable.push(directory.unwrap_or(Path::new(".")).to_path_buf());
+    }
+    reach
 }
 
 /// A command as a line of text.
