@@ -66,6 +66,9 @@ const NOT_OFFERED: &[CpuidFeature] = &[
     CpuidFeature::KNC,
 ];
 
+/// Instruction sets of tiles.
+const TILES: &[CpuidFeature] = &[CpuidFeature::AMX_TILE, CpuidFeature::AMX_INT8, CpuidFeature::AMX_BF16];
+
 /// Whether a form belongs to an encoding or an instruction set that the processor under test does not offer to any guest.
 pub fn beyond(code: Code) -> bool {
     !matches!(code.op_code().encoding(), EncodingKind::Legacy | EncodingKind::VEX | EncodingKind::EVEX)
@@ -84,6 +87,9 @@ pub fn exclusion(code: Code) -> Option<&'static str> {
     }
     if code.cpuid_features().iter().any(|f| NOT_OFFERED.contains(f)) {
         return Some("an instruction set the processor does not offer");
+    }
+    if code.cpuid_features().iter().any(|f| TILES.contains(f)) {
+        return Some("Linux lets programs use tiles only if they ask for it");
     }
     if !code.cpuid_features().iter().all(|f| cpu::native::host_has(*f)) {
         return Some("an instruction set that this host does not have");

@@ -51,6 +51,21 @@ pub fn explained(
         Retf if instruction.op_count() != 0 && native.vector() == Some(vector::PF) => {
             Some("whether a far return looks at the outer stack before the selector is the processor's choice")
         }
+        // Which byte of an area in two pages is looked at first is the processor's choice.
+        Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64
+            if (native.vector(), emulated.vector()) == (Some(vector::PF), Some(vector::PF)) =>
+        {
+            Some("where in an area of several pages XSAVE and XRSTOR fault first is the processor's choice")
+        }
+        Enqcmd | Enqcmds | Ptwrite if undefined => {
+            Some("ENQCMD and PTWRITE are in no profile, and CPUID does not announce them")
+        }
+        Ldtilecfg | Sttilecfg | Tilerelease | Tilezero if undefined => {
+            Some("Linux lets programs use tiles only if they ask for it, and the processor under test has not asked")
+        }
+        _ if !amd && undefined && is_insertion(encoding) => {
+            Some("Intel's processors ignore VEX.W of VPINSRD and VPEXTRD outside of 64-bit code")
+        }
         _ if amd && undefined && is_lock_verw(encoding) => Some("AMD's processors execute VERW with LOCK"),
         // The manuals have W1 alone.
         _ if amd && undefined && is_permutation(encoding) => {
@@ -114,6 +129,10 @@ fn is_lock_verw(encoding: &Encoding) -> bool {
     (encoding.map, encoding.opcode) == (Map::Two, 0)
         && encoding.modrm.is_some_and(|modrm| modrm >> 3 & 7 == 5)
         && encoding.bytes[..encoding.len].contains(&0xf0)
+}
+
+fn is_insertion(encoding: &Encoding) -> bool {
+    matches!(encoding.bytes, [0xc4, map, last, 0x16 | 0x22, ..] if map & 0x1f == 3 && last & 0x87 == 0x81)
 }
 
 fn is_permutation(encoding: &Encoding) -> bool {

@@ -61,7 +61,8 @@ fn gather<const INDEX: usize, const ELEMENT: usize>(cpu: &mut Cpu, op: &Op) -> E
             .and_then(|linear| cpu.read_bytes(linear, op.seg, &mut result[at..at + ELEMENT]));
         if let Err(fault) = read {
             if loaded {
-                result[(count * ELEMENT).max(16)..].fill(0);
+                // As with VEX: what lies within the length of the indices is not touched yet.
+                result[(count * INDEX.max(ELEMENT)).max(16)..].fill(0);
                 set_bytes(cpu, op.r0, &result);
             }
             return Err(fault);

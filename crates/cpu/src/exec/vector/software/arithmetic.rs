@@ -2,8 +2,8 @@
 
 use super::Form;
 use super::number::{
-    DENORMAL, DIVIDE_BY_ZERO, Environment, Format, INEXACT, INVALID, Kind, Number, Rounding, UNDERFLOW, infinity,
-    round, rounded, shift_sticky, unpack, zero,
+    DENORMAL, DIVIDE_BY_ZERO, Environment, Format, INEXACT, INVALID, Kind, Number, OVERFLOW, Rounding, UNDERFLOW,
+    infinity, round, rounded, shift_sticky, unpack, zero,
 };
 use std::cmp::Ordering;
 
@@ -254,7 +254,15 @@ pub fn convert<S: Format, D: Format>(env: &mut Environment, bits: u64, quiet_den
 /// An integer in a format.
 #[inline(always)]
 pub fn from_integer<D: Format>(env: &mut Environment, negative: bool, magnitude: u64) -> u64 {
-    if magnitude == 0 { 0 } else { round::<D>(env, negative, 127, u128::from(magnitude)) }
+    if magnitude == 0 {
+        return 0;
+    }
+    let result = round::<D>(env, negative, 127, u128::from(magnitude));
+    // An integer that half precision has no number for is inexact, also with overflow unmasked.
+    if !D::CONTROLLED && env.flags & OVERFLOW != 0 {
+        env.raise(INEXACT);
+    }
+    result
 }
 
 /// A number as an integer of `width` bits; what has no such integer is the "indefinite" one, and invalid.

@@ -52,7 +52,10 @@ fn between_formats(mnemonic: Mnemonic) -> Option<Body> {
         Vcvtph2ps => |f, o| packed::<u16, u32>(f, o, |env, x| convert::<Half, Single>(env, x, true)),
         Vcvtps2ph => |f, o| {
             let rounding = if f.imm & 4 == 0 { Some(f.imm & 3) } else { f.rounding };
-            packed::<u32, u16>(&Form { rounding, ..*f }, o, |env, x| convert::<Single, Half>(env, x, false))
+            packed::<u32, u16>(&Form { rounding, ..*f }, o, |env, x| {
+                env.f16c = true;
+                convert::<Single, Half>(env, x, false)
+            })
         },
         _ => return None,
     })

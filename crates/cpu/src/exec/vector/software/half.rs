@@ -69,6 +69,7 @@ fn quiet(controlled: bool) -> Environment {
         flush_to_zero: controlled,
         masked: 0x3f,
         flags: 0,
+        f16c: false,
     }
 }
 

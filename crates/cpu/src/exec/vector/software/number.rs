@@ -70,6 +70,8 @@ pub struct Environment {
     pub masked: u32,
     /// What has been raised.
     pub flags: u32,
+    /// The instruction is VCVTPS2PH, which is older than arithmetic in half precision.
+    pub f16c: bool,
 }
 
 impl Environment {
@@ -81,6 +83,7 @@ impl Environment {
             flush_to_zero: mxcsr & 0x8000 != 0,
             masked: if form.quiet || form.recording { 0x3f } else { mxcsr >> 7 & 0x3f },
             flags: 0,
+            f16c: false,
         }
     }
 
@@ -226,7 +229,11 @@ pub fn round_with<F: Format>(
         return sign + (((exponent + F::BIAS - 1) as u64) << F::FRACTION) + whole;
     }
     let tiny = final_exponent < F::LEAST;
+    let extra = (F::LEAST - exponent) as u32;
+    let (denormal, inexact_denormal) = rounded(env.rounding, negative, significand, (drop + extra).min(200));
     if tiny && env.masked & UNDERFLOW == 0 {
+        // In half precision a denormal result is inexact or not as it is with underflow masked.
+        let inexact = if F::CONTROLLED || env.f16c { inexact } else { inexact_denormal };
         env.raise(UNDERFLOW | if inexact { INEXACT } else { 0 });
         return sign;
     }
@@ -234,10 +241,8 @@ pub fn round_with<F: Format>(
         env.raise(UNDERFLOW | INEXACT);
         return sign;
     }
-    let extra = (F::LEAST - exponent) as u32;
-    let (whole, inexact) = rounded(env.rounding, negative, significand, (drop + extra).min(200));
-    if inexact {
+    if inexact_denormal {
         env.raise(INEXACT | if tiny { UNDERFLOW } else { 0 });
     }
-    sign + whole
+    sign + denormal
 }

@@ -128,6 +128,7 @@ fn to_multiple<F: Format>(x: &Number, bits: u64, rounding: Rounding, places: i32
         flush_to_zero: false,
         masked: 0x3f,
         flags: 0,
+        f16c: false,
     };
     (round::<F>(&mut quiet, x.negative, 127 - places, u128::from(whole)), inexact)
 }
@@ -169,10 +170,9 @@ fn reduce<F: Format>(env: &mut Environment, form: &Form, a: u64) -> u64 {
         Kind::Zero => zero::<F>(x.negative),
         _ => to_multiple::<F>(&x, a, rounding, places).0,
     };
-    // Only the subtraction can be inexact.
-    // Underflow is not raised; unmasked, it still keeps the result from being flushed.
-    let flush_to_zero = env.flush_to_zero && env.masked & UNDERFLOW != 0;
-    let mut difference = Environment { rounding, flush_to_zero, flags: 0, masked: 0x3f, ..env.clone() };
+    // Only the subtraction can be inexact. Underflow is not raised. Intel's processors flush the result whether underflow is masked or not; AMD's do
+    // so only if it is.
+    let mut difference = Environment { rounding, flags: 0, masked: 0x3f, ..env.clone() };
     let result = add::<F>(&mut difference, form, as_zero::<F>(env, a), whole ^ F::SIGN);
     if !silent {
         env.raise(difference.flags & INEXACT);
@@ -316,6 +316,7 @@ fn half_pi<F: Format>() -> u64 {
         flush_to_zero: false,
         masked: 0x3f,
         flags: 0,
+        f16c: false,
     };
     super::arithmetic::convert::<Double, F>(&mut env, std::f64::consts::FRAC_PI_2.to_bits(), true)
 }

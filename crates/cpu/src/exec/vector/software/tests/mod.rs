@@ -64,6 +64,16 @@ fn close(i: &Instruction, got: &Outcome, expected: &Outcome) -> bool {
     differing == 0 && x.into_iter().zip(y).all(near)
 }
 
+/// Whether the host is AMD's and does not flush what VREDUCE gives, since underflow is not masked.
+fn keeps_tiny_remainders(i: &Instruction, o: &Operands) -> bool {
+    use iced_x86::Mnemonic::*;
+    const FLUSH: u32 = 1 << 15;
+    const UNDERFLOW_MASKED: u32 = 1 << 11;
+    matches!(i.mnemonic(), Vreducepd | Vreduceps | Vreducesd | Vreducess)
+        && o.mxcsr & (FLUSH | UNDERFLOW_MASKED) == FLUSH
+        && std::arch::x86_64::__cpuid(0).ebx == u32::from_le_bytes(*b"Auth")
+}
+
 /// Operands that an instruction is tried with in a round.
 const CASES: u64 = 8;
 
@@ -186,7 +196,7 @@ fn results_are_those_of_the_host_s_units() {
                 // An unmasked exception leaves nothing but flags.
                 let stops = got.mxcsr_flags & !(o.mxcsr >> 7) & 0x3f != 0;
                 let equal = if stops { got.mxcsr_flags == expected.mxcsr_flags } else { got == expected };
-                if !equal && !close(&i, &got, &expected) {
+                if !equal && !close(&i, &got, &expected) && !keeps_tiny_remainders(&i, &o) {
                     if wrong.values().sum::<u64>() < 5 {
                         report(&i, &o, &got, &expected);
                     }
