@@ -14,6 +14,7 @@ use lab::store::{Pruning, Store};
 use lab::{Cell, pattern};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -46,6 +47,12 @@ fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
+/// The directory that images are named from: for an experiment in a file of the user's the one that the laboratory is started in.
+fn root(experiments: &[Experiment]) -> PathBuf {
+    let built_in = experiments.iter().all(|experiment| experiment.file.is_none());
+    if built_in { places::guests() } else { PathBuf::from(".") }
+}
+
 /// Runs the cells of experiments that `--only` and `wanted` choose.
 pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -> bool) -> Result<Ran> {
     let all: Vec<Cell> = experiments.iter().flat_map(Experiment::cells).collect();
@@ -61,7 +68,7 @@ pub fn run(experiments: &[Experiment], common: &Common, wanted: impl Fn(&Cell) -
     };
     let options = Options {
         program: std::env::current_exe().context("can't find this program's own file")?,
-        root: common.root.clone().unwrap_or_else(places::guests),
+        root: common.root.clone().unwrap_or_else(|| root(experiments)),
         jobs,
         fresh: common.fresh,
         tier: common.tier.arguments(),

@@ -169,8 +169,8 @@ struct Common {
     /// `all` for no limit
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_keep)]
     keep: Keep,
-    /// The directory that guests' images are named from [default: the checkout that this is called in or that the program lies in, else
-    /// /usr/share/tollgate]
+    /// The directory that guests' images are named from [default: for experiments that are built in the checkout that this is called in or
+    /// that the program lies in, else /usr/share/tollgate; for others the directory that this is called in]
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     /// Runs cells again that are finished
