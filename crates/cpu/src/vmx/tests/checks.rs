@@ -48,7 +48,10 @@ fn controls() {
             "reserved bits of the error code",
         ),
         (
-            |c| c.entry_interruption = VALID | interruption::SOFTWARE_INTERRUPT | 0x80,
+            |c| {
+                c.entry_interruption = VALID | interruption::SOFTWARE_INTERRUPT | 0x80;
+                c.entry_instruction_length = 16;
+            },
             "instruction length of a software event",
         ),
     ];
