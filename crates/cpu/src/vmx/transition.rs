@@ -8,7 +8,7 @@ use crate::state::Cpu;
 use ledger::{Family, Kind, TICKS_PER_CYCLE, Ticks};
 use x86::msr::DEBUGCTL_BTF;
 use x86::vmx::{activity, entry, exit, interruptibility, interruption, pending_debug, pin, reason, secondary};
-use x86::{flags, rights, seg};
+use x86::{flags, rights, seg, vector};
 
 /// Interruptibility, and what [`attention`](crate::arch::Arch::attention) has for it.
 const BLOCKING: [(u32, u32); 2] =
@@ -209,8 +209,13 @@ impl Cpu {
         self.arch.flags & flags::TF != 0 && self.arch.msr.debugctl & DEBUGCTL_BTF == 0
     }
 
-    /// The debug exceptions that an exit leaves pending: those that it has priority over, or that MOV SS holds back.
+    /// The debug exceptions that an exit leaves pending: those that it has priority over, or that MOV SS holds back. One that is caused by a
+    /// debug exception leaves none, whatever an entry in that state asks for (SDM vol. 3, 27.3.4).
     fn pending_debug_exceptions(&self, blocking: u32, halted: bool) -> u64 {
+        let exit = &self.arch.vm_exit;
+        if exit.basic() == reason::EXCEPTION_NMI && exit.interruption & interruption::VECTOR == u32::from(vector::DB) {
+            return 0;
+        }
         let held = blocking & interruptibility::MOV_SS != 0 || self.arch.vm_exit.basic() == reason::MONITOR_TRAP;
         let mut pending = 0;
         if held && self.arch.attention & attention::DEBUG != 0 {

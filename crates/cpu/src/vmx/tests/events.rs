@@ -149,6 +149,18 @@ fn debug_exceptions_leave_the_debug_registers() {
 }
 
 #[test]
+fn an_exit_for_a_debug_exception_leaves_none_pending() {
+    // After STI an entry would want the single step pending: a hypervisor that forgets the blocking steps on.
+    let mut guest = Guest::long()
+        .with(|c| c.exception_bitmap = 1 << vector::DB)
+        .set(|cpu| cpu.arch.flags |= flags::TF)
+        .code(|a| a.sti());
+    assert_eq!(guest.exit().qualification, pending_debug::BS);
+    let controls = guest.m.cpu.controls();
+    assert_eq!((controls.interruptibility, controls.pending_debug), (interruptibility::STI, 0));
+}
+
+#[test]
 fn software_exceptions_are_subject_to_the_bitmap_and_int_n_is_not() {
     let mut guest = Guest::long().with(|c| c.exception_bitmap = u32::MAX).code(|a| {
         a.nop()?;
