@@ -116,12 +116,16 @@ impl Session {
         self
     }
 
-    /// The kernel's last messages, at most so many lines.
+    /// The kernel's last messages, so many lines at most, after those that say why it has ended.
     pub fn last_lines(&self, count: usize) -> Vec<String> {
         let text: Vec<u8> = self.tail.iter().copied().filter(|byte| *byte != b'\r').collect();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        lines[lines.len().saturating_sub(count)..].iter().map(|line| (*line).to_owned()).collect()
+        let (before, last) = lines.split_at(lines.len().saturating_sub(count));
+        // What the kernel says of its end may have a long call trace behind it.
+        const CAUSES: [&str; 4] = ["Kernel panic", "Oops", "BUG: ", "Out of memory"];
+        let said = before.iter().filter(|line| CAUSES.iter().any(|cause| line.contains(cause)));
+        said.chain(last).map(|line| (*line).to_owned()).collect()
     }
 
     fn heard(&mut self, said: Said) {
