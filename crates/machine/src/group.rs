@@ -152,14 +152,15 @@ impl Group {
     /// Nobody has anything to do before `start`: the time to which the machines go. Somebody outside may yet send something, and the host's time passes
     /// then as the guests' does.
     fn pass(&mut self, start: Time, hosts: &mut [&mut dyn Host]) -> Time {
-        let now = self.now();
-        let attended = hosts.iter().position(|host| host.attended());
-        let sleeping = start > now.saturating_add(self.exchange.window());
-        let (Some(host), true) = (attended, sleeping) else {
-            self.pace.worked();
+        let Some(host) = hosts.iter().position(|host| host.attended()) else {
             // Where nobody has anything to do there is no time to go to.
-            return if start == Time::MAX { now } else { start };
+            return if start == Time::MAX { self.now() } else { start };
         };
+        let now = self.now();
+        if start <= now.saturating_add(self.exchange.window()) {
+            self.pace.worked();
+            return start;
+        }
         let ahead = match start {
             Time::MAX => Some(LONGEST_WAIT),
             _ => self.pace.ahead(Duration::from_nanos(now / NANOSECOND)),

@@ -4,7 +4,7 @@
 //! Port n has two queues, for what the guest reads and what it writes; a further pair carries control messages (virtio 1.2, 5.3). The guest says when a
 //! program has opened a port. The host says when there is no more to read: the port is then closed for the guest, which sees the end of a file.
 
-use super::console::{MULTIPORT, event};
+use super::ports::{self, MULTIPORT, event, message};
 use super::{Broken, Device, Ring};
 use crate::device::DeviceContext;
 use crate::host::Piece;
@@ -25,13 +25,6 @@ const MAX_MESSAGES: usize = 256;
 /// Most ports.
 pub const MOST: usize = 16;
 
-/// A control message: port, event and value, then a name where the event has one.
-type Message = Vec<u8>;
-
-fn message(port: u32, event: u16, value: u16) -> Message {
-    [&port.to_le_bytes()[..], &event.to_le_bytes(), &value.to_le_bytes()].concat()
-}
-
 /// A port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Port {
@@ -49,7 +42,8 @@ struct Port {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     ports: Vec<Port>,
-    messages: VecDeque<Message>,
+    /// Control messages: port, event and value, then a name where the event has one.
+    messages: VecDeque<Vec<u8>>,
 }
 
 /// The device.
@@ -93,20 +87,16 @@ impl Channels {
         Self { names, config, queues, state: State { ports, messages: VecDeque::new() } }
     }
 
-    fn send(&mut self, message: Message) {
+    fn send(&mut self, message: &[u8]) {
         if self.state.messages.len() < MAX_MESSAGES {
-            self.state.messages.push_back(message);
+            self.state.messages.push_back(message.to_vec());
         }
     }
 
     fn receive(&mut self, number: usize, ring: &mut Ring) -> Result<(), Broken> {
         let Some(port) = self.state.ports.get_mut(number) else { return Ok(()) };
-        while port.open && !port.input.is_empty() {
-            let Some(mut chain) = ring.pop()? else { break };
-            let len = chain.writer.available_bytes().min(port.input.len());
-            let written = chain.write(&port.input.make_contiguous()[..len]);
-            port.input.drain(..written);
-            ring.push(chain, written as u32)?;
+        if port.open {
+            ports::give(ring, &mut port.input)?;
         }
         self.tell_end(number);
         Ok(())
@@ -117,7 +107,7 @@ impl Channels {
         let Some(port) = self.state.ports.get_mut(number) else { return };
         if port.ended && port.open && !port.told && port.input.is_empty() {
             port.told = true;
-            self.send(message(number as u32, event::PORT_OPEN, 0));
+            self.send(&message(number as u32, event::PORT_OPEN, 0));
         }
     }
 
@@ -134,31 +124,17 @@ impl Channels {
         Ok(())
     }
 
-    fn hear(&mut self, ring: &mut Ring) -> Result<(), Broken> {
-        while let Some(mut chain) = ring.pop()? {
-            let mut bytes = [0; 8];
-            if chain.read(&mut bytes) == bytes.len() {
-                let [p0, p1, p2, p3, e0, e1, v0, v1] = bytes;
-                let port = u32::from_le_bytes([p0, p1, p2, p3]);
-                self.heard(port, u16::from_le_bytes([e0, e1]), u16::from_le_bytes([v0, v1]));
-            }
-            ring.push(chain, 0)?;
-        }
-        Ok(())
-    }
-
     /// A message of the driver.
     fn heard(&mut self, port: u32, event: u16, value: u16) {
         let number = port as usize;
         match event {
             event::DEVICE_READY if value == 1 => {
-                (0..self.names.len() as u32).for_each(|port| self.send(message(port, event::PORT_ADD, 1)));
+                (0..self.names.len() as u32).for_each(|port| self.send(&message(port, event::PORT_ADD, 1)));
             }
             event::PORT_READY if value == 1 && number < self.names.len() => {
-                let mut name = message(port, event::PORT_NAME, 1);
-                name.extend(self.names[number].as_bytes());
-                self.send(name);
-                self.send(message(port, event::PORT_OPEN, 1));
+                let name = [&message(port, event::PORT_NAME, 1), self.names[number].as_bytes()].concat();
+                self.send(&name);
+                self.send(&message(port, event::PORT_OPEN, 1));
             }
             event::PORT_OPEN => {
                 if let Some(port) = self.state.ports.get_mut(number) {
@@ -168,16 +144,6 @@ impl Channels {
             }
             _ => {}
         }
-    }
-
-    fn answer(&mut self, ring: &mut Ring) -> Result<(), Broken> {
-        while let Some(message) = self.state.messages.front() {
-            let Some(mut chain) = ring.pop()? else { break };
-            let written = chain.write(message);
-            self.state.messages.pop_front();
-            ring.push(chain, written as u32)?;
-        }
-        Ok(())
     }
 }
 
@@ -218,8 +184,8 @@ impl Device for Channels {
         match usage(queue) {
             Use::Input(number) => self.receive(number, ring),
             Use::Output(number) => Self::transmit(number, ring, ctx),
-            Use::ControlReceive => self.answer(ring),
-            Use::ControlTransmit => self.hear(ring),
+            Use::ControlReceive => ports::answer(ring, &mut self.state.messages),
+            Use::ControlTransmit => ports::hear(ring, |port, event, value| self.heard(port, event, value)),
         }
     }
 

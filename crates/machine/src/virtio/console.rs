@@ -6,6 +6,7 @@ use crate::state::{Plain, StateError, require};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
+use super::ports::{self, MULTIPORT, Message, event, message};
 use super::{Broken, Device, Ring};
 use crate::device::DeviceContext;
 use crate::pci::Inbox;
@@ -19,29 +20,8 @@ const MAX_REQUEST: usize = 64 << 10;
 /// Control messages that wait for the driver; further ones are lost.
 const MAX_MESSAGES: usize = 64;
 
-/// VIRTIO_CONSOLE_F_MULTIPORT: there are control messages.
-pub(super) const MULTIPORT: u64 = 1 << 1;
 /// Columns, rows, number of ports, emergency write.
 const CONFIG: [u8; 12] = [0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
-
-/// What control messages are about (virtio 1.2, 5.3.6.2).
-pub(super) mod event {
-    pub const DEVICE_READY: u16 = 0;
-    pub const PORT_ADD: u16 = 1;
-    pub const PORT_READY: u16 = 3;
-    pub const CONSOLE_PORT: u16 = 4;
-    pub const PORT_OPEN: u16 = 6;
-    pub const PORT_NAME: u16 = 7;
-}
-
-/// Bytes of a control message: port, event, value.
-type Message = [u8; 8];
-
-/// A message about port 0.
-fn message(event: u16, value: u16) -> Message {
-    let ([e0, e1], [v0, v1]) = (event.to_le_bytes(), value.to_le_bytes());
-    [0, 0, 0, 0, e0, e1, v0, v1]
-}
 
 /// A console device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,14 +38,7 @@ pub struct Console {
 
 impl Console {
     fn receive(&mut self, ring: &mut Ring) -> Result<(), Broken> {
-        while self.open && !self.input.is_empty() {
-            let Some(mut chain) = ring.pop()? else { break };
-            let len = chain.writer.available_bytes().min(self.input.len());
-            let written = chain.write(&self.input.make_contiguous()[..len]);
-            self.input.drain(..written);
-            ring.push(chain, written as u32)?;
-        }
-        Ok(())
+        if self.open { ports::give(ring, &mut self.input) } else { Ok(()) }
     }
 
     fn transmit(ring: &mut Ring, output: &mut Vec<u8>) -> Result<(), Broken> {
@@ -79,24 +52,12 @@ impl Console {
         Ok(())
     }
 
-    fn control(&mut self, ring: &mut Ring) -> Result<(), Broken> {
-        while let Some(mut chain) = ring.pop()? {
-            let mut bytes = Message::default();
-            if chain.read(&mut bytes) == bytes.len() {
-                self.hear(bytes);
-            }
-            ring.push(chain, 0)?;
-        }
-        Ok(())
-    }
-
     /// A message of the driver.
-    fn hear(&mut self, [p0, p1, p2, p3, e0, e1, v0, v1]: Message) {
-        let (port, value) = (u32::from_le_bytes([p0, p1, p2, p3]), u16::from_le_bytes([v0, v1]));
-        let answers: &[Message] = match u16::from_le_bytes([e0, e1]) {
-            event::DEVICE_READY if value == 1 => &[message(event::PORT_ADD, 1)],
+    fn heard(&mut self, port: u32, event: u16, value: u16) {
+        let answers: &[Message] = match event {
+            event::DEVICE_READY if value == 1 => &[message(0, event::PORT_ADD, 1)],
             event::PORT_READY if (port, value) == (0, 1) => {
-                &[message(event::CONSOLE_PORT, 1), message(event::PORT_OPEN, 1)]
+                &[message(0, event::CONSOLE_PORT, 1), message(0, event::PORT_OPEN, 1)]
             }
             event::PORT_OPEN if port == 0 => {
                 self.open = value != 0;
@@ -106,16 +67,6 @@ impl Console {
         };
         let room = MAX_MESSAGES.saturating_sub(self.messages.len());
         self.messages.extend(answers.iter().take(room));
-    }
-
-    fn answer(&mut self, ring: &mut Ring) -> Result<(), Broken> {
-        while let Some(message) = self.messages.front() {
-            let Some(mut chain) = ring.pop()? else { break };
-            let written = chain.write(message);
-            self.messages.pop_front();
-            ring.push(chain, written as u32)?;
-        }
-        Ok(())
     }
 }
 
@@ -161,8 +112,8 @@ impl Device for Console {
         match queue {
             RECEIVE => self.receive(ring),
             TRANSMIT => Self::transmit(ring, &mut ctx.out.printed),
-            CONTROL_RECEIVE => self.answer(ring),
-            _ => self.control(ring),
+            CONTROL_RECEIVE => ports::answer(ring, &mut self.messages),
+            _ => ports::hear(ring, |port, event, value| self.heard(port, event, value)),
         }
     }
 

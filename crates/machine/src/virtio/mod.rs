@@ -16,6 +16,7 @@ mod files;
 mod net;
 mod overlay;
 mod packed;
+mod ports;
 mod ring;
 #[cfg(test)]
 mod tests;
