@@ -1,11 +1,12 @@
 //! The 82599 with registers, rings and descriptors that the bytes describe.
 
+use crate::rig::Rig;
 use arbitrary::{Result, Unstructured};
-use machine::device::{Device, DeviceContext, Outputs};
+use machine::device::Device;
 use machine::devices::Clock;
 use machine::ixgbe::Ixgbe;
 use machine::memory::{GuestRam, layout};
-use machine::pci::{Function, PciBus};
+use machine::pci::Function;
 use machine::state::Saved;
 use network::options::{Net, Nic};
 use network::{Network, Plug};
@@ -49,23 +50,9 @@ const STARTED: [(u64, u32); 24] = [
     (0x3000, 1),
 ];
 
-/// A bus with memory.
-struct Rig {
-    bus: PciBus,
-    ram: GuestRam,
-    out: Outputs,
-    now: u64,
-    network: Arc<Mutex<Network>>,
-}
-
-impl Rig {
-    fn with<R>(&mut self, act: impl FnOnce(&mut PciBus, &mut DeviceContext) -> R) -> R {
-        act(&mut self.bus, &mut DeviceContext { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.out })
-    }
-
-    fn write(&mut self, at: u64, value: u32) {
-        self.with(|bus, ctx| bus.memory_write(BASE + at, 4, value.into(), ctx));
-    }
+/// Writes a register.
+fn write(rig: &mut Rig, at: u64, value: u32) {
+    rig.write(BASE + at, 4, value.into());
 }
 
 /// Makes a device, starts it as a driver does unless the bytes say otherwise, and does what they say.
@@ -96,13 +83,10 @@ fn device(nic: &Nic) -> (Ixgbe, Arc<Mutex<Network>>) {
 
 fn drive(input: &mut Unstructured) -> Result<()> {
     let choice = input.arbitrary::<u8>()?;
-    let ram = GuestRam::new(1 << 20).expect("the host has memory");
     let nic = nic(choice);
     let (device, network) = device(&nic);
-    let mut bus = PciBus::new();
-    bus.add(Box::new(device)).expect("the bus is empty");
-    let mut rig = Rig { bus, ram: ram.clone(), out: Outputs::default(), now: 0, network };
-    rig.with(|bus, ctx| bus.config_write(1, 4, 2, 6, ctx));
+    let mut rig = Rig::new(Box::new(device), network);
+    let ram = rig.ram.clone();
     if choice & 4 == 0 {
         start(&mut rig, choice);
     }
@@ -127,7 +111,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
                 // A tail, of a receive or transmit queue.
                 let (queue, tail) = input.arbitrary::<(u8, u8)>()?;
                 let first = if queue & 128 != 0 { 0x1018 } else { 0x6018 };
-                rig.write(first + 0x40 * (u64::from(queue) % QUEUES), u32::from(tail & 31));
+                write(&mut rig, first + 0x40 * (u64::from(queue) % QUEUES), u32::from(tail & 31));
             }
             5 => {
                 let at = u64::from(input.arbitrary::<u16>()?) << 4;
@@ -135,13 +119,13 @@ fn drive(input: &mut Unstructured) -> Result<()> {
             }
             6 => {
                 let (at, value) = input.arbitrary::<(u16, u32)>()?;
-                rig.write(u64::from(at) << 2 & 0x1_ffff, value);
+                write(&mut rig, u64::from(at) << 2 & 0x1_ffff, value);
             }
             7 => {
                 // A register that steers something.
                 let (which, value) = input.arbitrary::<(u8, u32)>()?;
                 let (at, usual) = STARTED[usize::from(which) % STARTED.len()];
-                rig.write(at, usual ^ value);
+                write(&mut rig, at, usual ^ value);
             }
             8 => {
                 let (at, size) = input.arbitrary::<(u32, u8)>()?;
@@ -156,7 +140,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
                 // Registers of a queue.
                 let (queue, register, value) = input.arbitrary::<(u8, u8, u32)>()?;
                 let first = if queue & 128 != 0 { 0x1000 } else { 0x6000 };
-                rig.write(first + 0x40 * (u64::from(queue) % QUEUES) + u64::from(register & 0x3c), value);
+                write(&mut rig, first + 0x40 * (u64::from(queue) % QUEUES) + u64::from(register & 0x3c), value);
             }
             11 => {
                 // Context descriptors, and what they say of the packet.
@@ -183,7 +167,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
             13 => start(&mut rig, input.arbitrary::<u8>()?),
             14 => {
                 let (at, value) = input.arbitrary::<(u16, u32)>()?;
-                rig.write(0x2_0000 + u64::from(at & 0x3fff & !3), value);
+                write(&mut rig, 0x2_0000 + u64::from(at & 0x3fff & !3), value);
             }
             _ => restored(&nic, &mut rig),
         }
@@ -225,7 +209,7 @@ fn start(rig: &mut Rig, choice: u8) {
             (block(0x6008), 256),
             (block(0x6028), 0x0200_0000),
         ] {
-            rig.write(at, value);
+            write(rig, at, value);
         }
         for number in 0..16u64 {
             let buffer = 0x8_0000 + 0x1000 * number + 0x400 * queue;
@@ -233,7 +217,7 @@ fn start(rig: &mut Rig, choice: u8) {
         }
     }
     for (at, value) in STARTED {
-        rig.write(at, value);
+        write(rig, at, value);
     }
     if choice & 8 != 0 {
         rig.with(|bus, ctx| bus.config_write(1, 0x70, 4, 0x8000_0011, ctx));

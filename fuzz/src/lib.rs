@@ -11,6 +11,7 @@ pub mod loader;
 pub mod nested;
 pub mod profile;
 pub mod restore;
+mod rig;
 pub mod snapshot;
 pub mod translate;
 pub mod virtio;

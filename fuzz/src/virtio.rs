@@ -1,10 +1,11 @@
 //! Virtio devices with rings that the bytes describe.
 
+use crate::rig::Rig;
 use arbitrary::{Result, Unstructured};
-use machine::device::{Device, DeviceContext, Outputs};
+use machine::device::Device;
 use machine::devices::Clock;
-use machine::memory::{GuestRam, layout};
-use machine::pci::PciBus;
+use machine::memory::layout;
+use machine::pci::Function;
 use machine::virtio::{Backing, Block, Console, Entropy, Net, VirtioPci};
 use network::options::{Net as NetOption, Nic};
 use network::{Network, Plug};
@@ -43,25 +44,6 @@ impl Backing for Sectors {
     }
 }
 
-/// A bus with memory.
-struct Rig {
-    bus: PciBus,
-    ram: GuestRam,
-    out: Outputs,
-    now: u64,
-    network: Arc<Mutex<Network>>,
-}
-
-impl Rig {
-    fn with<R>(&mut self, act: impl FnOnce(&mut PciBus, &mut DeviceContext) -> R) -> R {
-        act(&mut self.bus, &mut DeviceContext { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.out })
-    }
-
-    fn write(&mut self, address: u64, size: u8, value: u64) {
-        self.with(|bus, ctx| bus.memory_write(address, size, value, ctx));
-    }
-}
-
 /// Makes a device, starts it as a driver does unless the bytes say otherwise, and does what they say.
 pub fn run(data: &[u8]) {
     let mut input = Unstructured::new(data);
@@ -71,25 +53,22 @@ pub fn run(data: &[u8]) {
 
 fn drive(input: &mut Unstructured) -> Result<()> {
     let (choices, features) = input.arbitrary::<(u8, u64)>()?;
-    let ram = GuestRam::new(1 << 20).expect("the host has memory");
-    let mut bus = PciBus::new();
     let nics = nics(choices);
     let network = Arc::new(Mutex::new(Network::new(nics.iter().map(|nic| (nic, nic.address(0))))));
-    let added = match choices & 3 {
+    let device: Box<dyn Function> = match choices & 3 {
         // A tick of this clock is a picosecond.
-        3 => bus.add(Box::new(VirtioPci::new(Net::new(
+        3 => Box::new(VirtioPci::new(Net::new(
             &nics[0],
             nics[0].address(0),
             Box::new(Plug::new(&network, 0)),
             Clock::new(1_000_000_000),
-        )))),
-        0 => bus.add(Box::new(VirtioPci::new(Console::default()))),
-        1 => bus.add(Box::new(VirtioPci::new(Entropy::new(1)))),
-        _ => bus.add(Box::new(VirtioPci::new(Block::new(Box::new(Sectors(vec![7; 8 * 512 + 100])), "disk")))),
+        ))),
+        0 => Box::new(VirtioPci::new(Console::default())),
+        1 => Box::new(VirtioPci::new(Entropy::new(1))),
+        _ => Box::new(VirtioPci::new(Block::new(Box::new(Sectors(vec![7; 8 * 512 + 100])), "disk"))),
     };
-    added.expect("the bus is empty");
-    let mut rig = Rig { bus, ram: ram.clone(), out: Outputs::default(), now: 0, network };
-    rig.with(|bus, ctx| bus.config_write(1, 4, 2, 6, ctx));
+    let mut rig = Rig::new(device, network);
+    let ram = rig.ram.clone();
     if choices & 4 == 0 {
         start(&mut rig, features);
     }
