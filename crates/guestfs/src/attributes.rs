@@ -1,4 +1,4 @@
-//! What is known of a file besides its contents.
+//! The attributes of a file: kind, owner, size and times.
 
 /// A kind of file: the upper bits of its mode (inode(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,7 +48,7 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
-/// What stat(2) says of a file.
+/// The attributes of a file, as stat(2) gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Inode number.

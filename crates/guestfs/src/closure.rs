@@ -1,4 +1,4 @@
-//! What a program needs to run: the interpreter of a script, the program interpreter and the shared libraries of an ELF file, found as ld.so(8) finds
+//! The files that a program needs to run: the interpreter of a script, the program interpreter and the shared libraries of an ELF file, found as ld.so(8) finds
 //! them.
 
 use crate::packed::{PackError, Packed};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// The largest ELF file that is looked into, in bytes.
 const LARGEST: u64 = 1 << 30;
-/// Where the list of directories with libraries is.
+/// The file that lists the directories with libraries.
 const CONFIGURATION: &str = "/etc/ld.so.conf";
 /// The index of libraries, which the guest's ld.so uses as the host's does.
 const CACHE: &str = "/etc/ld.so.cache";
@@ -26,7 +26,7 @@ const DEFAULT: [&str; 6] =
 /// The longest first line of a script, in bytes.
 const LONGEST_LINE: usize = 256;
 
-/// What an ELF file asks for.
+/// The program interpreter and the libraries that an ELF file names.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Needs {
     interpreter: Option<PathBuf>,
@@ -145,7 +145,7 @@ impl Closure {
         }
     }
 
-    /// Where PATH finds a program of the host; a name with a slash is its path, from the directory on.
+    /// The path at which PATH finds a program of the host; a name with a slash is its path, from the directory on.
     pub fn find(&self, name: &[u8], directory: &Path) -> Option<PathBuf> {
         let name = OsStr::from_bytes(name);
         if name.as_bytes().contains(&b'/') {
@@ -171,7 +171,7 @@ impl Closure {
         Ok(())
     }
 
-    /// What one file needs. `name` is what it was asked for by.
+    /// Adds the files that one file needs. `name` is the path by which it was asked for.
     fn needs_of(
         &mut self,
         file: &Path,

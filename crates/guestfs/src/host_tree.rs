@@ -49,7 +49,7 @@ struct Node {
     gone: bool,
 }
 
-/// What is open.
+/// A file or directory that the guest has open.
 #[derive(Debug)]
 enum Open {
     File(File),

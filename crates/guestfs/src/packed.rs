@@ -42,7 +42,7 @@ pub enum PackError {
     Links(PathBuf),
 }
 
-/// Where the contents of a file are.
+/// The place of a file's contents.
 #[derive(Clone, Debug)]
 enum Source {
     Host(PathBuf),

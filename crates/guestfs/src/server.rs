@@ -34,7 +34,7 @@ pub struct Server {
     mounted: bool,
 }
 
-/// Where a node is.
+/// A node of the guest: the directory above the trees, or a node of one of them.
 #[derive(Clone, Copy)]
 enum Place {
     Top,
@@ -478,7 +478,7 @@ impl Server {
     }
 }
 
-/// What is said of a node that was found.
+/// The answer to a look-up that found a node.
 fn entry(tree: usize, valid: Duration, found: &Found) -> Body {
     Body::default().entry(outside(tree, found.node), valid, &found.attributes)
 }

@@ -27,7 +27,7 @@ pub struct Entry {
     pub kind: Kind,
 }
 
-/// What a guest wants to be changed of attributes.
+/// The attributes that a guest wants to change.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Change {
     /// Permissions.
@@ -53,7 +53,7 @@ pub enum When {
     At(Time),
 }
 
-/// What is made by [`Tree::make`].
+/// The kind of node that [`Tree::make`] makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum New {
     /// A directory with these permissions.
