@@ -1,11 +1,11 @@
-//! Whether results are exact when the exponent has no bounds.
+//! Tests if results are exact with an unbounded exponent.
 //!
-//! With overflow or underflow unmasked, precision is signalled for the result before its exponent is looked at; running with
-//! everything masked tells something else. Only instructions that fault come here.
+//! With overflow or underflow unmasked, the precision exception refers to the result before its exponent is checked;
+//! execution with all exceptions masked gives a different answer. Only instructions that fault reach this code.
 
 use iced_x86::{Instruction, Mnemonic, OpKind};
 
-/// A finite number other than 0: (-1)^`negative` * `significand` * 2^`exponent`, the significand odd.
+/// A finite nonzero number: (-1)^`negative` * `significand` * 2^`exponent`, with an odd significand.
 #[derive(Clone, Copy)]
 struct Number {
     negative: bool,
@@ -23,16 +23,16 @@ impl Number {
         128 - self.significand.leading_zeros() as i32
     }
 
-    /// The lowest power of two above the number.
+    /// Returns the exponent of the lowest power of two above the number.
     fn top(self) -> i32 {
         self.exponent + self.bits()
     }
 }
 
-/// Singles below 2 to this are denormal.
+/// Exponent of the smallest normal single.
 const SMALLEST_SINGLE: i32 = -126;
 
-/// An operand's element.
+/// Value of an operand's element.
 #[derive(Clone, Copy)]
 enum Value {
     Zero,
@@ -60,7 +60,7 @@ fn value(element: &[u8], daz: bool) -> Value {
     Value::Number(Number::new(negative, u128::from(fraction | implicit), biased.max(1) - unit))
 }
 
-/// What is computed.
+/// Operation of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Conversion to a narrower format.
@@ -73,28 +73,28 @@ pub enum Operation {
     Divide,
     /// Addition, or subtraction of the second operand in even or odd elements.
     Add {
-        /// Even elements are subtracted.
+        /// True if even elements are subtracted.
         even: bool,
-        /// Odd elements are subtracted.
+        /// True if odd elements are subtracted.
         odd: bool,
     },
-    /// Addition of neighbours.
+    /// Addition of adjacent elements.
     Horizontal {
-        /// Subtraction instead.
+        /// True for subtraction.
         subtract: bool,
     },
     /// Fused multiplication and addition.
     Fused {
-        /// Which operands are multiplied and which is added.
+        /// Indices of the two multiplied operands, and of the added one.
         order: [u8; 3],
-        /// Even elements are subtracted, once the product counts as positive.
+        /// True if even elements are subtracted from the product.
         even: bool,
-        /// Odd elements likewise.
+        /// True if odd elements are subtracted from the product.
         odd: bool,
     },
 }
 
-/// The operation behind a mnemonic, if its results can overflow or underflow in one step.
+/// Returns the operation of a mnemonic, if a single step of it can overflow or underflow.
 fn operation(mnemonic: Mnemonic) -> Option<Operation> {
     let name = format!("{mnemonic:?}").to_lowercase();
     let name = name.strip_prefix('v').unwrap_or(&name);
@@ -126,11 +126,11 @@ fn operation(mnemonic: Mnemonic) -> Option<Operation> {
     })
 }
 
-/// Whether a + b needs more than `precision` bits.
+/// Returns true if a + b needs more than `precision` bits.
 fn sum_inexact(a: Number, b: Number, precision: i32) -> bool {
     let (low, high) = if a.exponent <= b.exponent { (a, b) } else { (b, a) };
     let shift = high.exponent - low.exponent;
-    // Far apart, there is no cancellation: the sum reaches from the top of one to the bottom of the other.
+    // Without cancellation, the sum extends from the top of one number to the bottom of the other.
     if high.bits() + shift > 250 {
         return true;
     }
@@ -146,7 +146,7 @@ fn sum_inexact(a: Number, b: Number, precision: i32) -> bool {
     width(sum) > precision
 }
 
-/// 256-bit numbers: high and low half.
+/// A 256-bit number: high and low half.
 type Wide = (u128, u128);
 
 fn shift_left(value: u128, by: u32) -> Wide {
@@ -167,7 +167,7 @@ fn subtract(a: Wide, b: Wide) -> Wide {
     (a.0.wrapping_sub(b.0).wrapping_sub(u128::from(borrow)), low)
 }
 
-/// Bits from the highest to the lowest that is set.
+/// Returns the number of bits from the highest to the lowest set bit.
 fn width(value: Wide) -> i32 {
     if value == (0, 0) {
         return 0;
