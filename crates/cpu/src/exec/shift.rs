@@ -1,8 +1,8 @@
 //! Shifts and rotates.
 //!
 //! Undefined flags (AF; OF for counts other than 1) have the values of Intel processors: AF clear, OF as if the count
-//! were 1. OF is unchanged by ROL and ROR of registers by an immediate other than 1, and by RCL and RCR by a multiple
-//! of their width.
+//! were 1. OF is unchanged by ROL and ROR of registers by an immediate other than 1, and by RCL and RCR all the way
+//! round.
 
 use crate::exec::{get0, get1, set0, sized};
 use crate::fault::{Exec, Flow};

@@ -1,14 +1,14 @@
-//! Which of the host's vector units are used.
+//! Selection of the host's vector units.
 
 use iced_x86::{CpuidFeature, Instruction};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The 512-bit units and opmasks are left alone.
+/// True if the 512-bit units and opmasks are not used.
 static NARROW: AtomicBool = AtomicBool::new(false);
 
-/// Has everything executed as on a host whose vector units are of 256 bits, or again as on this one. Results are the same bits. An
-/// operation that is already translated stays so; the call belongs before the first machine.
+/// Executes everything as on a host with 256-bit vector units, or again as on this host. The results are identical.
+/// Operations that have been translated are not affected, so the call must precede the first machine.
 pub fn limit_to_256_bits(limit: bool) {
     NARROW.store(limit, Ordering::Relaxed);
 }

@@ -94,8 +94,9 @@ impl Cpu {
 
     /// Handles an indirect branch.
     fn track_near(&mut self) {
-        // Where ENDBRANCH is known to come next, it would end the wait at once: so nothing waits. That shows in the tracker that an
-        // interrupt between both finds, and nowhere else; when one comes must not change what is charged.
+        // If the next instruction is known to be ENDBRANCH, the wait would end at once, so the tracker does not wait at
+        // all. The difference is visible only in the tracker that an interrupt between both instructions finds, and the
+        // arrival of an interrupt must not change the charges.
         if !self.is_at_endbranch() {
             self.set_tracker(WAITS);
         }

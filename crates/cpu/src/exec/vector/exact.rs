@@ -198,23 +198,23 @@ fn negated(value: Value, negate: bool) -> Value {
     }
 }
 
-/// What an instruction computes, and from what.
+/// Properties of an instruction for the test of exactness.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounding {
     /// The operation.
     pub operation: Operation,
-    /// Bytes of a source element.
+    /// Size of a source element in bytes.
     pub size: u8,
-    /// Bytes of each source that are used.
+    /// Number of bytes of each source that are used.
     pub width: u8,
-    /// Bits of a result's significand.
+    /// Number of bits in a result's significand.
     pub precision: u8,
-    /// Number of the last operand that is a source.
+    /// Index of the last source operand.
     pub last: u8,
 }
 
 impl Rounding {
-    /// The rounding of an instruction, if its results can overflow or underflow in one step.
+    /// Returns the properties of an instruction, if a single step of it can overflow or underflow.
     pub fn of(i: &Instruction) -> Option<Self> {
         let operation = operation(i.mnemonic())?;
         let name = format!("{:?}", i.mnemonic()).to_lowercase();
@@ -234,7 +234,7 @@ impl Rounding {
         Some(Self { operation, size, width: width as u8, precision, last: last as u8 })
     }
 
-    /// Numbers of the operands that are sources, the last two being the first and second of a binary operation.
+    /// Returns the indices of the source operands; the last two are the first and second operand of a binary operation.
     pub fn sources(&self) -> [usize; 3] {
         if self.last == 2 { [0, 1, 2] } else { [0, 0, 1] }
     }
@@ -244,15 +244,15 @@ impl Rounding {
 pub struct Operands<'a> {
     /// Sources in the order of the instruction's operands; the one before the last is the first factor or addend.
     pub sources: [&'a [u8]; 3],
-    /// Bytes of a source element.
+    /// Size of a source element in bytes.
     pub size: usize,
-    /// Bits of a result's significand.
+    /// Number of bits in a result's significand.
     pub precision: i32,
-    /// Denormals are zeros.
+    /// True if denormals are zeros.
     pub daz: bool,
 }
 
-/// Whether any element's result is inexact, however large its exponent may be.
+/// Returns true if the result of any element is inexact, with an unbounded exponent.
 pub fn inexact(operation: Operation, operands: &Operands) -> bool {
     let element = |source: usize, n: usize| {
         let bytes = operands.sources[source].chunks_exact(operands.size).nth(n);
@@ -267,7 +267,7 @@ pub fn inexact(operation: Operation, operands: &Operands) -> bool {
                 Value::Number(x) => x.bits() > precision,
                 _ => false,
             },
-            // Denormals lie far below the smallest half: processors of today call all of them inexact.
+            // Denormals are far below the smallest half: current processors report all of them as inexact.
             Operation::ConvertToHalf => match element(2, n) {
                 Value::Number(x) => x.bits() > precision || x.top() <= SMALLEST_SINGLE,
                 _ => false,
