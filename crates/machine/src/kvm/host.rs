@@ -1,5 +1,5 @@
-//! What KVM does with addresses of this program: memory of the guest, the page it shares with the program, signals, and calls that
-//! kvm-ioctls does not have.
+//! Operations in which KVM uses addresses of this program: guest memory, the page shared with KVM, signals, and calls
+//! that kvm-ioctls lacks.
 
 use crate::memory::GuestRam;
 use kvm_bindings::{
@@ -17,7 +17,7 @@ const KVM_INTERRUPT: libc::c_ulong = 0x4004_ae86;
 /// `_IO(KVMIO, 0xce)`.
 const KVM_GET_STATS_FD: libc::c_ulong = 0xaece;
 
-/// Gives a virtual machine the guest's RAM, a slot for each range.
+/// Registers the guest's RAM with a virtual machine, with a slot for each range.
 pub fn set_memory(vm: &VmFd, ram: &GuestRam) -> io::Result<()> {
     for (slot, range) in (0..).zip(ram.host_ranges()) {
         let region = kvm_userspace_memory_region {
@@ -34,7 +34,7 @@ pub fn set_memory(vm: &VmFd, ram: &GuestRam) -> io::Result<()> {
     Ok(())
 }
 
-/// A file with statistics of a virtual machine or of one of its processors.
+/// Opens the statistics of a virtual machine or of one of its processors.
 pub fn statistics(of: &impl AsRawFd) -> io::Result<File> {
     // SAFETY: the call takes no argument, and makes a file descriptor.
     let fd = unsafe { libc::ioctl(of.as_raw_fd(), KVM_GET_STATS_FD as _, 0) };
@@ -45,21 +45,21 @@ pub fn statistics(of: &impl AsRawFd) -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// An error of kvm-ioctls as others have it.
+/// Converts an error of kvm-ioctls to an I/O error.
 pub fn io_error(error: kvm_ioctls::Error) -> io::Error {
     io::Error::from_raw_os_error(error.errno())
 }
 
-/// Why a virtual processor has left its guest.
+/// Reason for which a virtual processor has left its guest.
 #[derive(Debug)]
 pub enum Exit<'a> {
-    /// IN: each element of so many bytes is to be filled.
+    /// IN: each element of `size` bytes must be filled.
     In { port: u16, size: u8, data: &'a mut [u8] },
-    /// OUT, of elements of so many bytes.
+    /// OUT, with elements of `size` bytes.
     Out { port: u16, size: u8, data: &'a [u8] },
-    /// A read of what is not RAM.
+    /// Read from an address outside of RAM.
     Read { address: u64, data: &'a mut [u8] },
-    /// A write to it.
+    /// Write to an address outside of RAM.
     Write { address: u64, data: &'a [u8] },
     /// HLT.
     Halt,
@@ -67,16 +67,16 @@ pub enum Exit<'a> {
     Window,
     /// Triple fault.
     Shutdown,
-    /// Somebody asked it to leave.
+    /// Another thread or a signal requested the exit.
     Kicked,
-    /// KVM cannot go on.
+    /// KVM can't continue.
     Failed(String),
 }
 
-/// How a virtual processor has left its guest.
+/// State of a virtual processor after it has left its guest.
 #[derive(Debug)]
 pub struct Left<'a> {
-    /// Why.
+    /// Reason.
     pub exit: Exit<'a>,
     /// RFLAGS.IF.
     pub interrupts: bool,
