@@ -566,6 +566,13 @@ impl BlockCache {
         }
     }
 
+    /// Takes memory for translations, which is otherwise taken when there is the first one.
+    pub fn prepare(&mut self) {
+        if self.tier != Tier::Interpreter {
+            self.translations.prepare();
+        }
+    }
+
     /// Drops everything and the memory it took.
     pub fn release(&mut self, ram: &Ram, recorder: &mut Recorder) {
         self.clear(ram, recorder);
