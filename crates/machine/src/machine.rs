@@ -272,6 +272,11 @@ impl Machine {
         Ok(Some(HypervisorMemory::new(pages)?))
     }
 
+    /// Takes from the host what the run would take when it first needs it: memory for translated code. From then on nothing becomes executable.
+    pub fn prepare(&mut self) {
+        self.vcpus.cache.prepare();
+    }
+
     /// Runs until the guest ends the machine, or the host stops it.
     pub fn run(&mut self, host: &mut dyn Host) -> Outcome {
         loop {
