@@ -26,6 +26,8 @@ pub struct Parts {
     pub rtc_start: u64,
     /// Seed of the virtio entropy device.
     pub seed: u64,
+    /// Seed of what RDRAND and RDSEED return. A kernel that trusts them draws the places of its code and data from them.
+    pub random: u64,
     /// The paravirtual interface is offered: its code is also in an expansion ROM.
     pub paravirt: bool,
     /// The console that gets what the user types.
@@ -71,6 +73,7 @@ impl Default for Parts {
             overlay: false,
             rtc_start: rtc::DEFAULT_START,
             seed: 0,
+            random: 0,
             paravirt: false,
             console,
             workload: String::new(),
