@@ -183,6 +183,7 @@ impl Machine {
         let recorder = Rc::new(RefCell::new(Recorder::default()));
         let paravirt = matches!(&config.platform, Platform::Hvm(switches) if switches.paravirt);
         let workload = config.parts.workload.clone();
+        let random = config.parts.random;
         let nics = config.parts.nics.iter().map(|nic| nic.text.clone()).collect::<Vec<_>>();
         let parts = Parts { paravirt, console: Console::of_command_line(&config.cmdline), ..config.parts };
         let board = Board::new(&ram, config.cpus, &config.profile, parts)?;
@@ -191,6 +192,7 @@ impl Machine {
         let cpus = (0..config.cpus).map(|index| {
             let mut cpu = Cpu::new(index, model.clone(), processor_ram.clone(), board.clone(), recorder.clone());
             cpu.wiring.processors = config.cpus as u32;
+            cpu.micro.random ^= random;
             cpu
         });
         let hypervisor = match &config.platform {
@@ -213,6 +215,9 @@ impl Machine {
         }
         if !nics.is_empty() {
             description.push(("network", nics.join(" ")));
+        }
+        if random != 0 {
+            description.push(("random seed", random.to_string()));
         }
         let files = loader::join_modules(config.modules.iter().map(|module| module.file.as_str()));
         let names = vec![("kernel", config.kernel_name), ("initrd", files)];
@@ -270,6 +275,11 @@ impl Machine {
             pages = needed(switches);
         }
         Ok(Some(HypervisorMemory::new(pages)?))
+    }
+
+    /// Takes from the host what the run would take when it first needs it: memory for translated code. From then on nothing becomes executable.
+    pub fn prepare(&mut self) {
+        self.vcpus.cache.prepare();
     }
 
     /// Runs until the guest ends the machine, or the host stops it.
@@ -461,7 +471,8 @@ impl Machine {
         None
     }
 
-    fn duration(&self, ticks: Ticks) -> Duration {
+    /// Ticks as a time.
+    pub fn duration(&self, ticks: Ticks) -> Duration {
         let ns = u128::from(ticks) * 1_000_000_000 / self.ticks_per_second();
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
@@ -497,6 +508,11 @@ impl Machine {
                 .map(|e| ("memory map", format!("{:#014x}-{:#014x} {:?}", e.start, e.start + e.len - 1, e.kind))),
         );
         facts
+    }
+
+    /// Returns the virtual time in ticks.
+    pub fn now(&self) -> Ticks {
+        self.vcpus.now()
     }
 
     /// Returns the virtual time in seconds.
