@@ -25,7 +25,7 @@ use files::User;
 use guestfs::host_tree::HostTree;
 use guestfs::{Packed, Server};
 use image::Way;
-use kernel::Kernel;
+pub use kernel::Kernel;
 use layout::Layout;
 use ledger::profile::Profile;
 use machine::board::Parts;
@@ -367,7 +367,7 @@ fn reach(args: &ExecArgs, packed: Option<&Packed>, boot: Option<&Boot>) -> Reach
 }
 
 /// A command as a line of text.
-fn command_text(command: &[OsString]) -> String {
+pub fn command_text(command: &[OsString]) -> String {
     command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
