@@ -22,7 +22,7 @@ const EXCEEDED: u8 = 1;
 
 /// Runs a command in two kernels, or under two settings, and says which costs more, and why.
 #[derive(Args)]
-#[command(after_help = "\
+#[command(override_usage = "tollgate diff [OPTIONS] [A B] -- COMMAND...", after_help = "\
 Examples:
   tollgate diff cloud backports -- hackbench -g 1 -l 100
   tollgate diff ~/linux-before ~/linux-after --vary 5 -- ./benchmark
@@ -87,7 +87,10 @@ pub struct DiffArgs {
 
 /// A wrong use of the command line, as the parser says it.
 fn wrong_use(text: &str) -> ! {
-    crate::Cli::command().error(ErrorKind::ArgumentConflict, text).exit()
+    let mut program = crate::Cli::command();
+    program.build();
+    let diff = program.find_subcommand_mut("diff").expect("the command is in the list of commands");
+    diff.error(ErrorKind::ArgumentConflict, text).exit()
 }
 
 /// Runs the command.
