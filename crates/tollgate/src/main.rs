@@ -13,6 +13,7 @@ mod gdb;
 mod generate;
 mod identity;
 mod input;
+mod keep;
 mod lab_cmd;
 mod memory;
 mod moments;
@@ -51,6 +52,8 @@ enum Command {
     Cpu(cpu_cmd::CpuArgs),
     Lab(lab_cmd::LabArgs),
     Generate(generate::GenerateArgs),
+    #[command(hide = true)]
+    Keep(keep::KeepArgs),
 }
 
 /// Exit status when a command failed.
@@ -92,6 +95,7 @@ fn main() -> ExitCode {
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lab(args) => lab_cmd::run(&args),
+        Command::Keep(args) => keep::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Generate(args) => {
             generate::run(&args, with_negative_numbers(Cli::command())).map(|()| ExitCode::SUCCESS)
         }

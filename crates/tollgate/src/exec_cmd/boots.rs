@@ -3,6 +3,8 @@
 
 use super::session::Session;
 use super::settle::{Settle, Settled};
+use crate::contain::Sandbox;
+use crate::output::OutputFile;
 use crate::places;
 use anyhow::Result;
 use ledger::profile::Profile;
@@ -53,11 +55,6 @@ impl Boot {
         Some(Self { directory, facts })
     }
 
-    /// Where boots are kept.
-    pub fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     fn path(&self, machine: &Machine) -> PathBuf {
         // Where the first processor stands is said of a machine that runs, too.
         let made = machine.description().into_iter().filter(|(key, _)| *key != "entry");
@@ -65,19 +62,14 @@ impl Boot {
         self.directory.join(hash(all.as_bytes())).with_extension(EXTENSION)
     }
 
-    /// Keeps the boot of a machine. One that can't be kept is made again.
-    fn keep(&self, machine: &mut Machine) {
-        let Ok(snapshot) = machine.snapshot(&self.facts) else { return };
-        let path = self.path(machine);
-        let partial = path.with_extension(format!("partial-{}", std::process::id()));
-        if std::fs::write(&partial, snapshot).and_then(|()| std::fs::rename(&partial, &path)).is_err() {
-            // It may not even have come into being.
-            let _ = std::fs::remove_file(&partial);
-        }
+    /// Prepares to keep the boot of a machine. None: it can't be kept, and is made again.
+    pub fn keeper(self, machine: &Machine, sandbox: Sandbox) -> Option<Keep> {
         self.prune();
+        let file = OutputFile::create_for(sandbox, &self.path(machine), "kept boot").ok()?;
+        Some(Keep { file, facts: self.facts })
     }
 
-    /// Removes all but those that were used last.
+    /// Makes room for one more: removes all but those that were used last.
     fn prune(&self) {
         let Ok(entries) = std::fs::read_dir(&self.directory) else { return };
         let used = |path: PathBuf| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path));
@@ -85,9 +77,24 @@ impl Boot {
             entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == EXTENSION));
         let mut boots: Vec<(SystemTime, PathBuf)> = boots.filter_map(used).collect();
         boots.sort();
-        for (_, path) in boots.iter().rev().skip(KEPT) {
+        for (_, path) in boots.iter().rev().skip(KEPT - 1) {
             // Another run may have removed it.
             let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A boot that is to be kept.
+pub struct Keep {
+    file: OutputFile,
+    facts: Vec<(String, String)>,
+}
+
+impl Keep {
+    /// Keeps the boot of a machine. One that can't be kept is made again.
+    fn keep(self, machine: &mut Machine) {
+        if let Ok(snapshot) = machine.snapshot(&self.facts) {
+            let _ = self.file.write(&snapshot);
         }
     }
 }
@@ -110,11 +117,12 @@ pub fn prepare(make: &dyn Fn() -> Result<Machine>, boot: Option<&Boot>) -> Resul
     Ok((make()?, false))
 }
 
-/// Runs the machine to its end. `boot`: the boot is kept on the way. `settle`: the command waits until the guest has settled; how that ended.
+/// Runs the machine to its end. With `boot`, the boot is kept on the way. With `settle`, the command waits until the guest has settled, and the
+/// second value tells how that ended.
 pub fn run(
     machine: &mut Machine,
     session: &mut Session,
-    boot: Option<Boot>,
+    boot: Option<Keep>,
     settle: Option<Settle>,
 ) -> (Outcome, Option<Settled>) {
     if let Some(boot) = boot {

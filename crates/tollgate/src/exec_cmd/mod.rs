@@ -9,7 +9,7 @@ mod layout;
 mod session;
 mod settle;
 
-use crate::contain::{Reach, Sandbox};
+use crate::contain::Sandbox;
 use crate::ending;
 use crate::net::{Addresses, Connections, Nets};
 use crate::output::{OutputFile, say};
@@ -19,6 +19,7 @@ use crate::terminal::{Escape, Terminal, size_text};
 use anyhow::{Context, Result, anyhow, bail};
 use boots::Boot;
 use clap::Args;
+use contain::Needs;
 use control::{CHANNELS, Records};
 use cpu::Tier;
 use files::User;
@@ -139,7 +140,7 @@ pub struct ExecArgs {
     /// Shows the kernel's messages on standard error
     #[arg(long)]
     console: bool,
-    /// Whether this program can reach nothing of the host, while the guest runs, but what the guest is given
+    /// Whether this program can do nothing on the host, while the guest runs, but what its machine needs
     #[arg(long, value_enum, default_value_t = Sandbox::On)]
     sandbox: Sandbox,
     /// Saves the ledger of the run; the command is its region `exec`
@@ -308,7 +309,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         facts.extend(crate::identity::facts(&configure()?, std::iter::empty(), nets.files())?);
     }
     let ledger = match &args.ledger {
-        Some(path) => Some(ending::LedgerFile { file: OutputFile::create(path, "ledger")?, facts }),
+        Some(path) => Some(ending::LedgerFile { file: OutputFile::create_for(args.sandbox, path, "ledger")?, facts }),
         None => None,
     };
     let make = || {
@@ -329,41 +330,33 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         second,
         oops_ok: args.oops_ok,
     };
-    let terminal = Terminal::open_for(args.escape, args.streams()).context("can't use standard input")?;
     let connections = Connections::open_with(&nets.nics, Some(&ADDRESSES))?;
+    let (mut machine, booted) = boots::prepare(&make, boot.as_ref())?;
+    let kept = boot.filter(|_| !booted).and_then(|boot| boot.keeper(&machine, args.sandbox));
+    nets.capture(&machine)?;
+    machine.prepare();
+    crate::memory::prepare();
+    args.sandbox.confine(&needs(args, packed.as_ref()))?;
+    let terminal = Terminal::open_for(args.escape, args.streams()).context("can't use standard input")?;
     let session = Session::new(terminal, connections, args.streams(), limits, order);
     let mut session = session.since(start).with_console(args.console);
-    let (mut machine, booted) = boots::prepare(&make, boot.as_ref())?;
-    nets.capture(&machine)?;
-    if args.sandbox == Sandbox::On {
-        reach(args, packed.as_ref(), boot.as_ref()).confine()?;
-    }
-    let (outcome, settled) = boots::run(&mut machine, &mut session, boot.filter(|_| !booted), settle);
+    let (outcome, settled) = boots::run(&mut machine, &mut session, kept, settle);
     let complete = nets.finish(&machine);
     conclude(args, &machine, session, Ran { outcome, settled, complete }, ledger)
 }
 
 /// What of the host is needed while the guest runs and afterwards.
-fn reach(args: &ExecArgs, packed: Option<&Packed>, boot: Option<&Boot>) -> Reach {
-    let mut reach = Reach::default();
+fn needs(args: &ExecArgs, packed: Option<&Packed>) -> Needs {
+    let mut needs = Needs::default();
     match packed {
-        Some(packed) => reach.readable.extend(packed.host_files()),
-        None => reach.readable.push("/".into()),
+        Some(packed) => needs.readable.extend(packed.host_files()),
+        None => needs.readable.push("/".into()),
     }
-    // Files are opened anew through their descriptors, and the memory that was taken is read there.
-    reach.readable.push("/proc/self".into());
     for Share { path, writable } in &args.share {
-        let list = if *writable { &mut reach.writable } else { &mut reach.readable };
+        let list = if *writable { &mut needs.writable } else { &mut needs.readable };
         list.push(path.clone());
     }
-    reach.writable.extend(boot.map(|boot| boot.directory().to_path_buf()));
-    if let Some(ledger) = &args.ledger {
-        // It is written beside its name, and then moved there.
-        let file = ledger.canonicalize().unwrap_or_else(|_| ledger.clone());
-        let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
-        reach.writable.push(directory.unwrap_or(Path::new(".")).to_path_buf());
-    }
-    reach
+    needs
 }
 
 /// A command as a line of text.
