@@ -1,9 +1,11 @@
 //! Results for programs (JSON), for documents (Markdown), and as one self-contained page (HTML).
 
 mod chart;
+mod diff;
 mod markdown;
 mod page;
 
+pub use diff::diff_page;
 pub use markdown::markdown;
 pub use page::html;
 
