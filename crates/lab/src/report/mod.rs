@@ -1,8 +1,15 @@
 //! Results for programs (JSON), for documents (Markdown), and as one self-contained page (HTML).
 
-mod chart;
+mod axis;
+#[cfg(test)]
+mod browser;
+mod compare;
+mod flame;
+mod headline;
 mod markdown;
 mod page;
+mod plot;
+mod waterfall;
 
 pub use markdown::markdown;
 pub use page::html;
