@@ -23,6 +23,7 @@ pub mod runner;
 mod shown;
 pub mod store;
 pub mod text;
+pub mod trust;
 
 #[cfg(test)]
 mod testing;
