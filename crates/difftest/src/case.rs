@@ -27,9 +27,9 @@ pub struct Case {
     pub instruction: Instruction,
     /// The instruction's bytes.
     pub bytes: Vec<u8>,
-/// State before the instruction.
+    /// State before the instruction.
     pub state: State,
-/// Changes to memory before the instruction.
+    /// Changes to memory before the instruction.
     pub pokes: Vec<Poke>,
 }
 

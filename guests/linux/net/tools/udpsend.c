@@ -1,4 +1,4 @@
-/* udpsend: sends datagrams as fast as it can, and says how fast that was. */
+/* udpsend: sends datagrams as fast as possible, and prints the rate. */
 #define _GNU_SOURCE
 #include "tools.h"
 
