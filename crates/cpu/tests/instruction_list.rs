@@ -1,6 +1,6 @@
-//! `docs/instructions.md` says what the processor executes; this keeps it true.
+//! Checks that `docs/instructions.md` matches the instructions that the processor executes.
 //!
-//! After a change of the instruction table run the test with `UPDATE_DOCS=1` and look at the difference.
+//! After a change of the instruction table run the test with `UPDATE_DOCS=1` and review the difference.
 
 use cpu::table::FAMILIES;
 use std::fmt::Write;

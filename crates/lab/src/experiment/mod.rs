@@ -120,6 +120,17 @@ impl Metric {
             Measure::Result { unit, .. } | Measure::Count { unit, .. } => unit,
         }
     }
+
+    /// Whether it is how often something happens.
+    pub fn is_count(&self) -> bool {
+        matches!(self.measure, Measure::Count { .. })
+    }
+
+    /// Whether more of it is better: packets, or anything else, per second.
+    pub fn is_rate(&self) -> bool {
+        let unit = self.unit();
+        unit.ends_with("pps") || unit.ends_with("/s")
+    }
 }
 
 /// A row or a column of the matrix.

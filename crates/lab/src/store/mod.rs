@@ -40,6 +40,15 @@ pub struct Finished {
     pub output: PathBuf,
 }
 
+impl Finished {
+    /// The fingerprint it is kept under, and the SHA-256 of its ledger.
+    pub fn identity(&self) -> Option<(String, String)> {
+        let directory = self.ledger.parent()?;
+        let record = Record::read(directory).ok()?;
+        Some((directory.file_name()?.to_str()?.to_owned(), record.ledger_hash().to_owned()))
+    }
+}
+
 /// What is kept under a fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {

@@ -66,6 +66,11 @@ impl Record {
         Ok(Self { format: FORMAT, command: command.to_owned(), ledger, output })
     }
 
+    /// SHA-256 of the ledger.
+    pub fn ledger_hash(&self) -> &str {
+        &self.ledger.sha256
+    }
+
     /// The record in a directory.
     pub fn read(directory: &Path) -> Result<Self, String> {
         let path = directory.join(RECORD);

@@ -2,9 +2,9 @@
 //! goes on from there. What the guest is told, and the files that it finds, come afterwards.
 
 use super::session::Session;
+use super::settle::{Settle, Settled};
 use crate::contain::Sandbox;
 use crate::output::OutputFile;
-use super::settle::{Settle, Settled};
 use crate::places;
 use anyhow::Result;
 use ledger::profile::Profile;

@@ -26,7 +26,7 @@ use files::User;
 use guestfs::host_tree::HostTree;
 use guestfs::{Packed, Server};
 use image::Way;
-use kernel::Kernel;
+pub use kernel::Kernel;
 use layout::Layout;
 use ledger::profile::Profile;
 use machine::board::Parts;
@@ -360,7 +360,7 @@ fn needs(args: &ExecArgs, packed: Option<&Packed>) -> Needs {
 }
 
 /// A command as a line of text.
-fn command_text(command: &[OsString]) -> String {
+pub fn command_text(command: &[OsString]) -> String {
     command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
