@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// The most that a cell may print, in bytes.
 const MOST_OUTPUT: u64 = 64 << 20;
-/// How much of a failed cell's output is shown: bytes, lines.
+/// The part of a failed cell's output that is shown: bytes, lines.
 const TAIL: (u64, usize) = (8192, 12);
 /// Between two looks at the children.
 const NAP: Duration = Duration::from_millis(10);
@@ -32,21 +32,21 @@ const PANICKED: i32 = 123;
 /// … when the machine was reset, and nobody had asked the guest's kernel for that.
 const RESET: i32 = 122;
 
-/// How cells are run.
+/// The options of a run.
 pub struct Options {
     /// The `tollgate` program.
     pub program: PathBuf,
     /// The directory that guests' names are relative to.
     pub root: PathBuf,
-    /// How many at a time.
+    /// The number of cells that run at a time.
     pub jobs: usize,
-    /// Whether cells are run although there is a finished one.
+    /// True if finished cells are run again.
     pub fresh: bool,
     /// Arguments of `tollgate run` that say what executes the instructions; what comes out does not depend on them.
     pub tier: Vec<String>,
 }
 
-/// What became of a cell.
+/// The outcome of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It ran now, or at an earlier time.
@@ -57,7 +57,7 @@ pub enum Outcome {
     Interrupted,
 }
 
-/// Who is told of the progress.
+/// The receiver of progress reports.
 pub trait Watch {
     /// Cells are run although something is kept for them, which is damaged: each with what is wrong.
     fn damaged(&mut self, _cells: &[(&Cell, String)]) {}
@@ -179,7 +179,7 @@ impl Runner<'_> {
         Ok(Running { cell, child: command.spawn()?, directory })
     }
 
-    /// What became of a child that has ended.
+    /// Handles a child that has ended.
     fn end(&mut self, running: Running, status: ExitStatus, watch: &mut dyn Watch) {
         let Running { cell, directory, .. } = running;
         self.boots.ended(cell);
@@ -283,7 +283,7 @@ fn talks_too_much(running: &Running) -> bool {
     std::fs::metadata(running.directory.path().join(OUTPUT)).is_ok_and(|file| file.len() > MOST_OUTPUT)
 }
 
-/// Whether there is room for what a cell writes: the same that `tollgate run` makes sure of for a ledger.
+/// Checks that there is room for the output of a cell, as `tollgate run` does for a ledger.
 fn room(directory: &Partial) -> std::io::Result<()> {
     std::fs::write(directory.path().join("room"), [0; ROOM])
 }
