@@ -1,32 +1,32 @@
-//! Frames on a stream socket, as QEMU, passt and others send them: four bytes of length, most significant first, and the frame.
+//! Frames on a stream socket, in the format of QEMU, passt and others: four bytes of big-endian length, and the frame.
 
 use crate::frame::LONGEST;
 use thiserror::Error;
 
-/// Bytes of a length.
+/// Size of the length in bytes.
 const LENGTH: usize = 4;
 
-/// The other end does not speak this protocol.
+/// Error: the other end does not use this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a frame of {0} bytes was announced, where there are at most {LONGEST}")]
 pub struct TooLong(pub u32);
 
-/// Takes a stream apart.
+/// Splits a stream into frames.
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
     buffer: Vec<u8>,
-    /// Bytes at the start that have been taken.
+    /// Number of bytes at the start that have been consumed.
     taken: usize,
 }
 
 impl Frames {
-    /// Adds what has been read.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..std::mem::take(&mut self.taken));
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next frame that is there in full.
+    /// Returns the next complete frame.
     pub fn next_frame(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let rest = &self.buffer[self.taken..];
         let Some((length, rest)) = rest.split_first_chunk::<LENGTH>() else { return Ok(None) };
@@ -40,7 +40,7 @@ impl Frames {
     }
 }
 
-/// A frame with its length before it.
+/// Returns a frame with its length before it.
 pub fn with_length(frame: &[u8]) -> Vec<u8> {
     let mut bytes = (frame.len() as u32).to_be_bytes().to_vec();
     bytes.extend_from_slice(frame);
