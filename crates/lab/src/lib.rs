@@ -10,6 +10,7 @@ mod boots;
 pub mod check;
 pub mod difference;
 pub mod experiment;
+pub mod export;
 pub mod failure;
 pub mod fingerprint;
 pub mod flame;

@@ -205,9 +205,9 @@ pub struct CellResult {
     /// Why it has no value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Where its charges are, for a flame graph: `level;ring;function;cause` with ticks.
+    /// Its cost tree: `level;ring;function;cause` with cycles.
     #[serde(skip)]
-    pub stacks: Vec<String>,
+    pub cost_tree: Vec<String>,
 }
 
 impl CellResult {
@@ -281,8 +281,8 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<(Measured, Vec<String>),
     // Where only factors are compared, a ratio of two values means nothing.
     let ratio = published.filter(|_| cell.experiment.relative_to.is_none()).map(|published| value / published);
     let unit = metric.unit().to_owned();
-    let stacks = crate::flame::stacks(&ledger, metric.region.as_deref());
-    Ok((Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges }, stacks))
+    let tree = crate::flame::cost_tree(&ledger, metric.region.as_deref());
+    Ok((Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges }, tree))
 }
 
 /// The outcome of one cell.
@@ -296,14 +296,14 @@ pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
             Err(error) => (None, failed(error.to_string(), runner::tail(&finished.output))),
         },
     };
-    let (measured, stacks) = found.unzip();
+    let (measured, tree) = found.unzip();
     let result = CellResult {
         row: cell.row_of().line.id.clone(),
         column: cell.experiment.columns[cell.column].id.clone(),
         command: cell.command(),
         measured,
         failure: failure.as_ref().map(|failure| failure.reason.clone()),
-        stacks: stacks.unwrap_or_default(),
+        cost_tree: tree.unwrap_or_default(),
     };
     (result, failure)
 }

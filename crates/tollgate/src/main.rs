@@ -8,6 +8,7 @@ mod contain;
 mod cpu_cmd;
 mod ending;
 mod exec_cmd;
+mod export_cmd;
 mod gdb;
 mod generate;
 mod identity;
@@ -23,6 +24,8 @@ mod report;
 mod run_cmd;
 mod sites;
 mod size;
+mod stack_args;
+mod stacks;
 mod table;
 mod terminal;
 mod tier;
@@ -45,6 +48,7 @@ enum Command {
     Run(Box<run_cmd::RunArgs>),
     Exec(Box<exec_cmd::ExecArgs>),
     Report(report::ReportArgs),
+    Export(export_cmd::ExportArgs),
     Compare(compare::CompareArgs),
     Cpu(cpu_cmd::CpuArgs),
     Lab(lab_cmd::LabArgs),
@@ -86,6 +90,7 @@ fn main() -> ExitCode {
         }
         Command::Exec(args) => exec_cmd::run(&args),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Export(args) => export_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lab(args) => lab_cmd::run(&args),

@@ -171,7 +171,7 @@ fn cell(experiment: &Experiment, cell: &CellResult) -> PageCell {
         failure: cell.failure.clone(),
         value: cell.measured.as_ref().map(|measured| format!("{} {}", measured.figure(), measured.unit)),
         lists: cell.measured.as_ref().map(|measured| entries(&measured.entries)).unwrap_or_default(),
-        flame: flame::svg(&cell.stacks),
+        flame: flame::svg(&cell.cost_tree),
     }
 }
 

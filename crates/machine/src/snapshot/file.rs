@@ -22,7 +22,7 @@ impl Kind {
 }
 
 /// The version that is written and read. The state of a device has one of its own.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const HASH: usize = 32;
 /// The largest state apart from memory, in bytes: what may be charged, and kept of tasks, has limits far below it.
 pub const LARGEST_STATE: usize = 1 << 30;
