@@ -2,6 +2,7 @@
 
 use crate::experiment::{Measure, Platform, PlatformName, TimeUnit};
 use crate::failure::Failure;
+use crate::flame;
 use crate::format::number;
 use crate::measure::{self, MeasureError};
 use crate::runner::{self, Outcome};
@@ -242,7 +243,7 @@ pub struct CellResult {
     /// Why it has no value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Where its charges are, for a flame graph: `level;ring;function;cause` with ticks.
+    /// Folded call stacks with cycles; without call stacks in the ledger its cost tree, `level;ring;function;cause` with cycles.
     #[serde(skip)]
     pub stacks: Vec<String>,
     /// Where the value comes from: not known of a saved result, nor of a cell that failed.
@@ -336,7 +337,9 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     // Where only factors are compared, a ratio of two values means nothing.
     let ratio = published.filter(|_| cell.experiment.relative_to.is_none()).map(|published| value / published);
     let unit = metric.unit().to_owned();
-    let stacks = crate::flame::stacks(&ledger, metric.region.as_deref());
+    let region = metric.region.as_deref();
+    let stacks = Some(flame::stacks(&ledger, region)).filter(|lines| !lines.is_empty());
+    let stacks = stacks.unwrap_or_else(|| flame::cost_tree(&ledger, region));
     let provenance = finished.identity().map(|(fingerprint, ledger)| Provenance { fingerprint, ledger, profile });
     let measured = Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges };
     Ok(Known { measured, stacks, provenance })

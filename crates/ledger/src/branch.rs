@@ -99,25 +99,37 @@ pub const MOST_BRANCHES: usize = 1 << 18;
 const MOST_ENTRIES: usize = 4 * MOST_BRANCHES;
 
 /// Branches of a run. A region of interest has room for its own, however many different branches were executed before it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Branches {
     outside: Table,
     regions: Table,
+    /// How many of each are kept with their targets.
+    room: usize,
 }
 
 type Table = FxHashMap<(OriginId, Branch), Taken>;
 
+impl Default for Branches {
+    fn default() -> Self {
+        Self::with_room(MOST_BRANCHES)
+    }
+}
+
 impl Branches {
+    fn with_room(room: usize) -> Self {
+        Self { outside: Table::default(), regions: Table::default(), room }
+    }
+
     /// Counts an execution, which is in a region of interest or outside. Where there are too many, those that are new have no target; then not even
     /// a site.
     pub fn add(&mut self, origin: OriginId, in_region: bool, branch: Branch, missed: bool) {
         let taken = Taken { count: 1, missed: u64::from(missed) };
         let table = if in_region { &mut self.regions } else { &mut self.outside };
         let mut key = (origin, branch);
-        if table.len() >= MOST_BRANCHES && !table.contains_key(&key) {
+        if table.len() >= self.room && !table.contains_key(&key) {
             key.1.target = Branch::ELSEWHERE;
             // As many again, for sites; further ones are one.
-            if table.len() >= 2 * MOST_BRANCHES - Way::COUNT && !table.contains_key(&key) {
+            if table.len() >= 2 * self.room - Way::COUNT && !table.contains_key(&key) {
                 key = (OriginId(0), Branch { site: 0, ..key.1 });
                 self.outside.entry(key).or_default().add(taken);
                 return;
@@ -205,8 +217,9 @@ mod tests {
 
     #[test]
     fn a_region_has_room_for_its_own_branches() {
-        let mut branches = Branches::default();
-        for site in 1..=2 * MOST_BRANCHES as u64 {
+        let room = 20;
+        let mut branches = Branches::with_room(room);
+        for site in 1..=2 * room as u64 {
             branches.add(OriginId(1), false, to(site, 7), false);
         }
         branches.add(OriginId(1), false, to(u64::MAX, 7), true);
@@ -214,8 +227,8 @@ mod tests {
         let saved = branches.save();
         let of = |origin| saved.iter().filter(move |entry| entry.0 == OriginId(origin));
         // The first branches outside have their targets, as many again only their sites, and the rest is one entry.
-        assert_eq!(of(1).filter(|entry| entry.1.target == 7).count(), MOST_BRANCHES);
-        assert_eq!(of(1).count(), 2 * MOST_BRANCHES - Way::COUNT);
+        assert_eq!(of(1).filter(|entry| entry.1.target == 7).count(), room);
+        assert_eq!(of(1).count(), 2 * room - Way::COUNT);
         let rest = Taken { count: Way::COUNT as u64 + 1, missed: 1 };
         assert_eq!(of(0).collect::<Vec<_>>(), [&(OriginId(0), to(0, Branch::ELSEWHERE), rest)]);
         assert_eq!(of(2).collect::<Vec<_>>(), [&(OriginId(2), to(u64::MAX, 7), Taken { count: 1, missed: 1 })]);

@@ -193,8 +193,16 @@ mod tests {
     fn addresses_are_ports_or_sockets() {
         assert_eq!("1234".parse(), Ok(Address::Port(1234)));
         assert_eq!("unix:/tmp/s".parse(), Ok(Address::Unix("/tmp/s".into())));
-        for wrong in ["", "unix:", "70000", "tcp:1"] {
+        for wrong in ["", "unix:", "70000", "tcp:1", "0.0.0.0:1", "::1", "localhost:1", "*:1"] {
             assert!(wrong.parse::<Address>().is_err(), "{wrong}");
         }
+    }
+    #[test]
+    fn others_than_the_local_host_do_not_connect() {
+        let Sockets::Tcp(listener) = Sockets::listen(&Address::Port(0), Sandbox::Off).unwrap() else {
+            panic!("it is a port")
+        };
+        let address = listener.local_addr().unwrap();
+        assert!(address.ip().is_loopback(), "{address}");
     }
 }
