@@ -3,11 +3,13 @@
 pub mod capture;
 pub mod decode;
 pub mod devices;
+pub mod files;
 pub mod hypervisor;
 pub mod ixgbe;
 pub mod ledger;
 pub mod loader;
 pub mod nested;
+pub mod passt;
 pub mod profile;
 pub mod restore;
 mod rig;

@@ -569,6 +569,13 @@ impl BlockCache {
         }
     }
 
+    /// Takes memory for translations, which is otherwise taken when there is the first one.
+    pub fn prepare(&mut self) {
+        if self.tier != Tier::Interpreter {
+            self.translations.prepare();
+        }
+    }
+
     /// Drops everything, and frees the memory.
     pub fn release(&mut self, ram: &Ram, recorder: &mut Recorder) {
         self.clear(ram, recorder);

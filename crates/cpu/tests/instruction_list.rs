@@ -8,8 +8,8 @@ use std::fmt::Write;
 fn document() -> String {
     let mut text = String::from(
         "# Instructions the processor executes\n\n\
-         Generated from the instruction table (`crates/cpu/src/table.rs`). Mnemonics are those of the iced-x86 decoder. What is not\n\
-         listed, and what the CPUID of the chosen profile lacks, raises #UD and is counted by name in the ledger.\n",
+         Generated from the instruction table (`crates/cpu/src/table.rs`). Mnemonics are those of the iced-x86 decoder. An\n\
+         instruction that is not listed, or that the CPUID of the chosen profile lacks, raises #UD and is counted by name in the ledger.\n",
     );
     let mut total = 0;
     for (family, rows) in FAMILIES {

@@ -14,12 +14,14 @@ use crate::loader::{self, Module, Options};
 use crate::memory::GuestRam;
 use crate::platform::Platform;
 use crate::replay::Replay;
+use crate::stacks::Stacks;
 use crate::vcpus::{Pause, Vcpus};
 use crate::view::processor_ram;
 use cpu::{Cpu, Model, Tier};
 use hypervisor::Hypervisor;
 use hypervisor::mmu::Mmu;
 use ledger::profile::Profile;
+use ledger::stack::Keeps;
 use ledger::{Recorder, TICKS_PER_CYCLE, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -60,6 +62,8 @@ pub struct Config {
     pub platform: Platform,
     /// True if indirect branches are recorded by address and target.
     pub branches: bool,
+    /// Call stacks that are recorded.
+    pub stacks: Keeps,
     /// Execution engine of guest instructions; it affects nothing but the speed.
     pub tier: Tier,
 }
@@ -180,9 +184,11 @@ impl Machine {
         let entry = loader::load(&ram, &config.kernel, &options)?;
         let model = model(&config.profile, config.clock, &config.platform);
         let model = Arc::new(Model { branches: config.branches, ..model });
-        let recorder = Rc::new(RefCell::new(Recorder::default()));
+        let recorder = Rc::new(RefCell::new(Recorder::default().keeping(config.stacks)));
+        let stacks = Stacks::new(config.stacks, recorder.clone());
         let paravirt = matches!(&config.platform, Platform::Hvm(switches) if switches.paravirt);
         let workload = config.parts.workload.clone();
+        let random = config.parts.random;
         let nics = config.parts.nics.iter().map(|nic| nic.text.clone()).collect::<Vec<_>>();
         let parts = Parts { paravirt, console: Console::of_command_line(&config.cmdline), ..config.parts };
         let board = Board::new(&ram, config.cpus, &config.profile, parts)?;
@@ -191,6 +197,10 @@ impl Machine {
         let cpus = (0..config.cpus).map(|index| {
             let mut cpu = Cpu::new(index, model.clone(), processor_ram.clone(), board.clone(), recorder.clone());
             cpu.wiring.processors = config.cpus as u32;
+            cpu.micro.random ^= random;
+            if let Some(stacks) = &stacks {
+                stacks.attach(&mut cpu);
+            }
             cpu
         });
         let hypervisor = match &config.platform {
@@ -199,6 +209,7 @@ impl Machine {
         };
         let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), hypervisor, ram.clone());
         vcpus.cache.tier = config.tier;
+        vcpus.stacks = stacks;
         vcpus.enter(&entry);
         // The loader wrote through the devices' view of memory; no code has been decoded yet.
         drop(ram.take_written());
@@ -213,6 +224,9 @@ impl Machine {
         }
         if !nics.is_empty() {
             description.push(("network", nics.join(" ")));
+        }
+        if random != 0 {
+            description.push(("random seed", random.to_string()));
         }
         let files = loader::join_modules(config.modules.iter().map(|module| module.file.as_str()));
         let names = vec![("kernel", config.kernel_name), ("initrd", files)];
@@ -270,6 +284,11 @@ impl Machine {
             pages = needed(switches);
         }
         Ok(Some(HypervisorMemory::new(pages)?))
+    }
+
+    /// Takes from the host what the run would take when it first needs it: memory for translated code. From then on nothing becomes executable.
+    pub fn prepare(&mut self) {
+        self.vcpus.cache.prepare();
     }
 
     /// Runs until the guest ends the machine, or the host stops it.
@@ -461,7 +480,8 @@ impl Machine {
         None
     }
 
-    fn duration(&self, ticks: Ticks) -> Duration {
+    /// Ticks as a time.
+    pub fn duration(&self, ticks: Ticks) -> Duration {
         let ns = u128::from(ticks) * 1_000_000_000 / self.ticks_per_second();
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
@@ -497,6 +517,11 @@ impl Machine {
                 .map(|e| ("memory map", format!("{:#014x}-{:#014x} {:?}", e.start, e.start + e.len - 1, e.kind))),
         );
         facts
+    }
+
+    /// Returns the virtual time in ticks.
+    pub fn now(&self) -> Ticks {
+        self.vcpus.now()
     }
 
     /// Returns the virtual time in seconds.

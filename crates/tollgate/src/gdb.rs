@@ -1,5 +1,7 @@
 //! `tollgate run --gdb`: where debuggers connect.
 
+use crate::contain::Sandbox;
+use crate::keep::Keeper;
 use anyhow::{Context, Result};
 use machine::debugger::{Listener, Wire};
 use std::collections::VecDeque;
@@ -11,14 +13,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How often a listener looks for a connection.
+/// The time between two looks for a connection.
 const INTERVAL: Duration = Duration::from_millis(10);
 /// A debugger that takes nothing for so long is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes received at a time.
 const PIECE: usize = 4096;
 
-/// Where to listen.
+/// The address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A TCP port of this host; 0 is any that is free.
@@ -46,13 +48,13 @@ impl FromStr for Address {
 pub enum Sockets {
     /// On the loopback interface.
     Tcp(TcpListener),
-    /// At a path, which is removed afterwards.
-    Unix(UnixListener, PathBuf),
+    /// At a path, which is removed afterwards, by another process if there is one.
+    Unix(UnixListener, PathBuf, Option<Keeper>),
 }
 
 impl Sockets {
     /// Begins to listen.
-    pub fn listen(address: &Address) -> Result<Self> {
+    pub fn listen(address: &Address, sandbox: Sandbox) -> Result<Self> {
         let sockets = match address {
             Address::Port(port) => {
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, *port));
@@ -64,7 +66,8 @@ impl Sockets {
                 let listener = UnixListener::bind(path);
                 let listener = listener.with_context(|| format!("--gdb: can't listen at {}", path.display()))?;
                 listener.set_nonblocking(true)?;
-                Self::Unix(listener, path.clone())
+                let keeper = (sandbox == Sandbox::On).then(|| Keeper::remover(path)).transpose()?;
+                Self::Unix(listener, path.clone(), keeper)
             }
         };
         Ok(sockets)
@@ -78,14 +81,14 @@ impl Sockets {
                 stream.set_nodelay(true)?;
                 Stream::Tcp(stream)
             }
-            Self::Unix(listener, _) => Stream::Unix(listener.accept()?.0),
+            Self::Unix(listener, ..) => Stream::Unix(listener.accept()?.0),
         };
         stream.prepare()?;
         Ok(Box::new(stream))
     }
 }
 
-/// What a user gives gdb's `target remote`.
+/// The argument for gdb's `target remote`.
 impl fmt::Display for Sockets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -93,14 +96,14 @@ impl fmt::Display for Sockets {
                 Ok(address) => write!(f, "{address}"),
                 Err(_) => write!(f, "an unknown port"),
             },
-            Self::Unix(_, path) => write!(f, "{}", path.display()),
+            Self::Unix(_, path, _) => write!(f, "{}", path.display()),
         }
     }
 }
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
+        if let Self::Unix(_, path, None) = self {
             // There is nobody left to tell if this fails.
             let _ = std::fs::remove_file(path);
         }
@@ -190,8 +193,16 @@ mod tests {
     fn addresses_are_ports_or_sockets() {
         assert_eq!("1234".parse(), Ok(Address::Port(1234)));
         assert_eq!("unix:/tmp/s".parse(), Ok(Address::Unix("/tmp/s".into())));
-        for wrong in ["", "unix:", "70000", "tcp:1"] {
+        for wrong in ["", "unix:", "70000", "tcp:1", "0.0.0.0:1", "::1", "localhost:1", "*:1"] {
             assert!(wrong.parse::<Address>().is_err(), "{wrong}");
         }
+    }
+    #[test]
+    fn others_than_the_local_host_do_not_connect() {
+        let Sockets::Tcp(listener) = Sockets::listen(&Address::Port(0), Sandbox::Off).unwrap() else {
+            panic!("it is a port")
+        };
+        let address = listener.local_addr().unwrap();
+        assert!(address.ip().is_loopback(), "{address}");
     }
 }

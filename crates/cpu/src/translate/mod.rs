@@ -305,7 +305,8 @@ impl Translations {
         self.memory.as_ref().map_or(std::ptr::null(), |memory| memory.address(at as usize))
     }
 
-    fn prepare(&mut self) -> bool {
+    /// Takes memory for code if there is none. Whether there is some.
+    pub(crate) fn prepare(&mut self) -> bool {
         if self.memory.is_none() && !self.refused {
             match Executable::new(c"tollgate-code", SIZE) {
                 Ok(mut memory) => {

@@ -26,6 +26,8 @@ pub struct Parts {
     pub rtc_start: u64,
     /// Seed of the virtio entropy device.
     pub seed: u64,
+    /// Seed of the values of RDRAND and RDSEED. A kernel that trusts the two instructions draws the places of its code and data from them.
+    pub random: u64,
     /// True if the paravirtual interface is offered: its code is also in an expansion ROM.
     pub paravirt: bool,
     /// Console that receives typed input.
@@ -73,6 +75,7 @@ impl Default for Parts {
             overlay: false,
             rtc_start: rtc::DEFAULT_START,
             seed: 0,
+            random: 0,
             paravirt: false,
             console,
             workload: String::new(),

@@ -67,6 +67,8 @@ struct Processor {
     number: u32,
     task: TaskId,
     soft_interrupt: Option<SoftInterrupt>,
+    /// When it last ran a task other than its idle task, if it runs that now.
+    idle_since: Option<Ticks>,
 }
 
 /// The guest's tasks.
@@ -200,6 +202,16 @@ impl Tasks {
         // For the next task the interrupts of the previous one are over.
         cpu.micro.charged.nesting = Nesting::default();
         self.identify(cpu, None);
+        let idle = self.current_is(cpu, |task| task.kind == TaskKind::Idle);
+        self.processors[cpu.wiring.index].idle_since = idle.then_some(cpu.micro.clock);
+    }
+
+    /// Since when the processors have run nothing but their idle tasks. Interrupts and soft interrupts do not count: an idle kernel has timers. `None`: another
+    /// task runs now, or the guest's tasks are not known. Processors that have never entered a kernel do not count.
+    pub fn idle_since(&self) -> Option<Ticks> {
+        self.kernel.as_ref()?;
+        let running = self.processors.iter().filter(|processor| processor.system_calls != 0);
+        running.map(|processor| processor.idle_since).try_fold(0, |latest, since| Some(latest.max(since?)))
     }
 
     /// Adds a thread that is seen for the first time.

@@ -63,7 +63,8 @@ int main(int argc, char **argv) {
                     {"udpsend", udpsend_main},
                     {"txrate", txrate_main},
                     {"bpfload", bpfload_main},
-                    {"xdpsink", xdpsink_main}};
+                    {"xdpsink", xdpsink_main},
+                    {"xfrmhelper", xfrmhelper_main}};
     const char *name = strrchr(argv[0], '/');
     name = name ? name + 1 : argv[0];
     for (unsigned i = 0; i < sizeof programs / sizeof *programs; i++) {

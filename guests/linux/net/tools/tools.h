@@ -27,5 +27,6 @@ int udpsend_main(int argc, char **argv);
 int txrate_main(int argc, char **argv);
 int bpfload_main(int argc, char **argv);
 int xdpsink_main(int argc, char **argv);
+int xfrmhelper_main(int argc, char **argv);
 
 #endif
