@@ -206,8 +206,8 @@ impl Tasks {
         self.processors[cpu.wiring.index].idle_since = idle.then_some(cpu.micro.clock);
     }
 
-    /// Returns the time since which the processors have run only their idle tasks, or `None` if another task runs now or
-    /// the guest's tasks are not known. Interrupts and soft interrupts do not count, since an idle kernel has timers,
+    /// Returns the time since which the processors have run only their idle tasks, or `None` if another task runs now
+    /// or the guest's tasks are not known. Interrupts and soft interrupts do not count, since an idle kernel has timers,
     /// nor do processors that have never entered a kernel.
     pub fn idle_since(&self) -> Option<Ticks> {
         self.kernel.as_ref()?;
