@@ -10,7 +10,7 @@ const LENGTH: usize = 4;
 
 /// Error: the other end does not use this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a frame of {0} bytes was announced, where there are at most {LONGEST}")]
+#[error("a frame of {0} bytes was announced; the maximum is {LONGEST}")]
 pub struct TooLong(pub u32);
 
 /// Splits a stream into frames.
