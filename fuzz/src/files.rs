@@ -1,5 +1,5 @@
-//! Requests of a guest for files: packed ones, a directory of the host that may be read, and one that may be changed, while somebody on the host renames
-//! what is in it.
+//! Requests of a guest for files: packed ones, a readable directory of the host, and a writable one, while a program on
+//! the host renames its contents.
 
 use arbitrary::{Result, Unstructured};
 use guestfs::host_tree::{HostTree, Limits};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 const STEPS: usize = 120;
-/// What no answer may hold.
+/// Contents that no answer may hold.
 const SECRET: &[u8] = b"a secret of the host";
 const HEADER: usize = 40;
 const LIMITS: Limits = Limits { nodes: 40, open: 12, entries: 60, removed: 3 };
@@ -23,7 +23,7 @@ static PLACE: LazyLock<PathBuf> = LazyLock::new(|| {
     base.join(format!("tollgate-fuzz-files-{}", std::process::id()))
 });
 
-/// The directories as each input finds them.
+/// Creates the initial directories of an input.
 fn fresh() -> std::io::Result<()> {
     let place = &*PLACE;
     let _ = fs::remove_dir_all(place);
@@ -56,10 +56,10 @@ fn server() -> Server {
     server
 }
 
-/// Asks what the bytes say, and looks at what the host has afterwards.
+/// Sends the requests of the bytes, and checks the host's files afterwards.
 pub fn run(data: &[u8]) {
     fresh().expect("the host has room");
-    // Too few bytes end it early.
+    // An input that is too short ends this early.
     let _ = drive(&mut Unstructured::new(data));
     let place = &*PLACE;
     assert_eq!(fs::read(place.join("outside/secret")).ok().as_deref(), Some(SECRET), "what is outside stays as it is");
@@ -69,7 +69,7 @@ pub fn run(data: &[u8]) {
     let _ = fs::remove_dir_all(place);
 }
 
-/// Numbers that answers have named.
+/// Numbers from earlier answers.
 #[derive(Default)]
 struct Known {
     nodes: Vec<u64>,
@@ -96,7 +96,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
         match code {
             200.. => meanwhile(code),
             190.. => {
-                // Anything.
+                // The request is arbitrary.
                 let len = usize::from(input.arbitrary::<u8>()?);
                 let bytes = input.bytes(len.min(input.len()))?.to_vec();
                 check(server.answer(&bytes, room).as_deref(), room);
@@ -110,7 +110,7 @@ fn drive(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// The body of a request: numbers, then names.
+/// Reads the body of a request: numbers, then names.
 fn body(input: &mut Unstructured, known: &Known) -> Result<Vec<u8>> {
     let mut body = Vec::new();
     for _ in 0..input.arbitrary::<u8>()? % 8 {
@@ -129,10 +129,10 @@ fn body(input: &mut Unstructured, known: &Known) -> Result<Vec<u8>> {
     Ok(body)
 }
 
-/// Somebody on the host renames and replaces what is shared.
+/// Renames and replaces shared files, as a program on the host.
 fn meanwhile(code: u8) {
     let (shared, outside) = (PLACE.join("shared"), PLACE.join("elsewhere"));
-    // What is not there can't be renamed.
+    // Renaming a missing file fails, which does not matter.
     let _ = match code % 6 {
         0 => fs::rename(shared.join("dir"), &outside),
         1 => fs::rename(&outside, shared.join("dir")),
@@ -164,7 +164,7 @@ fn ask(server: &mut Server, known: &mut Known, code: u32, node: u64, body: &[u8]
     known.handles.extend(opened);
 }
 
-/// An answer says how long it is, fits, and tells nothing that is not shared.
+/// Checks that an answer gives its length, fits, and contains only shared data.
 fn check(answer: Option<&[u8]>, room: usize) {
     let Some(answer) = answer else { return };
     assert!(answer.len() <= room.max(16));
@@ -172,7 +172,7 @@ fn check(answer: Option<&[u8]>, room: usize) {
     assert!(!answer.windows(SECRET.len()).any(|window| window == SECRET), "what is outside is not read");
 }
 
-/// Each operation once, on what is there, and a directory that is replaced by a link.
+/// Returns each operation once, on existing files, and a directory that is replaced by a link.
 pub fn seeds() -> Vec<Vec<u8>> {
     let name = |number: u8| [4, number];
     let look_up = |node: u8, number: u8| [&[1, node, 0, 1][..], &name(number)].concat();

@@ -1,4 +1,5 @@
-//! What comes from the socket of a user-mode network, up to the NIC of a guest that has buffers for it, and what the guest sends there.
+//! Data from the socket of a user-mode network, delivered to the NIC of a guest that has buffers for it, and the
+//! guest's frames to the socket.
 
 use crate::rig::Rig;
 use machine::device::Device;
@@ -14,25 +15,25 @@ use std::io::{ErrorKind, Read, Result, Write};
 use std::sync::{Arc, Mutex};
 
 const BASE: u64 = layout::PCI_WINDOW.start;
-/// Frames that are taken at a time.
+/// Number of frames taken at a time.
 const MOST: usize = 7;
-/// Times that the socket is looked at.
+/// Number of times that the socket is polled.
 const LOOKS: usize = 400;
-/// A tick of this clock is a picosecond.
+/// The clock of the device, with ticks of a picosecond.
 const CLOCK: Clock = Clock::new(1_000_000_000);
-/// Picoseconds between two looks.
+/// Picoseconds between two polls.
 const INTERVAL: u64 = 5_000_000;
-/// Where rings and buffers are.
+/// Addresses of rings and buffers.
 const RING: u64 = 0x1_0000;
 const BUFFERS: u64 = 0x4_0000;
 const BUFFER: u64 = 0x1000;
 const ENTRIES: u64 = 64;
 
-/// The other end, which sends the bytes in pieces and then hangs up, and takes as much as it likes.
+/// The other end, which sends the bytes in pieces and then closes the connection, and accepts any amount.
 struct Socket<'a> {
     bytes: &'a [u8],
     piece: usize,
-    /// The next read finds nothing yet.
+    /// True if the next read finds no data yet.
     waits: bool,
     taken: usize,
 }
@@ -70,7 +71,7 @@ fn nic(text: &str) -> Nic {
     }
 }
 
-/// A NIC with buffers for frames.
+/// Creates a NIC with buffers for frames.
 fn rig(ixgbe: bool) -> Rig {
     let nic = nic(if ixgbe { "user,model=ixgbe" } else { "user" });
     let network = Arc::new(Mutex::new(Network::new([(&nic, nic.address(0))].into_iter())));
@@ -124,7 +125,7 @@ fn rig(ixgbe: bool) -> Rig {
     rig
 }
 
-/// Plays the other end of the socket. The first byte says which NIC there is and how large pieces are.
+/// Plays the other end of the socket. The first byte selects the NIC and the size of the pieces.
 pub fn run(data: &[u8]) {
     let Some((choice, data)) = data.split_first() else { return };
     let mut whole = Frames::default();
@@ -165,7 +166,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Two frames for each NIC, in pieces of several sizes.
+/// Returns two frames for each NIC, in pieces of several sizes.
 pub fn seeds() -> Vec<Vec<u8>> {
     let frame = |len: usize| {
         let mut frame = (len as u32).to_be_bytes().to_vec();

@@ -569,7 +569,7 @@ impl BlockCache {
         }
     }
 
-    /// Takes memory for translations, which is otherwise taken when there is the first one.
+    /// Allocates the memory for translations, which the first translation would otherwise do.
     pub fn prepare(&mut self) {
         if self.tier != Tier::Interpreter {
             self.translations.prepare();

@@ -51,7 +51,7 @@ pub struct Engine {
     pub emulation: Option<Box<Emulating>>,
     /// Stops of a debugger; see [`crate::stops`].
     pub stopping: Stopping,
-    /// When the next sample is due; see [`crate::sampling`].
+    /// Time of the next sample; see [`crate::sampling`].
     pub sample_at: Ticks,
 }
 

@@ -302,7 +302,7 @@ impl Left {
     }
 }
 
-/// Guarded memory below a stack: an area that is overrun is noticed there, too.
+/// Guarded memory below a stack, which also catches an overrun of the area.
 const BELOW: usize = 4096;
 
 #[repr(C, align(4096))]
@@ -376,8 +376,8 @@ impl Front {
         front
     }
 
-    /// Frames of zeroes, which are valid for all of their fields. A frame takes memory once it is used: the allocator would write to
-    /// all of them, as they are aligned to pages.
+    /// Allocates frames of zeroes, which are valid for all fields. A frame takes memory on first use: the allocator
+    /// would write to all of them, as they are aligned to pages.
     fn allocate() -> Mapping {
         let mapped = Mapping::anonymous(size_of::<[Frame; AREAS]>()).and_then(|frames| {
             let mut guards = (0..AREAS).map(|number| number * size_of::<Frame>() + offset_of!(Frame, guard));

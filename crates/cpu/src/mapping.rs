@@ -1,32 +1,34 @@
-//! Memory of the host between guard pages: an access that runs beyond either end is a fault of this process, and reaches no other memory.
+//! Memory of the host between guard pages: an access beyond either end is a fault of this process and reaches no other
+//! memory.
 
 use std::io;
 use std::os::fd::RawFd;
 
-/// Bytes that can't be accessed, before and after. As much as a large page of the host, so that large mappings stay aligned to those.
+/// Size of the inaccessible ranges before and after a mapping, in bytes. It is a large page of the host, so that large
+/// mappings stay aligned.
 pub const GUARD: usize = 2 << 20;
 const PAGE: usize = 4096;
 
-/// A mapping of whole pages. It takes memory where it is used.
+/// A mapping of whole pages, which takes memory on first use.
 #[derive(Debug)]
 pub struct Mapping {
     start: *mut u8,
     size: usize,
 }
 
-// SAFETY: plain addresses of mappings that belong to the value alone.
+// SAFETY: the fields are plain addresses of mappings that belong to the value alone.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared value gives no access to what is mapped but its address.
+// SAFETY: a shared value gives access to nothing but the mapping's address.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Addresses that nothing is mapped at yet, with guards.
+    /// Reserves unmapped addresses with guards.
     fn reserve(size: usize) -> io::Result<Self> {
         let size = size.max(1).checked_next_multiple_of(PAGE);
         let whole = size.and_then(|size| Some((size, size.checked_add(2 * GUARD)?)));
         let (size, whole) = whole.ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: this is a new mapping at an address of the kernel's choice.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -36,40 +38,40 @@ impl Mapping {
 
     fn protect(&self, at: usize, len: usize, protection: i32) -> io::Result<()> {
         assert!(at.is_multiple_of(PAGE) && at <= self.size && len <= self.size - at, "outside the mapping");
-        // SAFETY: the range is the value's own, and who protects it has no references to what is there.
+        // SAFETY: the range belongs to the value, and callers hold no references to its memory.
         match unsafe { libc::mprotect(self.start.wrapping_add(at).cast(), len, protection) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// Zeroed memory, without reserving swap for it.
+    /// Maps zeroed memory without reserving swap for it.
     pub fn anonymous(size: usize) -> io::Result<Self> {
         let mapping = Self::reserve(size)?;
         mapping.protect(0, mapping.size, libc::PROT_READ | libc::PROT_WRITE)?;
         Ok(mapping)
     }
 
-    /// The first bytes of a file, shared with its other mappings.
+    /// Maps the first bytes of a file, shared with its other mappings.
     pub(crate) fn of_file(fd: RawFd, size: usize, protection: i32) -> io::Result<Self> {
         let mapping = Self::reserve(size)?;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: the addresses are reserved by the value, and nothing else is there.
+        // SAFETY: the value has reserved the addresses, and nothing else is mapped there.
         let at = unsafe { libc::mmap(mapping.start.cast(), mapping.size, protection, flags, fd, 0) };
         if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(mapping) }
     }
 
-    /// Makes some pages another guard.
+    /// Turns some pages into another guard.
     pub(crate) fn guard(&self, at: usize, len: usize) -> io::Result<()> {
         self.protect(at, len, libc::PROT_NONE)
     }
 
-    /// The first byte: valid for as many as [`Self::size`] says as long as the value lives.
+    /// Returns the address of the first byte. [`Self::size`] bytes are valid while the value lives.
     pub fn start(&self) -> *mut u8 {
         self.start
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -77,7 +79,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: all of it is the value's own; whoever has an address of it has borrowed the value or keeps it.
+        // SAFETY: the whole range belongs to the value; every holder of an address of it has borrowed or keeps the
+        // value.
         unsafe { libc::munmap(self.start.wrapping_sub(GUARD).cast(), self.size + 2 * GUARD) };
     }
 }
@@ -86,7 +89,7 @@ impl Drop for Mapping {
 mod tests {
     use super::*;
 
-    /// What the kernel lets be done at an address of this process: `r`, `w`, `x`, and `-` for what it does not.
+    /// Returns the kernel's permissions for an address of this process: `r`, `w`, `x`, and `-` for a missing one.
     fn permissions(at: *const u8) -> Option<String> {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let of_line = |line: &str| {
@@ -119,7 +122,7 @@ mod tests {
         ] {
             assert_eq!(seen(at), expected, "{at}");
         }
-        // SAFETY: inside the mapping, and not guarded.
+        // SAFETY: the byte is inside the mapping and not guarded.
         unsafe { mapping.start().add(5 * PAGE - 1).write(7) };
         assert!(Mapping::anonymous(usize::MAX).is_err() && Mapping::anonymous(usize::MAX - 2 * GUARD).is_err());
     }

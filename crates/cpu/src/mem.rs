@@ -270,7 +270,7 @@ impl Cpu {
         }
     }
 
-    /// Slow path of an access within a page: checks, translates, and fills [`Front`] if possible.
+    /// Slow path of an access within a page: checks, translates, and fills the fast path if possible.
     fn resolve(&mut self, linear: u64, size: u64, access: Access, privilege: Privilege, segment: u8) -> Exec<Target> {
         if self.engine.long64 && !self.canonical(linear) {
             return Err(self.segment_fault(segment));

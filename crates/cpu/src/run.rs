@@ -46,7 +46,7 @@ pub enum Exit {
     Probe,
     /// A debugger stops the processor: see [`crate::stops`].
     Debug,
-    /// A sample is due: see [`crate::sampling`]. The processor goes on where it is.
+    /// A sample is due: see [`crate::sampling`]. The processor continues at the same instruction.
     Sample,
 }
 

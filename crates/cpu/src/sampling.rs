@@ -1,57 +1,59 @@
-//! Samples at fixed intervals of virtual time, and an observer of crossings: both look at the processor and change nothing of it.
+//! Samples at fixed intervals of virtual time, and an observer of crossings: both read the processor's state and change
+//! none of it.
 //!
-//! A sample is taken at the first block boundary at or after its instant, before any event is delivered there. Both tiers end
-//! blocks at the same places and times, so both take the same samples. The instants are the multiples of the interval on the
-//! processor's own clock: the next one follows from the clock alone, and a processor that is restored continues with it.
+//! A sample is taken at the first block boundary at or after its instant, before any event is delivered there. Both
+//! tiers end blocks at the same addresses and times, so both take the same samples. The instants are the multiples of
+//! the interval on the processor's own clock: the next one follows from the clock alone, and a restored processor
+//! continues with it.
 
 use crate::arch::attention;
 use crate::state::Cpu;
 use ledger::{Family, Kind, OriginId, Ticks};
 
-/// A crossing, or time spent halted, that has been charged.
+/// A charged crossing, or charged halted time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charged {
-    /// Who is charged.
+    /// The charged origin.
     pub origin: OriginId,
-    /// The address of the instruction.
+    /// Address of the instruction.
     pub rip: u64,
-    /// The kind of the event.
+    /// Kind of the event.
     pub kind: Kind,
-    /// How often it happened.
+    /// Number of events.
     pub count: u64,
-    /// The price; the clock has moved by it already.
+    /// Price; the clock already includes it.
     pub ticks: Ticks,
 }
 
-/// Looks at a processor when a crossing is charged, and when it has been halted.
+/// Observer of charged crossings and of halted time.
 pub trait Observer {
-    /// The registers are those of the instruction that causes the crossing, but for RIP, which may be that of the next one.
+    /// Is called with the registers of the instruction that causes the crossing, but RIP may be the next instruction's.
     fn charged(&self, cpu: &Cpu, charged: Charged);
 }
 
 impl Cpu {
-    /// Takes samples every so many ticks from now on; 0: none.
+    /// Takes a sample every `interval` ticks from now on; 0 disables samples.
     pub fn sample_every(&mut self, interval: Ticks) {
         self.wiring.sample_every = interval;
         self.skip_samples();
         self.engine.stop_at = 0;
     }
 
-    /// Leaves out the samples up to now: a processor that has been halted has executed nothing to be sampled.
+    /// Skips the samples up to now: a halted processor has executed nothing to be sampled.
     pub fn skip_samples(&mut self) {
         let passed = self.micro.clock.checked_div(self.wiring.sample_every);
         self.engine.sample_at =
             passed.map_or(Ticks::MAX, |passed| (passed + 1).saturating_mul(self.wiring.sample_every));
     }
 
-    /// Whether a sample is due, or several.
+    /// Returns true if at least one sample is due.
     #[inline]
     pub fn sample_due(&self) -> bool {
-        // The registers are neither the guest's nor the hypervisor's while an exit is under way.
+        // During an exit the registers are neither the guest's nor the hypervisor's.
         self.micro.clock >= self.engine.sample_at && self.arch.attention & attention::VM_EXIT == 0
     }
 
-    /// Takes the samples that are due, and says how many.
+    /// Takes the samples that are due, and returns their number.
     pub fn take_samples(&mut self) -> u64 {
         let first = self.engine.sample_at;
         self.skip_samples();
@@ -59,19 +61,19 @@ impl Cpu {
         passed.checked_div(self.wiring.sample_every).unwrap_or(0)
     }
 
-    /// Charges time spent halted, in which no samples are taken.
+    /// Charges halted time, in which no samples are taken.
     pub fn charge_halt(&mut self, count: u64, ticks: Ticks) {
         self.charge_ticks(Kind::new(Family::Halt, 0), count, ticks);
         self.skip_samples();
     }
 
-    /// When the processor leaves its fast path at the latest.
+    /// Returns the latest time at which the processor leaves its fast path.
     pub(crate) fn next_stop(&self) -> Ticks {
         self.engine.deadline.min(self.engine.sample_at)
     }
 
-    /// [`stop_at`](crate::engine::Engine::stop_at) as it would be without samples: they split no repeated string instruction, since that begins
-    /// anew, at a price.
+    /// Returns [`stop_at`](crate::engine::Engine::stop_at) without regard to samples: they split no repeated string
+    /// instruction, since its restart has a price.
     pub(crate) fn stop_but_for_samples(&self) -> Ticks {
         match self.engine.stop_at == self.engine.sample_at {
             true => self.engine.deadline.min(self.arch.vmx.timer_at),
@@ -79,7 +81,7 @@ impl Cpu {
         }
     }
 
-    /// Tells the observer of a charge.
+    /// Reports a charge to the observer.
     #[cold]
     pub(crate) fn observe(&self, origin: OriginId, rip: u64, kind: Kind, count: u64, ticks: Ticks) {
         let halted = kind.family == Family::Halt;

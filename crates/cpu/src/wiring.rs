@@ -28,7 +28,7 @@ pub struct Wiring {
     pub bus: Rc<RefCell<dyn Bus>>,
     /// Recorder of charges.
     pub recorder: Rc<RefCell<Recorder>>,
-    /// Who is told of each crossing, if anybody.
+    /// Observer of crossings, if there is one.
     pub observer: Option<Rc<dyn Observer>>,
     /// Ticks between two samples; 0 if there are none.
     pub sample_every: Ticks,

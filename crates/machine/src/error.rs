@@ -19,12 +19,12 @@ pub enum MachineError {
     #[error(transparent)]
     Board(#[from] crate::board::BoardError),
     /// `--mmu-pages` exceeds the number of table pages.
-    #[error("--mmu-pages {0} is too much: there are {max} pages, some of which are for other things", max = crate::hypervisor_memory::HypervisorMemory::MOST_PAGES)]
+    #[error("--mmu-pages {0} is too much: the maximum is {max} pages, some of which are reserved", max = crate::hypervisor_memory::HypervisorMemory::MOST_PAGES)]
     TablePages(u32),
     /// The hypervisor can't be set up.
     #[error(transparent)]
     Hypervisor(#[from] hypervisor::SetupError),
     /// The number of processors is out of range.
-    #[error("{0} processors: between 1 and {max} can be had", max = crate::MAX_CPUS)]
+    #[error("{0} processors: between 1 and {max} are possible", max = crate::MAX_CPUS)]
     Cpus(usize),
 }

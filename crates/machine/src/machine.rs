@@ -62,7 +62,7 @@ pub struct Config {
     pub platform: Platform,
     /// True if indirect branches are recorded by address and target.
     pub branches: bool,
-    /// Call stacks that are recorded.
+    /// Recorded call stacks.
     pub stacks: Keeps,
     /// Execution engine of guest instructions; it affects nothing but the speed.
     pub tier: Tier,
@@ -286,7 +286,8 @@ impl Machine {
         Ok(Some(HypervisorMemory::new(pages)?))
     }
 
-    /// Takes from the host what the run would take when it first needs it: memory for translated code. From then on nothing becomes executable.
+    /// Allocates the memory for translated code, which the run would otherwise do on first use. Afterwards no memory
+    /// becomes executable.
     pub fn prepare(&mut self) {
         self.vcpus.cache.prepare();
     }
@@ -480,7 +481,7 @@ impl Machine {
         None
     }
 
-    /// Ticks as a time.
+    /// Converts ticks to a time.
     pub fn duration(&self, ticks: Ticks) -> Duration {
         let ns = u128::from(ticks) * 1_000_000_000 / self.ticks_per_second();
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))

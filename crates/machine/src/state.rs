@@ -27,7 +27,7 @@ pub enum StateError {
     #[error("the state is damaged: {0}")]
     Damaged(#[from] postcard::Error),
     /// The state is followed by more bytes.
-    #[error("the state is followed by {0} bytes that mean nothing")]
+    #[error("the state is followed by {0} unexpected bytes")]
     Trailing(usize),
     /// The state belongs to a different machine.
     #[error("the state is of a machine with another {0}")]
@@ -39,7 +39,7 @@ pub enum StateError {
     #[error("a disk that is written to can be saved and restored only with an overlay in memory")]
     NoOverlay,
     /// The guest has mounted files of the host.
-    #[error("the guest has mounted files of this host, which no snapshot has")]
+    #[error("the guest has mounted files of this host, which a snapshot cannot contain")]
     Mounted,
     /// The disk can't be read.
     #[error("the disk can't be read: {0}")]

@@ -163,7 +163,7 @@ pub struct Vcpus {
     pub failure: Option<hypervisor::Failure>,
     /// Tasks that the guest runs on the processors.
     pub tasks: Tasks,
-    /// Who takes stacks, if the run keeps any.
+    /// Recorder of stacks, if the run keeps any.
     pub(crate) stacks: Option<Rc<Stacks>>,
     board: Rc<RefCell<Board>>,
     slice_end: Ticks,
@@ -436,7 +436,7 @@ impl Vcpus {
             }
             break;
         }
-        // What a hypervisor has done since the guest ran last.
+        // This is the hypervisor's work since the guest last ran.
         if vcpu.cpu.sample_due() {
             sample(self.stacks.as_deref(), &mut vcpu.cpu);
         }

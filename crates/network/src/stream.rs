@@ -10,7 +10,7 @@ const LENGTH: usize = 4;
 
 /// Error: the other end does not use this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a frame of {0} bytes was announced, where there are at most {LONGEST}")]
+#[error("a frame of {0} bytes was announced; the maximum is {LONGEST}")]
 pub struct TooLong(pub u32);
 
 /// Splits a stream into frames.
@@ -42,17 +42,17 @@ impl Frames {
     }
 }
 
-/// Bytes that are read at a time.
+/// Number of bytes read at a time.
 const PIECE: usize = 64 << 10;
-/// Bytes that wait for the other end to take them; further frames are lost, as on any network.
+/// Limit of bytes that wait for the other end; further frames are lost, as on any network.
 const MOST_WAITING: usize = 4 << 20;
 
-/// How a link is after it was read from.
+/// State of a link after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// More may come.
+    /// Further data may arrive.
     Open,
-    /// The other end has closed it, or it is broken.
+    /// The other end has closed the link, or it is broken.
     Closed,
     /// The other end does not speak this protocol, and nothing more is read.
     Nonsense(TooLong),
@@ -67,7 +67,7 @@ pub struct Link<S> {
 }
 
 impl<S: Read + Write> Link<S> {
-    /// A link over a stream.
+    /// Creates a link over a stream.
     pub fn new(stream: S) -> Self {
         Self { stream, frames: Frames::default(), outgoing: VecDeque::new() }
     }
@@ -77,7 +77,7 @@ impl<S: Read + Write> Link<S> {
         &self.stream
     }
 
-    /// Frames that have come, `most` at most.
+    /// Reads and returns the received frames, `most` at most.
     pub fn receive(&mut self, most: usize) -> (Vec<Vec<u8>>, Condition) {
         let mut all = Vec::new();
         let mut piece = [0; PIECE];
@@ -102,7 +102,7 @@ impl<S: Read + Write> Link<S> {
         }
     }
 
-    /// Has a frame sent by [`Self::flush`], unless too much waits for that already.
+    /// Queues a frame for [`Self::flush`], unless too many bytes wait already.
     pub fn send(&mut self, frame: &[u8]) {
         if self.outgoing.len() < MOST_WAITING {
             self.outgoing.extend(with_length(frame));
@@ -115,14 +115,14 @@ impl<S: Read + Write> Link<S> {
             match self.stream.write(front) {
                 Ok(len @ 1..) => drop(self.outgoing.drain(..len)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Full, or closed, which the next read finds out.
+                // The stream is full, or closed, which the next read reports.
                 _ => break,
             }
         }
     }
 }
 
-/// A frame with its length before it.
+/// Returns a frame with its length before it.
 pub fn with_length(frame: &[u8]) -> Vec<u8> {
     let mut bytes = (frame.len() as u32).to_be_bytes().to_vec();
     bytes.extend_from_slice(frame);
@@ -158,7 +158,7 @@ mod tests {
         incoming: VecDeque<u8>,
         closed: bool,
         sent: Vec<u8>,
-        /// Bytes that it takes yet.
+        /// Number of bytes that it still accepts.
         room: usize,
     }
 

@@ -109,7 +109,7 @@ impl Cpu {
     }
 
     /// Executes a block and its successors as translated code. Returns false if the interpreter must execute it. `last`
-    /// is the block that was interpreted just before, or [`NONE`](crate::cache::NONE).
+    /// is the block that was interpreted just before, or [`NONE`].
     #[inline]
     pub(crate) fn run_translated(
         &mut self,
@@ -191,7 +191,7 @@ impl Cpu {
 
     /// Returns the charge of translated code for an event at `rip`.
     pub(super) fn event(&self, cache: &mut BlockCache, rip: u64, kind: Kind) -> Option<Surcharge> {
-        // An observer is told of a crossing by its handler.
+        // The handler of a crossing reports it to the observer.
         if kind.family.is_crossing() && self.wiring.observer.is_some() {
             return None;
         }

@@ -1,6 +1,6 @@
 //! Data layout of translated code: guest registers in host registers, and the data at the stack pointer.
 //!
-//! The stack pointer points 12 bytes into the current [`Area`](crate::front::Area): its low six bits are therefore 12,
+//! The stack pointer points 12 bytes into the current [`Area`]: its low six bits are therefore 12,
 //! and it serves as the shift count that turns addresses into page numbers, without another register.
 //! makes it the shift count that turns addresses into page numbers, without a register for that.
 

@@ -305,7 +305,7 @@ impl Translations {
         self.memory.as_ref().map_or(std::ptr::null(), |memory| memory.address(at as usize))
     }
 
-    /// Takes memory for code if there is none. Whether there is some.
+    /// Allocates memory for code if there is none; returns true if there is some afterwards.
     pub(crate) fn prepare(&mut self) -> bool {
         if self.memory.is_none() && !self.refused {
             match Executable::new(c"tollgate-code", SIZE) {

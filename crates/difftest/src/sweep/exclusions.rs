@@ -43,20 +43,20 @@ pub fn explained(
     match instruction.mnemonic() {
         // SDM vol. 2, MASKMOVDQU: exceptions with a mask of zeros are the processor's choice.
         Maskmovq | Maskmovdqu | Vmaskmovdqu => {
-            Some("whether memory is looked at with a mask of zeros is the processor's choice")
+            Some("the processor may check memory for faults although the mask is zero")
         }
-        Arpl => Some("whether memory has to be writable if nothing is written to it is the processor's choice"),
+        Arpl => Some("the processor may require writable memory although it writes nothing"),
         // SDM vol. 2, 2.1.1: these prefixes are reserved. AMD's processors apply their condition on ZF.
         Loope | Loopne if repeats(encoding) => Some("LOOPE and LOOPNE with the other repeat prefix are reserved"),
         // The order of faults of one instruction is the processor's choice (SDM vol. 3, table 7-2, below class 10).
         Retf if instruction.op_count() != 0 && native.vector() == Some(vector::PF) => {
-            Some("whether a far return looks at the outer stack before the selector is the processor's choice")
+            Some("the processor may check the outer stack of a far return before the selector")
         }
         // The processor chooses which byte of an area in two pages it accesses first.
         Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64
             if (native.vector(), emulated.vector()) == (Some(vector::PF), Some(vector::PF)) =>
         {
-            Some("where in an area of several pages XSAVE and XRSTOR fault first is the processor's choice")
+            Some("the processor chooses the page of the area at which XSAVE and XRSTOR fault first")
         }
         Enqcmd | Enqcmds | Ptwrite if undefined => {
             Some("ENQCMD and PTWRITE are in no profile, and CPUID does not announce them")

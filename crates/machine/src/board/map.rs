@@ -21,7 +21,7 @@ pub enum ClaimError {
     #[error("the accesses to {0} and {1} would both be charged under number {2}")]
     Number(&'static str, &'static str, u32),
     /// More ranges of ports than the table can number.
-    #[error("{0} ranges of ports are more than there can be")]
+    #[error("{0} port ranges are more than the board supports")]
     TooMany(usize),
 }
 

@@ -26,7 +26,8 @@ pub struct Parts {
     pub rtc_start: u64,
     /// Seed of the virtio entropy device.
     pub seed: u64,
-    /// Seed of the values of RDRAND and RDSEED. A kernel that trusts the two instructions draws the places of its code and data from them.
+    /// Seed of the values of RDRAND and RDSEED. A kernel that trusts the two instructions randomizes its code and data
+    /// addresses with them.
     pub random: u64,
     /// True if the paravirtual interface is offered: its code is also in an expansion ROM.
     pub paravirt: bool,

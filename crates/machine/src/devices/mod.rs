@@ -4,13 +4,11 @@
 //! end, in terms of the methods before it, which are the device itself and have these properties in common:
 //!
 //! * **Registers.** `read` and `write` take the register (a port or an offset) and, if time matters, `now`. Devices
-//! with
-//! 8-bit registers are accessed byte by byte ([`read_bytes`], [`write_bytes`] split wider accesses).
+//!   with 8-bit registers are accessed byte by byte ([`read_bytes`], [`write_bytes`] split wider accesses).
 //! * **Time.** `next_event()` is the absolute time of the device's next event; the board calls `advance(now)` when it
-//! is
-//! due. Between events a device computes its registers from `now`: nothing ticks.
+//!   is due. Between events a device computes its registers from `now`: nothing ticks.
 //! * **Interrupts.** A device with an interrupt output has a [`Line`], whose changes it reports to the board after each
-//! access. For controllers, `set_irq` takes levels, and messages for local APICs are taken out one by one.
+//!   access. For controllers, `set_irq` takes levels, and messages for local APICs are taken out one by one.
 //!
 //! No sequence of guest accesses makes a device panic, and the behaviour depends on nothing but the arguments.
 

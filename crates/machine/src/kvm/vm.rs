@@ -43,7 +43,7 @@ pub enum KvmError {
     #[error("/dev/kvm is there, but this host has no hardware virtualization behind it: {0}")]
     NoHardware(io::Error),
     /// The user may not open the device.
-    #[error("/dev/kvm may not be used: {0} (its group, most often kvm, may)")]
+    #[error("/dev/kvm may not be used: {0} (only members of its group, usually kvm, have access)")]
     Permission(io::Error),
     /// KVM has another interface version.
     #[error("this host's KVM has version {0} of the interface, and version {API_VERSION} is needed")]
@@ -52,7 +52,7 @@ pub enum KvmError {
     #[error("this host's KVM lacks {0}")]
     Capability(&'static str),
     /// KVM supports fewer processors.
-    #[error("--cpus {0} is too much for this host's KVM, which has {1} at most")]
+    #[error("--cpus {0} is too much for this host's KVM: its maximum is {1}")]
     Cpus(usize, usize),
     /// A call failed.
     #[error("KVM: {0} fails: {1}")]

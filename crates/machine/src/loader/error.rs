@@ -39,7 +39,7 @@ pub enum LoadError {
     #[error("the kernel is malformed: {0}")]
     Malformed(&'static str),
     /// Boot protocol before 2.02.
-    #[error("the kernel speaks boot protocol {major}.{minor:02}; 2.02 (Linux 2.4) or later is needed")]
+    #[error("the kernel uses boot protocol {major}.{minor:02}; 2.02 (Linux 2.4) or later is needed")]
     OldProtocol {
         /// Major version.
         major: u8,

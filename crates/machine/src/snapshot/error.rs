@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum SnapshotError {
     /// Runs by the host's clock can't be repeated.
-    #[error("by the host's clock nothing can be repeated: a snapshot needs --clock virtual")]
+    #[error("a run on the host's clock cannot be repeated: a snapshot needs --clock virtual")]
     HostClock,
     /// The file has another format.
     #[error("it is no file of that kind")]
@@ -36,7 +36,7 @@ pub enum SnapshotError {
         here: String,
     },
     /// The description of memory is invalid.
-    #[error("its memory is described wrongly at {0:#x}")]
+    #[error("its description of memory is invalid at {0:#x}")]
     Memory(u64),
     /// A processor's state is impossible.
     #[error("processor {0}: {1}")]

@@ -9,16 +9,16 @@ use ledger::symbols::{Kallsyms, Landmarks};
 use std::sync::Arc;
 use x86::page::PAGE;
 
-/// How often a kernel's tables are looked for in vain.
+/// Number of failed searches for a kernel's tables after which they are given up.
 const MOST_FAILURES: u32 = 100;
-/// Pages whose places are remembered while one stack is unwound.
+/// Number of pages whose addresses are cached while one stack is unwound.
 const PAGES: usize = 8;
 
-/// A kernel with its ORC tables.
+/// A kernel and its ORC tables.
 pub struct Kernel {
     functions: Arc<[Symbol]>,
     landmarks: Landmarks,
-    /// Read when they are needed first: then the kernel runs, and its memory is mapped.
+    /// The tables are read on first use: then the kernel runs, and its memory is mapped.
     tables: Option<Tables>,
     failures: u32,
 }
@@ -27,22 +27,22 @@ struct Tables {
     places: Places,
     kernel: Table,
     modules: Vec<Table>,
-    /// What was first in the list of modules when they were read.
+    /// Head of the list of modules when they were read.
     newest: Option<u64>,
 }
 
 impl Kernel {
-    /// The kernel of these symbols.
+    /// Creates the kernel of these symbols.
     pub fn new(symbols: &Kallsyms) -> Self {
         Self { functions: symbols.functions.clone(), landmarks: symbols.landmarks, tables: None, failures: 0 }
     }
 
-    /// Whether it is the kernel of these symbols.
+    /// Returns true if this is the kernel of these symbols.
     pub fn is(&self, symbols: &Kallsyms) -> bool {
         Arc::ptr_eq(&self.functions, &symbols.functions)
     }
 
-    /// The entry for an address.
+    /// Returns the entry for an address.
     fn entry(&mut self, view: &View, address: u64) -> Option<Entry> {
         let read = |linear: u64, out: &mut [u8]| view.read(linear, out);
         if self.tables.is_none() && self.failures < MOST_FAILURES {
@@ -65,17 +65,17 @@ impl Kernel {
     }
 }
 
-/// What a processor sees of memory.
+/// The memory that a processor sees.
 pub struct Memory<'a> {
     cpu: &'a Cpu,
     view: View<'a>,
     kernel: Option<&'a mut Kernel>,
-    /// Linear pages and where they are.
+    /// Linear pages and their physical addresses.
     pages: [Option<(u64, u64)>; PAGES],
 }
 
 impl<'a> Memory<'a> {
-    /// The memory that a processor sees, whose code below ring 3 is this kernel's.
+    /// Creates the view of a processor, whose code below ring 3 is this kernel's.
     pub fn new(cpu: &'a Cpu, kernel: Option<&'a mut Kernel>) -> Self {
         Self { cpu, view: View::of(cpu), kernel, pages: [None; PAGES] }
     }

@@ -1,7 +1,7 @@
-//! Call stacks of what runs: at samples, and where crossings are charged.
+//! Call stacks of the running code: at samples, and at charged crossings.
 //!
-//! Guest memory is only looked at: the guest is executed, and charged, as without stacks. What is found depends on nothing but the guest's
-//! state, so that both tiers and a machine that is restored find the same.
+//! Guest memory is only read: the guest is executed and charged as without stacks. The stacks depend only on the
+//! guest's state, so both tiers and a restored machine find the same ones.
 
 mod memory;
 pub mod unwind;
@@ -17,23 +17,23 @@ use std::rc::Rc;
 use unwind::{Registers, unwind};
 use x86::reg;
 
-/// Takes stacks for a machine's ledger.
+/// Recorder of stacks for a machine's ledger.
 pub struct Stacks {
     keeps: Keeps,
     recorder: Rc<RefCell<Recorder>>,
     kernel: RefCell<Option<Kernel>>,
-    /// By processor: the task that the trace was last told of.
+    /// The task last reported to the trace, by processor.
     tasks: RefCell<Vec<Option<TaskId>>>,
 }
 
 impl Stacks {
-    /// For a run that keeps these, if it keeps any.
+    /// Creates the recorder for a run that keeps stacks; returns `None` if it keeps none.
     pub fn new(keeps: Keeps, recorder: Rc<RefCell<Recorder>>) -> Option<Rc<Self>> {
         let stacks = Self { keeps, recorder, kernel: RefCell::default(), tasks: RefCell::default() };
         (!keeps.is_nothing()).then(|| Rc::new(stacks))
     }
 
-    /// Has a processor take samples, and tell of its crossings.
+    /// Makes a processor take samples and report its crossings.
     pub fn attach(self: &Rc<Self>, cpu: &mut Cpu) {
         if self.keeps.crossings || self.keeps.trace {
             cpu.wiring.observer = Some(self.clone());
@@ -44,7 +44,7 @@ impl Stacks {
         tasks.resize(processors, None);
     }
 
-    /// Follows which kernel the machine runs, and which task the processor begins its turn with.
+    /// Updates the kernel that the machine runs, and the task with which the processor begins its turn.
     pub fn follow(&self, tables: Option<&Kallsyms>, cpu: &Cpu) {
         let mut kernel = self.kernel.borrow_mut();
         if !kernel.as_ref().map_or(tables.is_none(), |kernel| tables.is_some_and(|tables| kernel.is(tables))) {
@@ -53,7 +53,7 @@ impl Stacks {
         self.tasks.borrow_mut()[cpu.wiring.index].get_or_insert(cpu.micro.charged.task);
     }
 
-    /// A processor has got samples.
+    /// Records the samples of a processor.
     pub fn sample(&self, cpu: &Cpu, count: u64) {
         let (origin, stack) = (cpu.engine.origin, self.stack(cpu, cpu.code_linear()));
         let mut recorder = self.recorder.borrow_mut();
@@ -62,7 +62,7 @@ impl Stacks {
         self.trace(cpu, origin, Moment::Samples(count), 0, stack);
     }
 
-    /// A processor may go on with another task.
+    /// Records that a processor may continue with another task.
     pub fn task(&self, cpu: &Cpu) {
         let task = cpu.micro.charged.task;
         let before = self.tasks.borrow_mut()[cpu.wiring.index].replace(task);
@@ -71,7 +71,7 @@ impl Stacks {
         }
     }
 
-    /// Adds to the trace what has taken so long.
+    /// Adds a moment and its duration to the trace.
     fn trace(&self, cpu: &Cpu, origin: OriginId, moment: Moment, ticks: Ticks, stack: StackId) {
         if self.keeps.trace {
             let time = cpu.micro.clock.saturating_sub(ticks);
@@ -80,7 +80,7 @@ impl Stacks {
         }
     }
 
-    /// The stack of a processor that is at an instruction.
+    /// Returns the stack of a processor at an instruction.
     fn stack(&self, cpu: &Cpu, ip: u64) -> StackId {
         if !cpu.engine.long64 {
             return self.recorder.borrow_mut().stack(&[ip], false);

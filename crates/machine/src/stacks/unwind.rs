@@ -1,24 +1,25 @@
 //! Unwinding: from the registers to the addresses of all callers.
 //!
-//! Kernel frames are found by ORC tables where the kernel has some, and else by frame pointers, as are a program's. What is read is the
-//! guest's, and may be anything: a stack has at most [`DEEPEST`] frames, and one that can't be followed to its end is cut and says so.
+//! Kernel frames are found by ORC tables if the kernel has them, else by frame pointers, like a program's frames. The
+//! guest's memory may hold any values: a stack has at most [`DEEPEST`] frames, and a stack that cannot be followed to
+//! its end is cut and marked.
 
 use ledger::stack::DEEPEST;
 use ledger::symbols::orc::{Base, Entry, Frame};
 
-/// What a stack is unwound by.
+/// The data for unwinding a stack.
 pub trait Unwindable {
-    /// Reads linear memory: all of the bytes, or it returns `false`.
+    /// Reads linear memory. Returns `false` unless all bytes were read.
     fn read(&mut self, linear: u64, out: &mut [u8]) -> bool;
 
-    /// The ORC entry for an address of the kernel.
+    /// Returns the ORC entry for an address of the kernel.
     fn entry(&mut self, address: u64) -> Option<Entry>;
 }
 
-/// Registers that unwinding begins with.
+/// Initial registers of unwinding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
-    /// The instruction.
+    /// Address of the instruction.
     pub ip: u64,
     /// RSP.
     pub sp: u64,
@@ -36,22 +37,22 @@ pub struct Registers {
     pub r11: u64,
     /// R13.
     pub r13: u64,
-    /// The code is a kernel's, not a program's.
+    /// True if the code is a kernel's, false if it is a program's.
     pub kernel: bool,
 }
 
-/// A stack.
+/// A call stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
-    /// Addresses, the innermost first; of a CALL, that of its last byte.
+    /// Addresses, innermost first; for a CALL, the address of its last byte.
     pub frames: Vec<u64>,
-    /// There are no further ones.
+    /// True if there are no further frames.
     pub whole: bool,
 }
 
-/// Programs have the lower half of the addresses.
+/// Addresses of programs: the lower half.
 const USER: std::ops::Range<u64> = 0x1000..1 << 47;
-/// A frame of a program is no larger.
+/// Largest frame of a program.
 const LARGEST_FRAME: u64 = 8 << 20;
 /// Offsets in `struct pt_regs`.
 mod saved {
@@ -62,10 +63,10 @@ mod saved {
     pub const DI: u64 = 112;
     pub const IP: u64 = 128;
 }
-/// Flags that are set wherever a program runs, and those that are never.
+/// Flags that are always set while a program runs, and flags that never are.
 const ALWAYS: u64 = x86::flags::IF | 2;
 const NEVER: u64 = !x86::flags::ALL & !2;
-/// Words of the stack in which the kernel's way out may have what it returns to.
+/// Number of stack words in which the kernel's exit path may hold its return state.
 const WAY_OUT: u64 = 5;
 
 /// Unwinds a stack.
@@ -83,14 +84,14 @@ struct Unwinding<'a, M> {
     stack: Stack,
 }
 
-/// What the next frame of the kernel is found by.
+/// The state from which the kernel's next frame is found.
 struct Next {
     ip: u64,
-    /// The instruction at `ip` is the one that is executed, not the one after a call.
+    /// True if the instruction at `ip` is the executed one, false if it follows a call.
     exact: bool,
     sp: u64,
     bp: u64,
-    /// Other registers, as far as they are known.
+    /// Other registers, if they are known.
     dx: Option<u64>,
     di: Option<u64>,
     r10: Option<u64>,
@@ -145,7 +146,7 @@ impl<M: Unwindable> Unwinding<'_, M> {
         }
     }
 
-    /// The frame that an entry leads to, and its IP and CS.
+    /// Returns the frame that an entry leads to, and its IP and CS.
     fn caller(&mut self, now: &Next, entry: Entry) -> Option<(Next, (u64, u64))> {
         let (base, offset) = (entry.sp.0, i64::from(entry.sp.1) as u64);
         let from = |value: u64| value.wrapping_add(offset);
@@ -187,8 +188,9 @@ impl<M: Unwindable> Unwinding<'_, M> {
         Some((next, (ip, cs)))
     }
 
-    /// The kernel is on its way in from a program, or out to one: its stack has nothing yet, or no more. After SYSCALL, and before SYSRET,
-    /// RCX has the program's address and R11 its flags; before IRET these are on the stack.
+    /// Handles a kernel that is entering from a program or returning to one: its stack is still or already empty. After
+    /// SYSCALL, and before SYSRET, RCX holds the program's address and R11 its flags; before IRET these are on the
+    /// stack.
     fn way_in_or_out(&mut self, registers: &Registers) {
         for at in (0..WAY_OUT).map(|word| registers.sp.wrapping_add(8 * word)) {
             let (ip, cs) = (self.word(at), self.word(at.wrapping_add(8)));
@@ -208,7 +210,7 @@ impl<M: Unwindable> Unwinding<'_, M> {
         self.stack.whole = true;
     }
 
-    /// The callers by frame pointers alone, where nothing else is known.
+    /// Finds the callers by frame pointers alone, if nothing else is known.
     fn by_frame_pointers(&mut self, sp: u64, bp: u64) {
         let mut above = sp;
         let mut bp = bp;
@@ -232,7 +234,7 @@ impl<M: Unwindable> Unwinding<'_, M> {
         }
     }
 
-    /// A program's stack. `exact`: it has been interrupted at `ip`.
+    /// Unwinds a program's stack. `exact` is true if it was interrupted at `ip`.
     fn user(&mut self, ip: u64, sp: u64, bp: u64, exact: bool) {
         if !self.push(ip) {
             return;
@@ -243,7 +245,7 @@ impl<M: Unwindable> Unwinding<'_, M> {
         }
     }
 
-    /// The callers of a function that has been interrupted, where no table says what its stack is like.
+    /// Finds the callers of an interrupted function whose stack no table describes.
     fn callers(&mut self, ip: u64, sp: u64, bp: u64) {
         // At a function's first instructions the return address is on top of the stack.
         let depth = self.prologue(ip);
@@ -260,7 +262,8 @@ impl<M: Unwindable> Unwinding<'_, M> {
         }
     }
 
-    /// How far from the top of the stack the return address is, where the code at an address says so: a function begins there, or returns.
+    /// Returns the distance of the return address from the top of the stack, if the code at an address shows it: a
+    /// function begins there, or returns.
     fn prologue(&mut self, ip: u64) -> Option<u64> {
         let mut code = [0; 4];
         if !self.memory.read(ip, &mut code) {
@@ -275,14 +278,14 @@ impl<M: Unwindable> Unwinding<'_, M> {
         }
     }
 
-    /// Whether the instruction in front of an address is a call, as in front of every return address.
+    /// Returns true if the instruction in front of an address is a call, as it is in front of every return address.
     fn follows_call(&mut self, address: u64) -> bool {
         const LONGEST: usize = 8;
         let mut code = [0; LONGEST];
         if address < LONGEST as u64 || !self.memory.read(address - LONGEST as u64, &mut code) {
             return false;
         }
-        // CALL of a relative address, or FF /2: through a register or memory, by the lengths of its forms.
+        // A CALL is a relative one, or FF /2 through a register or memory, by the lengths of its forms.
         let indirect = |length: usize| code[LONGEST - length] == 0xff && code[LONGEST - length + 1] >> 3 & 7 == 2;
         code[LONGEST - 5] == 0xe8 || [2, 3, 4, 6, 7].into_iter().any(indirect)
     }

@@ -67,7 +67,7 @@ struct Processor {
     number: u32,
     task: TaskId,
     soft_interrupt: Option<SoftInterrupt>,
-    /// When it last ran a task other than its idle task, if it runs that now.
+    /// Time at which it last ran a task other than its idle task, if it runs the idle task now.
     idle_since: Option<Ticks>,
 }
 
@@ -206,8 +206,9 @@ impl Tasks {
         self.processors[cpu.wiring.index].idle_since = idle.then_some(cpu.micro.clock);
     }
 
-    /// Since when the processors have run nothing but their idle tasks. Interrupts and soft interrupts do not count: an idle kernel has timers. `None`: another
-    /// task runs now, or the guest's tasks are not known. Processors that have never entered a kernel do not count.
+    /// Returns the time since which the processors have run only their idle tasks, or `None` if another task runs now
+    /// or the guest's tasks are not known. Interrupts and soft interrupts do not count, since an idle kernel has timers,
+    /// nor do processors that have never entered a kernel.
     pub fn idle_since(&self) -> Option<Ticks> {
         self.kernel.as_ref()?;
         let running = self.processors.iter().filter(|processor| processor.system_calls != 0);

@@ -1,5 +1,6 @@
-/* xfrmhelper: IPsec's messages of 32-bit programs for a 64-bit kernel without CONFIG_XFRM_USER_COMPAT. Such a program connects to a socket in place of NETLINK_XFRM; what
-   it sends goes to the kernel in the structures of 64 bits, and what the kernel answers comes back in those of 32. */
+/* xfrmhelper: translates IPsec messages of 32-bit programs for a 64-bit kernel without CONFIG_XFRM_USER_COMPAT. Such
+   a program connects to a socket in place of NETLINK_XFRM; its messages go to the kernel in the 64-bit structures,
+   and the kernel's answers come back in the 32-bit ones. */
 #define _GNU_SOURCE
 #include "tools.h"
 
@@ -16,13 +17,14 @@
 
 enum { LONGEST = 1 << 16 };
 
-/* All fields are at the same place in both; a structure with 64-bit fields has 4 bytes of padding more at its end for 64 bits, and whatever contains
-   it or follows it comes later. */
+/* All fields have the same offsets in both; a structure with 64-bit fields has 4 more bytes of padding at its end
+   for 64 bits, which moves everything that contains or follows it. */
 enum { SA = 220, POLICY = 164, PADDING = 4 };
 _Static_assert(sizeof(struct xfrm_usersa_info) == SA + PADDING, "the padding of a state is elsewhere");
 _Static_assert(sizeof(struct xfrm_userpolicy_info) == POLICY + PADDING, "the padding of a policy is elsewhere");
 
-/* By type of message: how long its structure is for 32 bits, and where the padding belongs in it (0: it has none). Those that are not here are refused. */
+/* By type of message: the length of its structure for 32 bits, and the offset of the padding (0: none). Other types
+   are refused. */
 static const struct form {
     unsigned short length, padding;
 } forms[XFRM_MSG_MAX + 1] = {
@@ -46,7 +48,8 @@ static const struct form *form_of(const struct nlmsghdr *message) {
     return form->length || message->nlmsg_type == XFRM_MSG_FLUSHPOLICY ? form : NULL;
 }
 
-/* Copies a message with the padding added (more = PADDING) or left out (-PADDING); its new length, or 0 if it is too short for what it says to be. */
+/* Copies a message with the padding added (more = PADDING) or left out (-PADDING); returns its new length, or 0 if
+   it is too short for its type. */
 static unsigned translate(unsigned char *to, const struct nlmsghdr *from, const struct form *form, int more) {
     unsigned at = NLMSG_HDRLEN + form->padding, skipped = more < 0 ? PADDING : 0;
     if (!form->padding)
@@ -70,10 +73,10 @@ static void refuse(int client, const struct nlmsghdr *message, int error) {
         struct nlmsgerr error;
     } answer = {{.nlmsg_len = sizeof answer, .nlmsg_type = NLMSG_ERROR, .nlmsg_seq = message->nlmsg_seq}, {-error, *message}};
     if (send(client, &answer, sizeof answer, MSG_NOSIGNAL) < 0)
-        return; /* the client has gone, which the next poll says */
+        return; /* the client has gone, which the next poll reports */
 }
 
-/* One request of the client. */
+/* Translates one request of the client. */
 static void to_kernel(int client, int kernel, size_t length) {
     const struct nlmsghdr *message = (const struct nlmsghdr *)in;
     if (!NLMSG_OK(message, length))
@@ -86,7 +89,7 @@ static void to_kernel(int client, int kernel, size_t length) {
         refuse(client, message, errno);
 }
 
-/* Answers of the kernel, several in one datagram. */
+/* Translates answers of the kernel, several in one datagram. */
 static void to_client(int client, size_t length) {
     unsigned used = 0;
     for (const struct nlmsghdr *message = (const struct nlmsghdr *)in; NLMSG_OK(message, length); message = NLMSG_NEXT(message, length)) {

@@ -1,6 +1,6 @@
-/* xfrmtalk: asks the kernel for changes of its IPsec policies, one message after another. It is built for 32 bits and for 64 from the same lines, and without a C
-   library, since few systems have one for 32 bits. The structures of <linux/xfrm.h> are the ABI's: that of a policy ends 4 bytes earlier for a
-   32-bit program. */
+/* xfrmtalk: requests changes of the kernel's IPsec policies, one message after another. The same source is built for
+   32 bits and for 64, without a C library, since few systems have one for 32 bits. The structures of <linux/xfrm.h>
+   are the ABI's: a policy's ends 4 bytes earlier for a 32-bit program. */
 #include <linux/netlink.h>
 #include <linux/un.h>
 #include <linux/xfrm.h>
@@ -67,7 +67,7 @@ static int same(const char *a, const char *b) {
     return *a == *b;
 }
 
-/* The kernel's socket for these messages, or that of a helper which has it. */
+/* Connects to the kernel's socket for these messages, or to a helper's. */
 static long talk_to(const char *helper) {
     long fd = helper ? system_call(SYS_SOCKET, AF_UNIX, SOCK_SEQPACKET, 0) : system_call(SYS_SOCKET, AF_NETLINK, SOCK_RAW, NETLINK_XFRM);
     long result = fd;
@@ -92,7 +92,7 @@ static struct {
 
 static unsigned char answer[LONGEST] __attribute__((aligned(8)));
 
-/* Which addresses a policy is for. */
+/* Sets the addresses of a policy. */
 static void select_number(struct xfrm_selector *selector, unsigned number) {
     selector->family = AF_INET;
     selector->prefixlen_d = selector->prefixlen_s = 32;
@@ -100,7 +100,7 @@ static void select_number(struct xfrm_selector *selector, unsigned number) {
     selector->saddr.a4 = __builtin_bswap32(0x0b000000);
 }
 
-/* Takes what the request of that number is answered with; the number of policies in it. */
+/* Receives the answer to the request of that number; returns the number of policies in it. */
 static unsigned take(long fd, unsigned number) {
     unsigned policies = 0;
     for (;;) {
@@ -130,7 +130,7 @@ static unsigned take(long fd, unsigned number) {
     }
 }
 
-/* The arguments as the kernel has put them on the stack. */
+/* Runs with the arguments as the kernel has put them on the stack. */
 __attribute__((used)) static _Noreturn void run(unsigned long *stack) {
     char **argv = (char **)(stack + 1);
     unsigned count = 0, policies = 0;

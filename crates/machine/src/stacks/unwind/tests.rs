@@ -16,7 +16,7 @@ impl Guest {
         self
     }
 
-    /// A CALL of a relative address in front of a return address.
+    /// Writes a CALL of a relative address in front of a return address.
     fn call(mut self, back: u64) -> Self {
         self.bytes.extend((back - 8..).zip([0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4]));
         self
@@ -126,7 +126,7 @@ fn at_the_start_of_a_function_its_caller_is_on_top_of_the_stack() {
 #[test]
 fn what_is_no_frame_pointer_is_not_followed() {
     let mut guest = Guest::default().word(0x40_1000, 0).word(0x7fff_0010, 0).word(0x7fff_0018, 0x40_2000);
-    // Nothing in front of the return address calls.
+    // No call is in front of the return address.
     guest = guest.word(0x40_1ff8, 0);
     for bp in [0x7fff_0010, 0x7fff_0011, 0x7ffe_0000, 0x7fff_ffff_0000, 1] {
         let stack = unwind(&mut guest, Registers { ip: 0x40_1000, sp: 0x7fff_0000, bp, ..Registers::default() });
@@ -136,7 +136,7 @@ fn what_is_no_frame_pointer_is_not_followed() {
 
 #[test]
 fn a_stack_without_end_is_cut() {
-    // A function that calls itself for ever: what it returns to and its frame are where they were.
+    // A function that calls itself for ever: its return address and its frame never move.
     let mut guest =
         Guest::default().entry(K, (Base::AtBp, 0), NONE, Frame::Call).entry(K - 1, (Base::AtBp, 0), NONE, Frame::Call);
     guest = guest.word(S, S + 8).word(S, S + 0x10).word(S + 8, K);

@@ -13,7 +13,7 @@ const CONTROL_OUTPUT: u16 = 3;
 const SECOND_INPUT: u16 = 4;
 const SECOND_OUTPUT: u16 = 5;
 const MULTIPORT: u64 = 1 << 1;
-/// Where control messages come to, and where input does.
+/// Addresses of received control messages and of input.
 const MESSAGES: u64 = BUFFERS + 0x1_0000;
 const TEXT: u64 = BUFFERS + 0x2_0000;
 const BUFFER: u32 = 64;
@@ -40,12 +40,12 @@ impl Driver {
         self.say(&message(port, event, value));
     }
 
-    /// What comes on a queue, a buffer at a time, until nothing does.
+    /// Receives from a queue, a buffer at a time, until nothing arrives.
     fn takes(&mut self, queue: u16, at: u64) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         loop {
             let before = self.used(queue).0;
-            // A buffer that was not used is still there.
+            // An unused buffer is still available.
             if self.available[usize::from(queue)] == before {
                 self.offer(queue, 0, &[(at, BUFFER, WRITE)]);
             }
@@ -76,7 +76,7 @@ impl Driver {
         self.bus.bus.channel_inbox(1, channel).unread
     }
 
-    /// What the guest wrote since the last call.
+    /// Returns the guest's output since the last call.
     fn wrote(&mut self) -> Vec<(u8, Vec<u8>)> {
         std::mem::take(&mut self.bus.out.channels)
     }
@@ -119,7 +119,7 @@ fn messages_that_make_no_sense_are_dropped() {
     driver.say(&[]);
     assert_eq!(driver.told(), list(&[]));
     assert!(!driver.is_open(0) && !driver.is_open(1));
-    // Longer than a message is as good as a message.
+    // A message may be longer than its structure.
     driver.say(&[&message(1, event::PORT_OPEN, 1)[..], b"more"].concat());
     assert!(driver.is_open(1));
 }
@@ -166,14 +166,14 @@ fn input_waits_until_a_program_opens_the_port() {
     driver.says(1, event::PORT_OPEN, 1);
     assert_eq!(driver.takes(SECOND_INPUT, TEXT), [b"typed ahead"]);
     assert_eq!((driver.unread(1), driver.is_open(1)), (0, true));
-    // A buffer waits: what comes goes there at once.
+    // Input goes at once to the buffer that waits.
     driver.gives(1, b"now", false);
     assert_eq!(driver.unread(1), 0);
     assert!(driver.takes(INPUT, TEXT).is_empty(), "the other port has none");
     driver.says(1, event::PORT_OPEN, 0);
     driver.gives(1, b"later", false);
     assert_eq!((driver.unread(1), driver.is_open(1)), (5, false));
-    // There is no such port.
+    // This port does not exist.
     driver.gives(2, b"nobody", true);
     assert_eq!((driver.unread(2), driver.is_open(2)), (0, false));
 }
@@ -204,7 +204,7 @@ fn the_end_is_told_once_when_all_is_read() {
     driver.takes(SECOND_INPUT, TEXT);
     driver.says(1, event::PORT_OPEN, 1);
     assert_eq!(driver.told(), list(&[]));
-    // An empty end is told as well, at once.
+    // The end of an empty stream is also reported at once.
     driver.says(0, event::PORT_OPEN, 1);
     driver.gives(0, b"", true);
     assert_eq!(driver.told(), list(&[(0, event::PORT_OPEN, 0)]));
@@ -235,7 +235,7 @@ fn a_saved_device_goes_on_where_it_was() {
         assert_eq!(driver.takes(SECOND_INPUT, TEXT), [b"not read"]);
         assert_eq!(driver.told(), list(&[(1, event::PORT_OPEN, 0)]));
     }
-    // Of another set of channels it is not.
+    // The state of another set of channels is refused.
     let state = function(&mut driver).save().unwrap();
     let mut names = Driver::with(Channels::new(vec!["control".into(), "other".into()]));
     assert!(function(&mut names).restore(&state).is_err());
