@@ -147,3 +147,29 @@ fn call_sites_are_the_same_on_both_tiers_and_cost_nothing() {
     }
     std::fs::remove_dir_all(&directory).expect("the ledgers can be removed");
 }
+
+#[test]
+fn stacks_are_the_same_on_both_tiers_and_cost_nothing() {
+    let Some(kernel) = guest("indirect.elf") else { return };
+    let directory = std::env::temp_dir().join(format!("tollgate-stacks-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory for ledgers can be made");
+    let guest = ["--append", "iterations=500 targets=3"];
+    let with = |name: &str, more: &[&str]| run(&kernel, &directory.join(name), &[&guest, more].concat());
+    let charges = |name: &str| {
+        let ledger = directory.join(name);
+        let done = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("report").arg(ledger).args(["--json", "--top", "0"]).output();
+        done.expect("tollgate can be run").stdout
+    };
+    for platform in ["bare", "hvm"] {
+        let stacks = ["--platform", platform, "--sample", "1us", "--call-graph", "--trace"];
+        let [interpreted, translated] =
+            ["interpreter", "translator"].map(|tier| with(tier, &[&stacks[..], &["--tier", tier]].concat()));
+        assert!(!interpreted.ledger.is_empty());
+        assert!(interpreted.ledger == translated.ledger, "{platform}: the tiers differ");
+        let without = with("without", &["--platform", platform]);
+        assert!(without.ledger != interpreted.ledger, "{platform}: stacks are recorded");
+        assert!(!charges("without").is_empty());
+        assert!(charges("without") == charges("translator"), "{platform}: charges are as they would be without");
+    }
+    std::fs::remove_dir_all(&directory).expect("the ledgers can be removed");
+}

@@ -4,6 +4,7 @@ use crate::board::Parts;
 use crate::machine::{Config, Outcome};
 use crate::testing::{self, Nobody};
 use cpu::Tier;
+use ledger::stack::Keeps;
 use ledger::symbols::Symbols;
 
 /// Minimum number of slices that the guest runs.
@@ -71,6 +72,25 @@ fn a_restored_machine_goes_on_as_the_whole_run() {
                 assert!(finish(&mut restored) == whole, "{slices} slices, {tier:?}");
             }
         }
+    }
+}
+
+#[test]
+fn the_stacks_of_a_restored_machine_are_those_of_the_whole_run() {
+    let keeps = Keeps { interval: 30_000_000, crossings: true, trace: true };
+    for platform in platforms() {
+        let machine = |tier| {
+            let config = config(platform.clone(), tier, 8 << 20);
+            Machine::new(Config { stacks: keeps, ..config }).unwrap()
+        };
+        let whole = finish(&mut machine(Tier::default()));
+        assert!(!ledger::Ledger::read(&whole).unwrap().stacks.charges.is_empty());
+        let mut saved = machine(Tier::Translator);
+        let snapshot = save_after(&mut saved, 3);
+        assert!(finish(&mut saved) == whole, "saving leaves no trace");
+        let mut restored = machine(Tier::Interpreter);
+        restored.restore(&snapshot, &images()).unwrap();
+        assert!(finish(&mut restored) == whole);
     }
 }
 
