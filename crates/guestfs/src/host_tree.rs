@@ -22,10 +22,26 @@ use std::time::Duration;
 
 /// How long a guest may believe what it knows: others may change the directory.
 const VALID: Duration = Duration::from_secs(1);
-/// Files and directories that a guest may have open.
-const MOST_OPEN: usize = 4096;
-/// Nodes whose names are removed, and which a guest may keep.
-const MOST_REMOVED: usize = 1024;
+/// What a guest may have at a time. Each costs memory or descriptors of the host.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Nodes that it knows: `ENFILE` beyond.
+    pub nodes: usize,
+    /// Files and directories that it has open: `EMFILE` beyond.
+    pub open: usize,
+    /// Entries of the directories that it has open: `ENFILE` beyond.
+    pub entries: usize,
+    /// Nodes whose names are removed and which it still reaches.
+    pub removed: usize,
+}
+
+impl Default for Limits {
+    /// Some 600 MB at most, and as many descriptors as programs commonly may have.
+    fn default() -> Self {
+        Self { nodes: 1 << 20, open: 4096, entries: 1 << 21, removed: 1024 }
+    }
+}
+
 /// How often a name is looked up while others rename what it leads over.
 const MOST_TRIES: usize = 64;
 /// Flags of open(2) that a guest's program chooses; all others are this server's.
@@ -68,6 +84,9 @@ pub struct HostTree {
     open: HashMap<u64, Open>,
     next_handle: u64,
     removed: usize,
+    /// Entries of all open directories.
+    entries: usize,
+    limits: Limits,
 }
 
 impl HostTree {
@@ -88,7 +107,20 @@ impl HostTree {
             open: HashMap::new(),
             next_handle: 1,
             removed: 0,
+            entries: 0,
+            limits: Limits::default(),
         })
+    }
+
+    /// Likewise, with other limits.
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// Whether the guest may be told of a name.
+    fn has_room(&self, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        let room = self.nodes.len() < self.limits.nodes || self.names.contains_key(&(parent, name.to_vec()));
+        if room { Ok(()) } else { Err(Errno::NFILE) }
     }
 
     /// The way to a node from the directory on. `None`: it has no name any more.
@@ -158,7 +190,8 @@ impl HostTree {
     }
 
     /// Tells the guest of a node: the one that it knows by that name, or a new one.
-    fn know(&mut self, parent: u64, name: &[u8], attributes: Attributes) -> Found {
+    fn know(&mut self, parent: u64, name: &[u8], attributes: Attributes) -> Result<Found, Errno> {
+        self.has_room(parent, name)?;
         let key = (parent, name.to_vec());
         let number = match self.names.get(&key) {
             Some(number) => *number,
@@ -177,7 +210,7 @@ impl HostTree {
         if let Some(node) = self.nodes.get_mut(&number) {
             node.known += 1;
         }
-        Found { node: number, attributes }
+        Ok(Found { node: number, attributes })
     }
 
     /// Drops a node that nobody knows, and those above it that stayed only for its sake.
@@ -203,7 +236,7 @@ impl HostTree {
     /// A name of the guest's is about to be removed: what is behind it stays reachable.
     fn keep(&mut self, parent: u64, name: &[u8]) -> Option<(u64, OwnedFd)> {
         let number = *self.names.get(&(parent, name.to_vec()))?;
-        (self.removed < MOST_REMOVED).then(|| self.reach(number).ok()).flatten().map(|file| (number, file))
+        (self.removed < self.limits.removed).then(|| self.reach(number).ok()).flatten().map(|file| (number, file))
     }
 
     /// A name has been removed.
@@ -235,7 +268,7 @@ impl HostTree {
     }
 
     fn handle(&mut self, open: Open) -> Result<u64, Errno> {
-        if self.open.len() >= MOST_OPEN {
+        if self.open.len() >= self.limits.open {
             return Err(Errno::MFILE);
         }
         let handle = self.next_handle;
@@ -250,6 +283,9 @@ impl HostTree {
         let mut entries = Vec::new();
         for entry in fs::Dir::new(readable)? {
             let entry = entry?;
+            if self.entries + entries.len() >= self.limits.entries {
+                return Err(Errno::NFILE);
+            }
             let kind = match entry.file_type() {
                 FileType::Directory => Kind::Directory,
                 FileType::Symlink => Kind::Link,
@@ -298,7 +334,7 @@ impl Tree for HostTree {
     fn look_up(&mut self, directory: u64, name: &[u8]) -> Result<Found, Errno> {
         let stat = fs::statat(self.directory(directory)?, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let attributes = self.attributes_of(&stat);
-        Ok(self.know(directory, name, attributes))
+        self.know(directory, name, attributes)
     }
 
     fn forget(&mut self, node: u64, times: u64) {
@@ -350,7 +386,10 @@ impl Tree for HostTree {
 
     fn open_directory(&mut self, node: u64) -> Result<u64, Errno> {
         let entries = self.read_directory(node)?;
-        self.handle(Open::Directory(entries))
+        let count = entries.len();
+        let handle = self.handle(Open::Directory(entries))?;
+        self.entries += count;
+        Ok(handle)
     }
 
     fn list(&mut self, _node: u64, handle: u64, from: u64, each: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {
@@ -360,7 +399,9 @@ impl Tree for HostTree {
     }
 
     fn close(&mut self, handle: u64) {
-        self.open.remove(&handle);
+        if let Some(Open::Directory(entries)) = self.open.remove(&handle) {
+            self.entries -= entries.len();
+        }
     }
 
     fn room(&mut self) -> Room {
@@ -377,6 +418,7 @@ impl Tree for HostTree {
 
     fn make(&mut self, directory: u64, name: &[u8], new: &New) -> Result<Found, Errno> {
         self.may_write()?;
+        self.has_room(directory, name)?;
         let at = self.directory(directory)?;
         match new {
             New::Directory(mode) => fs::mkdirat(&at, name, Mode::from_raw_mode(*mode))?,
@@ -399,9 +441,10 @@ impl Tree for HostTree {
 
     fn create(&mut self, directory: u64, name: &[u8], mode: u32, flags: u32) -> Result<(Found, u64), Errno> {
         self.may_write()?;
-        if self.open.len() >= MOST_OPEN {
+        if self.open.len() >= self.limits.open {
             return Err(Errno::MFILE);
         }
+        self.has_room(directory, name)?;
         let at = self.directory(directory)?;
         let chosen = OFlags::from_bits_retain(flags) & CHOSEN.union(OFlags::EXCL);
         let flags = chosen | ALWAYS | OFlags::CREATE;
@@ -410,7 +453,7 @@ impl Tree for HostTree {
         if attributes.kind() != Kind::File {
             return Err(Errno::PERM);
         }
-        let found = self.know(directory, name, attributes);
+        let found = self.know(directory, name, attributes)?;
         let handle = self.handle(Open::File(file.into()))?;
         Ok((found, handle))
     }

@@ -1,5 +1,5 @@
 use crate::attributes::Kind;
-use crate::host_tree::HostTree;
+use crate::host_tree::{HostTree, Limits};
 use crate::packed::Packed;
 use crate::server::Server;
 use crate::wire::operation;
@@ -12,6 +12,8 @@ const EACCES_OR_LOOP: [i32; 3] = [-13, -40, -20];
 const EXDEV: i32 = -18;
 const EINVAL: i32 = -22;
 const EROFS: i32 = -30;
+const ENFILE: i32 = -23;
+const EMFILE: i32 = -24;
 const ENOSYS: i32 = -38;
 const ENAMETOOLONG: i32 = -36;
 const TOP: u64 = 1;
@@ -334,4 +336,43 @@ fn a_path_over_links_is_packed_with_the_links() {
     assert!(tree.has(&directory.0.join("link/f")) && tree.has(&directory.0.join("real/f")));
     assert!(tree.add(&directory.0.join("loop/f")).is_err());
     assert!(tree.add(&directory.0.join("absent")).is_err());
+}
+
+/// A guest can't have more and more of the host's memory by knowing names, nor by listing directories.
+#[test]
+fn what_a_guest_may_have_at_a_time_is_bounded() {
+    let directory = Directory::new();
+    std::fs::create_dir(directory.0.join("below")).unwrap();
+    for name in ["a", "b", "c", "below/d"] {
+        std::fs::write(directory.0.join(name), "").unwrap();
+    }
+    let limits = Limits { nodes: 3, open: 3, entries: 9, removed: 1 };
+    let mut guest = Guest(Server::new());
+    guest.0.add("share", Box::new(HostTree::open(&directory.0, true).unwrap().with_limits(limits)));
+    let root = guest.find(TOP, "share").unwrap();
+    let (a, below) = (guest.find(root, "a").unwrap(), guest.find(root, "below").unwrap());
+    let d = guest.find(below, "d").unwrap();
+    assert_eq!(guest.find(root, "b"), Err(ENFILE));
+    assert_eq!(guest.create(root, "new", 0o644), Err(ENFILE));
+    assert_eq!(guest.ask(operation::MAKE_DIRECTORY, root, &[&[0; 8][..], &name_of("dir")].concat()), Err(ENFILE));
+    assert!(!directory.0.join("new").exists() && !directory.0.join("dir").exists());
+    // What it knows it may look up again, and what it forgets makes room.
+    assert_eq!(guest.find(root, "a"), Ok(a));
+    assert!(guest.send(operation::FORGET, a, &2u64.to_le_bytes(), 1 << 10).is_none());
+    let b = guest.find(root, "b").unwrap();
+    // A directory stays as long as something below it is known.
+    assert!(guest.send(operation::FORGET, below, &1u64.to_le_bytes(), 1 << 10).is_none());
+    assert_eq!(guest.find(root, "c"), Err(ENFILE));
+    assert!(guest.send(operation::FORGET, d, &1u64.to_le_bytes(), 1 << 10).is_none());
+    guest.find(root, "c").unwrap();
+    let list = |guest: &mut Guest| guest.ask(operation::OPEN_DIRECTORY, root, &[0; 8]).map(|body| number(&body, 0));
+    // With `.` and `..` the directory has six entries.
+    let first = list(&mut guest).unwrap();
+    assert_eq!(list(&mut guest), Err(ENFILE));
+    let close = |handle: u64| [&handle.to_le_bytes()[..], &[0; 16]].concat();
+    guest.ask(operation::RELEASE_DIRECTORY, root, &close(first)).unwrap();
+    list(&mut guest).unwrap();
+    guest.open(b, 0).unwrap();
+    guest.open(b, 0).unwrap();
+    assert_eq!(guest.open(b, 0), Err(EMFILE));
 }

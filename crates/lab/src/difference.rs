@@ -34,7 +34,7 @@ impl Change {
 }
 
 /// What differs between two lists, what explains most of it first.
-fn changes(before: &Tallies, after: &Tallies) -> Vec<Change> {
+pub(crate) fn changes(before: &Tallies, after: &Tallies) -> Vec<Change> {
     let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let of = |list: &Tallies, name: &String| list.get(name).copied().unwrap_or_default();
     ordered(names.into_iter().map(|name| Change {

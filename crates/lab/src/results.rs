@@ -242,9 +242,9 @@ pub struct CellResult {
     /// Why it has no value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Where its charges are, for a flame graph: `level;ring;function;cause` with ticks.
+    /// Its cost tree: `level;ring;function;cause` with cycles.
     #[serde(skip)]
-    pub stacks: Vec<String>,
+    pub cost_tree: Vec<String>,
     /// Where the value comes from: not known of a saved result, nor of a cell that failed.
     #[serde(skip)]
     pub provenance: Option<Provenance>,
@@ -315,7 +315,7 @@ fn prices(cell: &Cell, profile: &str) -> Option<Arc<Prices>> {
 /// What is known of a cell that has run.
 struct Known {
     measured: Measured,
-    stacks: Vec<String>,
+    cost_tree: Vec<String>,
     provenance: Option<Provenance>,
 }
 
@@ -336,10 +336,10 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     // Where only factors are compared, a ratio of two values means nothing.
     let ratio = published.filter(|_| cell.experiment.relative_to.is_none()).map(|published| value / published);
     let unit = metric.unit().to_owned();
-    let stacks = crate::flame::stacks(&ledger, metric.region.as_deref());
+    let cost_tree = crate::flame::stacks(&ledger, metric.region.as_deref());
     let provenance = finished.identity().map(|(fingerprint, ledger)| Provenance { fingerprint, ledger, profile });
     let measured = Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges };
-    Ok(Known { measured, stacks, provenance })
+    Ok(Known { measured, cost_tree, provenance })
 }
 
 /// The outcome of one cell.
@@ -353,8 +353,8 @@ pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
             Err(error) => (None, failed(error.to_string(), runner::tail(&finished.output))),
         },
     };
-    let (measured, stacks, provenance) = match found {
-        Some(known) => (Some(known.measured), known.stacks, known.provenance),
+    let (measured, cost_tree, provenance) = match found {
+        Some(known) => (Some(known.measured), known.cost_tree, known.provenance),
         None => (None, Vec::new(), None),
     };
     let result = CellResult {
@@ -363,7 +363,7 @@ pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
         command: cell.command(),
         measured,
         failure: failure.as_ref().map(|failure| failure.reason.clone()),
-        stacks,
+        cost_tree,
         provenance,
     };
     (result, failure)

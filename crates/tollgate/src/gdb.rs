@@ -1,5 +1,7 @@
 //! `tollgate run --gdb`: where debuggers connect.
 
+use crate::contain::Sandbox;
+use crate::keep::Keeper;
 use anyhow::{Context, Result};
 use machine::debugger::{Listener, Wire};
 use std::collections::VecDeque;
@@ -46,13 +48,13 @@ impl FromStr for Address {
 pub enum Sockets {
     /// On the loopback interface.
     Tcp(TcpListener),
-    /// At a path, which is removed afterwards.
-    Unix(UnixListener, PathBuf),
+    /// At a path, which is removed afterwards, by another process if there is one.
+    Unix(UnixListener, PathBuf, Option<Keeper>),
 }
 
 impl Sockets {
     /// Begins to listen.
-    pub fn listen(address: &Address) -> Result<Self> {
+    pub fn listen(address: &Address, sandbox: Sandbox) -> Result<Self> {
         let sockets = match address {
             Address::Port(port) => {
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, *port));
@@ -64,7 +66,8 @@ impl Sockets {
                 let listener = UnixListener::bind(path);
                 let listener = listener.with_context(|| format!("--gdb: can't listen at {}", path.display()))?;
                 listener.set_nonblocking(true)?;
-                Self::Unix(listener, path.clone())
+                let keeper = (sandbox == Sandbox::On).then(|| Keeper::remover(path)).transpose()?;
+                Self::Unix(listener, path.clone(), keeper)
             }
         };
         Ok(sockets)
@@ -78,7 +81,7 @@ impl Sockets {
                 stream.set_nodelay(true)?;
                 Stream::Tcp(stream)
             }
-            Self::Unix(listener, _) => Stream::Unix(listener.accept()?.0),
+            Self::Unix(listener, ..) => Stream::Unix(listener.accept()?.0),
         };
         stream.prepare()?;
         Ok(Box::new(stream))
@@ -93,14 +96,14 @@ impl fmt::Display for Sockets {
                 Ok(address) => write!(f, "{address}"),
                 Err(_) => write!(f, "an unknown port"),
             },
-            Self::Unix(_, path) => write!(f, "{}", path.display()),
+            Self::Unix(_, path, _) => write!(f, "{}", path.display()),
         }
     }
 }
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
+        if let Self::Unix(_, path, None) = self {
             // There is nobody left to tell if this fails.
             let _ = std::fs::remove_file(path);
         }

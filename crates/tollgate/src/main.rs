@@ -6,12 +6,14 @@ mod backend;
 mod compare;
 mod contain;
 mod cpu_cmd;
+mod diff_cmd;
 mod ending;
 mod exec_cmd;
 mod gdb;
 mod generate;
 mod identity;
 mod input;
+mod keep;
 mod lab_cmd;
 mod memory;
 mod moments;
@@ -44,11 +46,14 @@ struct Cli {
 enum Command {
     Run(Box<run_cmd::RunArgs>),
     Exec(Box<exec_cmd::ExecArgs>),
+    Diff(Box<diff_cmd::DiffArgs>),
     Report(report::ReportArgs),
     Compare(compare::CompareArgs),
     Cpu(cpu_cmd::CpuArgs),
     Lab(lab_cmd::LabArgs),
     Generate(generate::GenerateArgs),
+    #[command(hide = true)]
+    Keep(keep::KeepArgs),
 }
 
 /// Exit status when a command failed.
@@ -85,10 +90,12 @@ fn main() -> ExitCode {
             together::run(&std::iter::once(*args).chain(others).collect::<Vec<_>>())
         }
         Command::Exec(args) => exec_cmd::run(&args),
+        Command::Diff(args) => diff_cmd::run(&args),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lab(args) => lab_cmd::run(&args),
+        Command::Keep(args) => keep::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Generate(args) => {
             generate::run(&args, with_negative_numbers(Cli::command())).map(|()| ExitCode::SUCCESS)
         }

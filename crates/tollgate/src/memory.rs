@@ -2,15 +2,33 @@
 
 use cpu::cache::Taken;
 use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::sync::OnceLock;
+
+/// What the host's kernel says of this process, opened while it still can be.
+static STATUS: OnceLock<Option<File>> = OnceLock::new();
 
 /// In bytes, for `tollgate run --json`.
 pub fn report(taken: Taken) -> Value {
     json!({ "peak": peak(), "code": taken.code, "metadata": taken.metadata })
 }
 
+/// Opens what [`report`] reads.
+pub fn prepare() {
+    open();
+}
+
+fn open() -> &'static Option<File> {
+    STATUS.get_or_init(|| File::open("/proc/self/status").ok())
+}
+
 /// The most that was resident at a time; nothing where the host's kernel does not say.
 fn peak() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let mut file = open().as_ref()?;
+    file.rewind().ok()?;
+    let mut status = String::new();
+    file.read_to_string(&mut status).ok()?;
     let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"))?;
     Some(kilobytes.trim().parse::<u64>().ok()? << 10)
 }

@@ -1,5 +1,6 @@
 //! Snapshots and logs of input of a run: what `--save-at`, `--restore`, `--record` and `--replay` name.
 
+use crate::contain::Sandbox;
 use crate::output::{OutputFile, say};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -123,6 +124,11 @@ impl MomentArgs {
         !self.save_at.is_empty() || self.restore.is_some()
     }
 
+    /// The files that are read before the run, and again if the machine is made anew.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.restore.iter().chain(&self.replay)
+    }
+
     /// Whether --save-at waits for that function.
     pub fn names(&self, symbol: &Symbol) -> bool {
         self.save_at.iter().step_by(2).any(|when| Place::parse(when).function == symbol.name)
@@ -137,6 +143,7 @@ impl MomentArgs {
         images: Vec<(String, String)>,
         tsc_hz: u64,
         symbols: &[Symbol],
+        sandbox: Sandbox,
     ) -> Result<Moments> {
         if let Some(path) = &self.restore {
             let failed = || format!("can't restore the snapshot {}", path.display());
@@ -149,14 +156,14 @@ impl MomentArgs {
         let record = match &self.record {
             Some(path) => {
                 machine.record();
-                Some(OutputFile::create(path, "recorded input")?)
+                Some(OutputFile::create_for(sandbox, path, "recorded input")?)
             }
             None => None,
         };
         let (pairs, _) = self.save_at.as_chunks::<2>();
         let mut places = Vec::new();
         let moment = |[when, file]: &[String; 2]| {
-            let file = OutputFile::create(Path::new(file), "snapshot")?;
+            let file = OutputFile::create_for(sandbox, Path::new(file), "snapshot")?;
             anyhow::Ok(Moment { name: when.clone(), when: When::parse(when, tsc_hz, &mut places), file })
         };
         let due = pairs.iter().map(moment).collect::<Result<_>>()?;

@@ -11,12 +11,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The largest capture that is sent again.
 const LARGEST_CAPTURE: u64 = 1 << 30;
@@ -28,6 +29,10 @@ const MOST_WAITING: usize = 4 << 20;
 const PIECE: usize = 64 << 10;
 /// How long the host is waited for at most while there are connections: what is typed is not waited for at the same time.
 const GLANCE: Duration = Duration::from_millis(2);
+
+/// How long passt is waited for at the end, and how often it is looked at.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Addresses (IPv4) of a guest whose own software asks nobody for them.
 #[derive(Clone, Copy, Debug)]
@@ -278,10 +283,13 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        if let Self::Passt { child, .. } = self {
-            // There is nobody left to tell if it has ended already.
-            let _ = child.kill();
-            let _ = child.wait();
+        if let Self::Passt { child, stream, .. } = self {
+            // passt ends with its connection. A process that is confined can't end another one; one that hangs is left to itself.
+            let _ = stream.shutdown(Shutdown::Both);
+            let begun = Instant::now();
+            while matches!(child.try_wait(), Ok(None)) && begun.elapsed() < PATIENCE {
+                std::thread::sleep(LOOK);
+            }
         }
     }
 }

@@ -1,9 +1,11 @@
 //! What a command has to say on standard error, and files that it writes after long work: known to be writable before it,
 //! and whole or not there after it.
 
+use crate::contain::Sandbox;
+use crate::keep::Keeper;
 use anyhow::{Context, Result, bail};
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Says something on standard error. There is nobody left to tell if that fails.
@@ -29,6 +31,19 @@ enum Way {
     /// Beside its name, under this one, and then moved there. There is no such file meanwhile: nothing is left of a process
     /// that is killed.
     Beside(PathBuf),
+    /// Likewise, by another process.
+    Kept(Keeper),
+}
+
+/// Writes a file beside its name, and moves it there when `fill` has succeeded.
+pub fn replace(path: &Path, beside: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let written =
+        File::create(beside).and_then(|mut file| fill(&mut file)).and_then(|()| std::fs::rename(beside, path));
+    if written.is_err() {
+        // It may not even have come into being.
+        let _ = std::fs::remove_file(beside);
+    }
+    written
 }
 
 impl OutputFile {
@@ -62,6 +77,16 @@ impl OutputFile {
         Ok(Self { what, path, way })
     }
 
+    /// Likewise, for a process that will be confined: then it is written by another one.
+    pub fn create_for(sandbox: Sandbox, path: &Path, what: &'static str) -> Result<Self> {
+        let file = Self::create(path, what)?;
+        let way = match (file.way, sandbox) {
+            (Way::Beside(temporary), Sandbox::On) => Way::Kept(Keeper::writer(&file.path, &temporary)?),
+            (way, _) => way,
+        };
+        Ok(Self { way, ..file })
+    }
+
     /// Where it will be.
     pub fn path(&self) -> &Path {
         &self.path
@@ -70,15 +95,9 @@ impl OutputFile {
     /// Writes all of it.
     pub fn write(self, bytes: &[u8]) -> Result<()> {
         let written = match self.way {
-            Way::Direct(mut file) => file.write_all(bytes).and_then(|()| file.flush()),
-            Way::Beside(temporary) => {
-                let written = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, &self.path));
-                if written.is_err() {
-                    // It may not even have come into being.
-                    let _ = std::fs::remove_file(&temporary);
-                }
-                written
-            }
+            Way::Direct(mut file) => file.write_all(bytes).and_then(|()| file.flush()).map_err(Into::into),
+            Way::Beside(temporary) => replace(&self.path, &temporary, |file| file.write_all(bytes)).map_err(Into::into),
+            Way::Kept(keeper) => keeper.write(bytes),
         };
         written.with_context(|| format!("can't write the {} {}", self.what, self.path.display()))
     }

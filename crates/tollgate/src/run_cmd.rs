@@ -1,6 +1,7 @@
 //! `tollgate run`: boots a kernel on a machine and shows its serial line.
 
 use crate::backend::Backend;
+use crate::contain::Sandbox;
 use crate::ending::{Ended, LedgerFile, conclude};
 use crate::gdb;
 use crate::identity;
@@ -13,6 +14,7 @@ use crate::terminal::{Escape, Terminal, print};
 use crate::tier::TierArgs;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
+use contain::{Needs, Use};
 use cpu::Tier;
 use ledger::Ticks;
 use ledger::profile::Profile;
@@ -125,6 +127,9 @@ pub struct RunArgs {
     /// nothing on the ledger
     #[arg(long, value_name = "PORT|unix:PATH", conflicts_with_all = ["save_at", "record"])]
     gdb: Option<gdb::Address>,
+    /// Whether this program can do nothing on the host, while the guest runs, but what its machine needs
+    #[arg(long, value_enum, default_value_t = Sandbox::On)]
+    pub(crate) sandbox: Sandbox,
     /// What time is made of [default: virtual; with --backend kvm: host]
     #[arg(long, value_enum)]
     clock: Option<ClockArg>,
@@ -426,21 +431,25 @@ impl<'a> Setup<'a> {
         }
     }
 
+    /// The host's networks. What has come in a run that is replayed comes again, and nothing else.
+    pub(crate) fn connections(&self) -> Result<Connections> {
+        match self.args.moments.replays() {
+            true => Ok(Connections::default()),
+            false => Connections::open(&self.nets.nics),
+        }
+    }
+
     /// The user, the time limits, and the host's networks.
-    pub(crate) fn console(&self, terminal: Terminal) -> Result<Console> {
+    pub(crate) fn console(&self, terminal: Terminal, connections: Connections) -> Console {
         let args = self.args;
-        Ok(Console {
+        Console {
             terminal,
             deadline: args.timeout.map(|t| Instant::now() + t),
             limit: args.limit.map(|limit| machine::machine::ticks(limit, self.profile.tsc_hz.value)),
             timed_out: false,
             listening: true,
-            // What has come in the run that is replayed comes again, and nothing else.
-            connections: match args.moments.replays() {
-                true => Connections::default(),
-                false => Connections::open(&self.nets.nics)?,
-            },
-        })
+            connections,
+        }
     }
 }
 
@@ -467,10 +476,18 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         describe(args, &make(tier)?)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let console = || setup.console(Terminal::open(args.escape).context("can't use standard input")?);
+    // A process that is confined starts its threads, of which the terminal has one, and takes the terminal over.
+    let console = |connections| -> Result<Console> {
+        let terminal = Terminal::open(args.escape).context("can't use standard input")?;
+        Ok(setup.console(terminal, connections))
+    };
+    crate::memory::prepare();
     if check_translation {
         let both = || Ok(Lockstep::new(make(Tier::Interpreter)?, make(tier)?));
-        return check(args, both, console()?, symbol_files.clone());
+        let machines = both()?;
+        let connections = setup.connections()?;
+        args.sandbox.confine(&again(args))?;
+        return check(args, machines, both, console(connections)?, symbol_files.clone());
     }
     let config = setup.config(tier)?;
     let facts = setup.facts(&config)?;
@@ -479,23 +496,32 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let awaited: Vec<Symbol> =
         symbol_files.iter().flat_map(|(_, all)| all).filter(|s| args.moments.names(s)).cloned().collect();
     nets.capture(&machine)?;
-    let mut moments = args.moments.prepare(&mut machine, facts.clone(), tsc_hz, &awaited)?;
-    // From here on a signal ends the run, not the program: nothing is left behind.
-    let mut console = console()?;
+    let mut moments = args.moments.prepare(&mut machine, facts.clone(), tsc_hz, &awaited, args.sandbox)?;
     // An unwritable ledger is better known before the run than after it.
     let ledger = match &args.ledger {
-        Some(path) => Some(LedgerFile { file: OutputFile::create(path, "ledger")?, facts }),
+        Some(path) => Some(LedgerFile { file: OutputFile::create_for(args.sandbox, path, "ledger")?, facts }),
         None => None,
     };
-    let outcome = match (kvm, &args.gdb) {
+    let sockets = args.gdb.as_ref().map(|address| gdb::Sockets::listen(address, args.sandbox)).transpose()?;
+    let connections = setup.connections()?;
+    machine.prepare();
+    args.sandbox.confine(&match (&kvm, &sockets) {
+        (Some(_), _) => Needs { uses: vec![Use::Kvm], ..Needs::default() },
+        (None, Some(_)) => again(args),
+        (None, None) => Needs::default(),
+    })?;
+    // From here on a signal ends the run, not the program: nothing is left behind.
+    let mut console = console(connections)?;
+    let outcome = match (kvm, sockets) {
         (Some(kvm), _) => machine.run_on(kvm, &mut console, ledger.is_some())?,
         (None, None) => moments.run(&mut machine, &mut console)?,
-        (None, Some(address)) => {
-            let mut sockets = gdb::Sockets::listen(address)?;
+        (None, Some(mut sockets)) => {
             eprintln!("tollgate: the guest waits for a debugger at {sockets}");
             let again = Make {
                 machine: Box::new(|| make(tier).ok()),
-                begin: Box::new(|machine| args.moments.prepare(machine, images.clone(), tsc_hz, &awaited).is_ok()),
+                begin: Box::new(|machine| {
+                    args.moments.prepare(machine, images.clone(), tsc_hz, &awaited, args.sandbox).is_ok()
+                }),
             };
             machine.run_debugged(&mut console, &mut sockets, History::new(repeats(args).then_some(again)))?
         }
@@ -516,6 +542,30 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         ledger,
     )?;
     Ok(if all_came { status } else { ExitCode::from(126) })
+}
+
+/// What is needed where machines are made during the run, from the same files.
+fn again(args: &RunArgs) -> Needs {
+    let mut needs = Needs { uses: vec![Use::NewMachines], ..Needs::default() };
+    needs.uses.extend(args.gdb.as_ref().map(|_| Use::Debugger));
+    needs.readable.push(args.kernel.clone());
+    needs.readable.extend(args.initrd.iter().flat_map(|list| module_files(list)));
+    needs.readable.extend(args.moments.files().cloned());
+    for disk in &args.disk {
+        let (path, read_only) = disk_path(disk);
+        let list = if read_only { &mut needs.readable } else { &mut needs.writable };
+        list.push(path.to_path_buf());
+    }
+    needs
+}
+
+/// The files that `--initrd` may name: as one, and as the first words of a list.
+fn module_files(list: &Path) -> Vec<PathBuf> {
+    let mut files = vec![list.to_path_buf()];
+    let modules = list.to_str().map(machine::loader::split_modules).unwrap_or_default();
+    let first = |module: String| module.trim_start_matches(' ').split(' ').next().map(PathBuf::from);
+    files.extend(modules.into_iter().filter_map(first));
+    files
 }
 
 /// Whether the same run can be made again: it has a clock of its own, and changes no disk.
@@ -552,11 +602,11 @@ fn check_needs(args: &RunArgs) -> Result<()> {
 /// Runs the guest in both tiers at once; at the first difference says what it is.
 fn check(
     args: &RunArgs,
+    mut machines: Lockstep,
     both: impl Fn() -> Result<Lockstep>,
     mut console: Console,
     symbol_files: Vec<(String, Vec<Symbol>)>,
 ) -> Result<ExitCode> {
-    let mut machines = both()?;
     let run = machines.run(&mut console);
     let timed_out = console.timed_out;
     drop(console);

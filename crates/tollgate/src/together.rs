@@ -1,10 +1,12 @@
 //! `tollgate run ... --and ...`: several machines of one run, whose NICs share bridges.
 
+use crate::contain::Sandbox;
 use crate::ending::{Ended, LedgerFile, conclude};
 use crate::output::OutputFile;
 use crate::run_cmd::{Console, RunArgs, Setup};
 use crate::terminal::{Terminal, print};
 use anyhow::{Context, Result, bail};
+use contain::Needs;
 use ledger::Ticks;
 use machine::host::HostFrame;
 use machine::{Group, Host, Outcome, Poll};
@@ -102,19 +104,28 @@ pub fn run(all: &[RunArgs]) -> Result<ExitCode> {
         setup.nets.capture(&machine)?;
         machines.push(machine);
     }
+    let mut files = Vec::new();
+    let mut connections = Vec::new();
+    for ((setup, args), machine) in setups.iter().zip(all).zip(&mut machines) {
+        let file = |path| OutputFile::create_for(args.sandbox, path, "ledger");
+        files.push(args.ledger.as_deref().map(file).transpose()?);
+        connections.push(setup.connections()?);
+        machine.prepare();
+    }
+    crate::memory::prepare();
+    // One machine without is as good as all of them.
+    let open = all.iter().any(|args| args.sandbox == Sandbox::Off);
+    let sandbox = if open { Sandbox::Off } else { Sandbox::On };
+    sandbox.confine(&Needs::default())?;
     // From here on a signal ends the run, not the program.
     let terminal = Terminal::open(all[0].escape).context("can't use standard input")?;
     let line = Line::default();
     let mut hosts = Vec::new();
     let mut others: Vec<Terminal> = (1..all.len()).map(|_| terminal.without_input()).collect();
     others.insert(0, terminal);
-    for ((number, setup), terminal) in setups.iter().enumerate().zip(others) {
-        let console = setup.console(terminal)?;
+    for (((number, setup), terminal), connections) in setups.iter().enumerate().zip(others).zip(connections) {
+        let console = setup.console(terminal, connections);
         hosts.push(Beside { console, number, name: names[number].clone(), line: line.clone() });
-    }
-    let mut files = Vec::new();
-    for args in all {
-        files.push(args.ledger.as_deref().map(|path| OutputFile::create(path, "ledger")).transpose()?);
     }
     let mut group = Group::new(machines);
     let (ended, outcomes) = {

@@ -22,6 +22,7 @@
 #include <sys/io.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/reboot.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -32,8 +33,9 @@
 #include <unistd.h>
 
 /* docs/marker-port.md. */
-enum { WORKLOAD_PORT = 0x1f0b, WORKLOAD_WAIT = 'W', MARKER_NAME = 0x1f0e, MARKER_COMMAND = 0x1f0f, MARKER_PRESENT = 'M', MARK_BEGIN = 1 };
-enum { POLL_US = 1000, PORT_WAIT_US = 5000000, NETWORK_WAIT_US = 5000000 };
+enum { WORKLOAD_PORT = 0x1f0b, WORKLOAD_WAIT = 'W', MARKER_NAME = 0x1f0e, MARKER_COMMAND = 0x1f0f, MARKER_PRESENT = 'M' };
+enum { MARK_BEGIN = 1, MARK_END, MARK_BEGIN_ALL };
+enum { POLL_US = 1000, PORT_WAIT_US = 5000000, NETWORK_WAIT_US = 5000000, SETTLE_WAIT_MS = 3600000 };
 enum { PIECE = 64 << 10, MOST_WORDS = 1 << 16, LARGEST_RECORD = 16 << 20 };
 /* As shells have it. */
 enum { NOT_EXECUTABLE = 126, NOT_FOUND = 127 };
@@ -54,7 +56,7 @@ static struct {
     size_t group_count;
     unsigned terminal;
     struct winsize size;
-    int packed_in_archive;
+    int packed_in_archive, settles;
     char *binds[32];
     size_t bind_count;
 } order;
@@ -229,6 +231,7 @@ static void read_order(void) {
         case 't': order.terminal = (unsigned)atoi(text); break;
         case 'w': set_size(text); break;
         case 'i': order.packed_in_archive = 1; break;
+        case 's': order.settles = 1; break;
         case 'b':
             if (order.bind_count < sizeof order.binds / sizeof *order.binds)
                 order.binds[order.bind_count++] = text;
@@ -380,17 +383,48 @@ static void set_network(void) {
     close(socket_file);
 }
 
-/* A region of interest begins: this process, and what it becomes. */
-static void mark_begin(const char *name) {
+/* A region of interest begins (that of this process and its descendants, or that of everything), or ends. */
+static void mark(unsigned char command, const char *name) {
     if (ioperm(MARKER_NAME, 2, 1))
         return;
     if (inb(MARKER_COMMAND) == MARKER_PRESENT) {
         do
             outb((unsigned char)*name, MARKER_NAME);
         while (*name++);
-        outb(MARK_BEGIN, MARKER_COMMAND);
+        outb(command, MARKER_COMMAND);
     }
     ioperm(MARKER_NAME, 2, 0);
+}
+
+/* Everything is ready, and the host says when the command begins: it waits until the kernel has nothing left to do. The command begins some nanoseconds
+   after that, so that it does not always begin at the same distance from a timer tick. */
+static void settle(void) {
+    tell('p', "", 0);
+    for (;;) {
+        char *text;
+        uint32_t length;
+        /* A timer that is far away: without any the machine could not be told from one that waits for ever. */
+        struct pollfd file = {channels[CONTROL], POLLIN, 0};
+        if (poll(&file, 1, SETTLE_WAIT_MS) <= 0)
+            continue;
+        switch (next_record(&text, &length)) {
+        case 'w': set_size(text); break;
+        case 'o': {
+            long long delay = atoll(text);
+            struct timespec time = {.tv_sec = delay / 1000000000, .tv_nsec = delay % 1000000000};
+            if (delay > 0) {
+                unsigned long slack = (unsigned long)prctl(PR_GET_TIMERSLACK);
+                prctl(PR_SET_TIMERSLACK, 1);
+                clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
+                prctl(PR_SET_TIMERSLACK, slack);
+            }
+            free(text);
+            return;
+        }
+        default: break;
+        }
+        free(text);
+    }
 }
 
 /* What the command's streams are on this side. */
@@ -412,7 +446,7 @@ _Noreturn static void run_command(const int streams[STREAMS], int slave) {
         dup2(moved[i], i);
     const char *failed = NULL;
     tell('b', "", 0);
-    mark_begin("exec");
+    mark(MARK_BEGIN, "exec");
     if (order.group_count && (setgroups(order.group_count - 1, order.groups + 1) || setgid(order.groups[0])))
         failed = "group";
     else if (setuid(order.user))
@@ -640,8 +674,13 @@ int main(void) {
     make_root();
     set_network();
     umask(022);
+    if (order.settles)
+        settle();
+    mark(MARK_BEGIN_ALL, "others");
     pid_t command = start();
     int status = attend(command);
+    mark(MARK_END, "exec");
+    mark(MARK_END, "others");
     char text[128];
     int length = snprintf(text, sizeof text, "%d %llu %llu", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
                           number_of("/proc/sys/kernel/tainted", ""), number_of("/proc/vmstat", "oom_kill "));

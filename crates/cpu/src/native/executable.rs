@@ -1,4 +1,4 @@
-//! Executable memory: one anonymous file mapped twice, once writable and once executable, so that nothing is ever both.
+//! Executable memory: one anonymous file mapped twice, once writable and once executable, so that no mapping is both.
 
 use std::ffi::CStr;
 use std::io;
@@ -11,19 +11,20 @@ pub struct Executable {
     size: usize,
 }
 
-// SAFETY: plain addresses of mappings that belong to the value alone.
+// SAFETY: plain addresses of mappings that only this value owns.
 unsafe impl Send for Executable {}
 
 fn map(fd: i32, size: usize, protection: i32) -> io::Result<*mut u8> {
-    // SAFETY: a new mapping at an address of the kernel's choice.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), size, protection, libc::MAP_SHARED, fd, 0) };
     if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.cast()) }
 }
 
 impl Executable {
-    /// Memory of `size` bytes; what is never written takes none.
+    /// Allocates `size` bytes; pages that are never written use no memory.
     pub fn new(name: &CStr, size: usize) -> io::Result<Self> {
-        // SAFETY: plain system calls on a descriptor that is ours alone; the mappings keep the file alive after `close`.
+        // SAFETY: plain system calls on a descriptor that nothing else uses; the mappings keep the file alive after
+        // `close`.
         unsafe {
             let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
             if fd < 0 {
@@ -47,21 +48,21 @@ impl Executable {
         }
     }
 
-    /// Writes bytes; they must fit.
+    /// Writes bytes at offset `at`; they must fit.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at <= self.size && bytes.len() <= self.size - at, "outside executable memory");
-        // SAFETY: the range lies inside the writable mapping, to which there are no references.
+        // SAFETY: the range is inside the writable mapping, to which there are no references.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.writable.add(at), bytes.len()) };
     }
 
-    /// The bytes of a range, which must be inside.
+    /// Returns the bytes of a range, which must be inside the memory.
     pub fn read(&self, range: Range<usize>) -> &[u8] {
         assert!(range.start <= range.end && range.end <= self.size, "outside executable memory");
-        // SAFETY: the range lies inside the mapping; what writes to it borrows the value mutably.
+        // SAFETY: the range is inside the mapping; a writer borrows the value mutably.
         unsafe { std::slice::from_raw_parts(self.executable.add(range.start), range.len()) }
     }
 
-    /// Where the byte at an offset is executed.
+    /// Returns the address at which the byte at an offset is executed.
     pub fn address(&self, at: usize) -> *const u8 {
         self.executable.wrapping_add(at)
     }
@@ -69,7 +70,7 @@ impl Executable {
 
 impl Drop for Executable {
     fn drop(&mut self) {
-        // SAFETY: both mappings are ours; whoever executes here borrows the value.
+        // SAFETY: this value owns both mappings; code that executes here borrows the value.
         unsafe {
             libc::munmap(self.writable.cast(), self.size);
             libc::munmap(self.executable.cast(), self.size);

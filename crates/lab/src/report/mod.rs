@@ -4,6 +4,7 @@ mod axis;
 #[cfg(test)]
 mod browser;
 mod compare;
+mod diff;
 mod flame;
 mod headline;
 mod markdown;
@@ -11,6 +12,7 @@ mod page;
 mod plot;
 mod waterfall;
 
+pub use diff::diff_page;
 pub use markdown::markdown;
 pub use page::html;
 

@@ -2,6 +2,9 @@
 //! goes on from there. What the guest is told, and the files that it finds, come afterwards.
 
 use super::session::Session;
+use super::settle::{Settle, Settled};
+use crate::contain::Sandbox;
+use crate::output::OutputFile;
 use crate::places;
 use anyhow::Result;
 use ledger::profile::Profile;
@@ -52,11 +55,6 @@ impl Boot {
         Some(Self { directory, facts })
     }
 
-    /// Where boots are kept.
-    pub fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     fn path(&self, machine: &Machine) -> PathBuf {
         // Where the first processor stands is said of a machine that runs, too.
         let made = machine.description().into_iter().filter(|(key, _)| *key != "entry");
@@ -64,19 +62,14 @@ impl Boot {
         self.directory.join(hash(all.as_bytes())).with_extension(EXTENSION)
     }
 
-    /// Keeps the boot of a machine. One that can't be kept is made again.
-    fn keep(&self, machine: &mut Machine) {
-        let Ok(snapshot) = machine.snapshot(&self.facts) else { return };
-        let path = self.path(machine);
-        let partial = path.with_extension(format!("partial-{}", std::process::id()));
-        if std::fs::write(&partial, snapshot).and_then(|()| std::fs::rename(&partial, &path)).is_err() {
-            // It may not even have come into being.
-            let _ = std::fs::remove_file(&partial);
-        }
+    /// Prepares to keep the boot of a machine. None: it can't be kept, and is made again.
+    pub fn keeper(self, machine: &Machine, sandbox: Sandbox) -> Option<Keep> {
         self.prune();
+        let file = OutputFile::create_for(sandbox, &self.path(machine), "kept boot").ok()?;
+        Some(Keep { file, facts: self.facts })
     }
 
-    /// Removes all but those that were used last.
+    /// Makes room for one more: removes all but those that were used last.
     fn prune(&self) {
         let Ok(entries) = std::fs::read_dir(&self.directory) else { return };
         let used = |path: PathBuf| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path));
@@ -84,9 +77,24 @@ impl Boot {
             entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == EXTENSION));
         let mut boots: Vec<(SystemTime, PathBuf)> = boots.filter_map(used).collect();
         boots.sort();
-        for (_, path) in boots.iter().rev().skip(KEPT) {
+        for (_, path) in boots.iter().rev().skip(KEPT - 1) {
             // Another run may have removed it.
             let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A boot that is to be kept.
+pub struct Keep {
+    file: OutputFile,
+    facts: Vec<(String, String)>,
+}
+
+impl Keep {
+    /// Keeps the boot of a machine. One that can't be kept is made again.
+    fn keep(self, machine: &mut Machine) {
+        if let Ok(snapshot) = machine.snapshot(&self.facts) {
+            let _ = self.file.write(&snapshot);
         }
     }
 }
@@ -109,13 +117,31 @@ pub fn prepare(make: &dyn Fn() -> Result<Machine>, boot: Option<&Boot>) -> Resul
     Ok((make()?, false))
 }
 
-/// Runs the machine to its end. `boot`: the boot is kept on the way.
-pub fn run(machine: &mut Machine, session: &mut Session, boot: Option<Boot>) -> Outcome {
+/// Runs the machine to its end. With `boot`, the boot is kept on the way. With `settle`, the command waits until the guest has settled, and the
+/// second value tells how that ended.
+pub fn run(
+    machine: &mut Machine,
+    session: &mut Session,
+    boot: Option<Keep>,
+    settle: Option<Settle>,
+) -> (Outcome, Option<Settled>) {
     if let Some(boot) = boot {
         if let Some(outcome) = machine.run_until(session, &mut |machine| machine.board.borrow().workload_asked()) {
-            return outcome;
+            return (outcome, None);
         }
         boot.keep(machine);
     }
-    machine.run(session)
+    let mut settled = None;
+    if let Some(settle) = settle {
+        let ready = session.prepared();
+        let mut stop = |machine: &Machine| {
+            settled = ready.get().and_then(|ready| settle.look(machine, ready));
+            settled.is_some()
+        };
+        if let Some(outcome) = machine.run_until(session, &mut stop) {
+            return (outcome, None);
+        }
+        session.go(settle.delay);
+    }
+    (machine.run(session), settled)
 }

@@ -37,7 +37,7 @@ pub struct Ran {
 }
 
 /// Set by SIGINT, SIGTERM and SIGHUP. A second signal ends the process at once: the kernel ends its cells with it.
-fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
+pub fn stop_on_signals() -> std::io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // They act in this order: at the first signal the first of them finds nothing set yet.

@@ -12,6 +12,7 @@ use crate::table::{
 };
 use crate::tier::TierName;
 use anyhow::{Result, anyhow, bail};
+pub use cells::stop_on_signals;
 use clap::{Args, Subcommand, ValueEnum};
 use lab::check::{Document, Limits};
 use lab::experiment::{self, Experiment};
@@ -204,7 +205,8 @@ fn parse_keep(text: &str) -> Result<Keep, String> {
     }
 }
 
-fn parse_percent(text: &str) -> Result<f64, String> {
+/// A percentage, as a part.
+pub fn parse_percent(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>() {
         Ok(percent) if (0.0..1e6).contains(&percent) => Ok(percent / 100.0),
         _ => Err("a percentage from 0, such as 1% or 0.5%".into()),

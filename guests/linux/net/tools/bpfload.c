@@ -85,6 +85,16 @@ int bpfload_main(int argc, char **argv) {
         }
         return 0;
     }
+    if (argc == 4 && !strcmp(argv[1], "xdp-tx")) {
+        /* DEVICE PIN: all that it receives goes out again there, as it is. */
+        struct bpf_insn code[] = {MOVE(0, XDP_TX), EXIT};
+        int program = load_program(BPF_PROG_TYPE_XDP, code, sizeof code / sizeof *code, 0);
+        int link = program < 0 ? -1 : attach_xdp(program, device(argv[2]));
+        if (link < 0)
+            fail("XDP program");
+        pin(link, argv[3]);
+        return 0;
+    }
     if (argc == 4 && !strcmp(argv[1], "tc-redirect")) {
         /* TO PIN: a classifier that sends everything out at TO. */
         struct bpf_insn code[] = {MOVE(1, (int)device(argv[2])), MOVE(2, 0), CALL(BPF_FUNC_redirect), EXIT};
@@ -95,6 +105,7 @@ int bpfload_main(int argc, char **argv) {
         return 0;
     }
     fputs("usage: bpfload xdp-redirect FROM TO PIN\n"
+          "       bpfload xdp-tx DEVICE PIN\n"
           "       bpfload tc-redirect TO PIN\n",
           stderr);
     return 2;

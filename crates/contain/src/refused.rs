@@ -1,0 +1,79 @@
+//! What is said of a system call that the filter refuses: its name. Then the process ends by SIGSYS.
+
+use std::io::{Error, Result};
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
+use syscalls::Sysno;
+
+/// The terminal's settings, for the end.
+static mut TERMINAL: MaybeUninit<libc::termios> = MaybeUninit::uninit();
+/// Whether there are any.
+static HAS_TERMINAL: AtomicBool = AtomicBool::new(false);
+
+/// The part of `siginfo_t` that the kernel fills in for SIGSYS (sigaction(2)).
+#[repr(C)]
+struct Refused {
+    signal: libc::c_int,
+    error: libc::c_int,
+    code: libc::c_int,
+    _padding: libc::c_int,
+    address: *const libc::c_void,
+    call: libc::c_int,
+    architecture: libc::c_uint,
+}
+
+fn write(bytes: &[u8]) {
+    // SAFETY: the bytes are readable. Nobody is left to tell if they can't be written.
+    unsafe { libc::write(libc::STDERR_FILENO, bytes.as_ptr().cast(), bytes.len()) };
+}
+
+/// Writes a number without allocating.
+fn write_number(mut number: usize) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return write(&digits[at..]);
+        }
+    }
+}
+
+/// Names the call. It makes system calls only, and neither allocates nor takes a lock.
+extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    if HAS_TERMINAL.load(Ordering::Acquire) {
+        // SAFETY: the settings were written before the flag, and not since.
+        unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, (&raw const TERMINAL).cast()) };
+    }
+    // SAFETY: the kernel gives a handler with SA_SIGINFO a valid `siginfo_t`, which for SIGSYS has this layout.
+    let call = unsafe { (*info.cast::<Refused>()).call } as usize;
+    let name = Sysno::new(call).map_or("without a name", |call| call.name());
+    write(b"\ntollgate: the sandbox has refused the system call ");
+    write(name.as_bytes());
+    write(b" (number ");
+    write_number(call);
+    write(b"), which no machine needs: either Tollgate has a flaw, or the guest has used one. --sandbox off runs without\n");
+    // The action is the default one again (SA_RESETHAND), and the signal is not blocked (SA_NODEFER).
+    // SAFETY: a plain call.
+    unsafe { libc::raise(libc::SIGSYS) };
+}
+
+/// Has refused calls named. The terminal is then as it is now.
+pub fn announce() -> Result<()> {
+    // SAFETY: nobody else writes to the settings, and the handler reads them only once the flag is set.
+    if unsafe { libc::tcgetattr(libc::STDIN_FILENO, (&raw mut TERMINAL).cast()) } == 0 {
+        HAS_TERMINAL.store(true, Ordering::Release);
+    }
+    // SAFETY: all zeros is an action without flags and with no signal blocked.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = handle;
+    action.sa_sigaction = handler as usize;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_RESETHAND | libc::SA_NODEFER | libc::SA_ONSTACK;
+    // SAFETY: the action is complete, and its handler may be called at any time.
+    match unsafe { libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(Error::last_os_error()),
+    }
+}

@@ -1,0 +1,290 @@
+//! What must fail in a confined process fails, and what its work needs goes on. Each attempt is a process of its own: this program, started again.
+#![allow(unsafe_code, reason = "system calls are made as a program does that has been taken over")]
+
+use contain::calls::{TABLE, TRIED};
+use contain::{Needs, Use, confine};
+use rustix::fs::{self, AtFlags, CWD, FileType, Mode};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio, exit};
+use std::time::{Duration, Instant};
+use syscalls::Sysno;
+
+/// A page.
+const PAGE: usize = 4096;
+/// Another process.
+const FIRST: usize = 1;
+
+/// A directory with something to read, something to write and something that is neither.
+struct Files(PathBuf);
+
+impl Files {
+    fn file(&self, part: &str) -> PathBuf {
+        self.0.join(part).join("file")
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { readable: vec![self.0.join("readable")], writable: vec![self.0.join("writable")], uses: Vec::new() }
+    }
+}
+
+/// Something that a confined process does.
+type Deed = fn(&Files);
+
+/// A call with six arguments.
+fn call(call: Sysno, arguments: [usize; 6]) -> i64 {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: either the kernel refuses the call, or it gets no addresses but null pointers and mappings that are nobody else's.
+    unsafe { libc::syscall(call.id().into(), a, b, c, d, e, f) }
+}
+
+/// Makes a call whose answer does not matter.
+fn make(of: Sysno, arguments: [usize; 6]) {
+    call(of, arguments);
+}
+
+fn map(protection: i32, flags: i32) -> i64 {
+    call(Sysno::mmap, [0, PAGE, protection as usize, flags as usize, usize::MAX, 0])
+}
+
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+/// What ends the process, with the call that is named.
+const REFUSED: &[(&str, Sysno, Deed)] = &[
+    ("a program is executed", Sysno::execve, |_| drop(Command::new("/bin/true").exec())),
+    ("the process is copied", Sysno::fork, |_| make(Sysno::fork, [0; 6])),
+    ("the process is copied by another call", Sysno::clone, |_| {
+        make(Sysno::clone, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0]);
+    }),
+    ("a connection to a port", Sysno::socket, |_| drop(TcpStream::connect("127.0.0.1:1"))),
+    ("a port is listened on", Sysno::socket, |_| drop(TcpListener::bind("127.0.0.1:0"))),
+    ("a connection to a socket", Sysno::socket, |_| drop(UnixStream::connect("/run/dbus/system_bus_socket"))),
+    ("a process is traced", Sysno::ptrace, |_| {
+        make(Sysno::ptrace, [libc::PTRACE_ATTACH as usize, FIRST, 0, 0, 0, 0]);
+    }),
+    ("a signal to a process", Sysno::kill, |_| {
+        make(Sysno::kill, [FIRST, 0, 0, 0, 0, 0]);
+    }),
+    ("a signal to a thread of a process", Sysno::tgkill, |_| {
+        make(Sysno::tgkill, [FIRST, FIRST, 0, 0, 0, 0]);
+    }),
+    ("memory is executable", Sysno::mmap, |_| {
+        map(libc::PROT_READ | libc::PROT_EXEC, ANONYMOUS);
+    }),
+    ("memory is writable and executable", Sysno::mmap, |_| {
+        map(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    }),
+    ("memory becomes executable", Sysno::mprotect, |_| {
+        let at = map(libc::PROT_READ | libc::PROT_WRITE, ANONYMOUS);
+        call(Sysno::mprotect, [at as usize, PAGE, (libc::PROT_READ | libc::PROT_EXEC) as usize, 0, 0, 0]);
+    }),
+    ("a terminal gets input", Sysno::ioctl, |_| make(Sysno::ioctl, [0, libc::TIOCSTI as usize, 0, 0, 0, 0])),
+    ("a virtual machine of KVM", Sysno::ioctl, |_| make(Sysno::ioctl, [0, 0xae01, 0, 0, 0, 0])),
+    ("the filter is replaced", Sysno::prctl, |_| {
+        make(Sysno::prctl, [libc::PR_SET_SECCOMP as usize, 2, 0, 0, 0, 0]);
+    }),
+];
+
+/// What is answered with an error.
+const DENIED: &[(&str, Deed)] = &[
+    ("a file elsewhere is opened", |files| denied(File::open(files.file("other")))),
+    ("a file of the system is opened", |_| denied(File::open("/etc/passwd"))),
+    ("a file is opened through a descriptor's directory", |_| denied(File::open("/proc/self/root/etc/passwd"))),
+    ("a file elsewhere is removed", |files| {
+        denied(fs::unlinkat(CWD, files.file("other"), AtFlags::empty()).map_err(Into::into));
+    }),
+    ("a directory is made elsewhere", |files| {
+        denied(fs::mkdirat(CWD, files.0.join("new"), Mode::RWXU).map_err(Into::into));
+    }),
+    ("a file that is only read is changed", |files| denied(std::fs::write(files.file("readable"), "x"))),
+    ("a file is moved out", |files| {
+        denied(fs::renameat(CWD, files.file("writable"), CWD, files.0.join("out")).map_err(Into::into));
+    }),
+    ("a device file is made", |files| {
+        let (path, kind) = (files.0.join("writable/device"), FileType::CharacterDevice);
+        denied(fs::mknodat(CWD, path, kind, Mode::RWXU, fs::makedev(1, 3)).map_err(Into::into));
+    }),
+];
+
+/// What the work needs.
+fn work(files: &Files, open: &mut File) {
+    assert_eq!(std::fs::read_to_string(files.file("readable")).unwrap(), "text");
+    std::fs::write(files.file("writable"), "x").unwrap();
+    fs::renameat(CWD, files.file("writable"), CWD, files.0.join("writable/moved")).unwrap();
+    fs::mkdirat(CWD, files.0.join("writable/a"), Mode::RWXU).unwrap();
+    fs::unlinkat(CWD, files.0.join("writable/a"), AtFlags::REMOVEDIR).unwrap();
+    let mut text = String::new();
+    // What was open stays so.
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!((text.as_str(), open.metadata().unwrap().len()), ("text", 4));
+    let begun = Instant::now();
+    let thread = std::thread::Builder::new().name("worker".into()).spawn(|| {
+        std::thread::sleep(Duration::from_millis(1));
+        File::open("/etc/passwd").is_err()
+    });
+    assert!(thread.unwrap().join().unwrap(), "threads inherit it");
+    assert!(begun.elapsed() >= Duration::from_millis(1));
+    assert_eq!(vec![1u8; 64 << 20].iter().map(|byte| u64::from(*byte)).sum::<u64>(), 64 << 20);
+}
+
+#[track_caller]
+fn denied<T>(result: std::io::Result<T>) {
+    let error = result.err().expect("it must fail").kind();
+    assert!(matches!(error, ErrorKind::PermissionDenied | ErrorKind::CrossesDevices), "{error:?}");
+}
+
+/// Whether the host's kernel has Landlock: else names are only checked as far as calls are.
+fn landlock() -> bool {
+    call(Sysno::landlock_create_ruleset, [0, 0, 1, 0, 0, 0]) > 0
+}
+
+/// Does what is asked for in the process that a test has started, confined.
+fn attempt(name: &str, files: &Files) {
+    let mut open = File::open(files.file("other")).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    confine(&files.needs()).unwrap();
+    if let Some((_, _, deed)) = REFUSED.iter().find(|(known, ..)| *known == name) {
+        deed(files);
+    } else if let Some((_, deed)) = DENIED.iter().find(|(known, _)| *known == name) {
+        deed(files);
+        exit(3);
+    } else if let Ok(number) = name.parse() {
+        // SAFETY: the filter knows no call with this number, so it is not made.
+        unsafe { libc::syscall(number, 0, 0, 0, 0, 0, 0) };
+    } else if name == "32 bits" {
+        // getpid, by the calls of 32-bit programs, which have numbers of their own.
+        // SAFETY: the call reads and writes no memory.
+        unsafe {
+            std::arch::asm!("int 0x80", inout("eax") 20 => _, out("r8") _, out("r9") _, out("r10") _, out("r11") _)
+        };
+    } else if name == "accept" {
+        drop(listener.accept());
+    } else if name == "spawn" {
+        let _ = Command::new("/bin/true").status();
+    } else if name == "panic" {
+        panic!("of its own");
+    } else {
+        work(files, &mut open);
+        exit(3);
+    }
+    println!("it went on");
+}
+
+/// How a process ended that made an attempt: its status, its signal, and what it said.
+fn outcome(name: &str, files: &Files) -> (Option<i32>, Option<i32>, String) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.arg("attempt").arg(name).arg(&files.0).stdin(Stdio::null()).env("RUST_BACKTRACE", "1");
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), output.status.signal(), String::from_utf8_lossy(&said).into_owned())
+}
+
+fn fresh(directory: &Path) -> Files {
+    // What an earlier attempt has left.
+    let _ = std::fs::remove_dir_all(directory);
+    for part in ["readable", "writable", "other"] {
+        std::fs::create_dir_all(directory.join(part)).unwrap();
+        std::fs::write(directory.join(part).join("file"), "text").unwrap();
+    }
+    Files(directory.to_path_buf())
+}
+
+#[track_caller]
+fn check_refused(name: &str, called: &str, files: &Files) {
+    let (status, signal, said) = outcome(name, files);
+    assert_eq!((status, signal), (None, Some(libc::SIGSYS)), "{name}: {said}");
+    assert!(said.contains(&format!("the sandbox has refused the system call {called} (number ")), "{name}: {said}");
+    assert!(!said.contains("it went on"), "{name}: {said}");
+}
+
+fn refused_calls_are_named(files: &Files) {
+    for (name, call, _) in REFUSED {
+        check_refused(name, call.name(), files);
+    }
+    check_refused("accept", "accept4", files);
+    // The C library blocks all signals before it makes a process: nothing is said.
+    assert_eq!(outcome("spawn", files).1, Some(libc::SIGSYS));
+}
+
+/// No call that the table does not have is made, whatever its number.
+fn all_other_calls_are_refused(files: &Files) {
+    let needed = |needed| matches!(needed, Use::Always | Use::Files | Use::Changes);
+    let known: Vec<u32> = TABLE.iter().filter(|row| needed(row.needed)).map(|row| row.call.id() as u32).collect();
+    let tried: Vec<u32> = TRIED.iter().map(|(_, call)| call.id() as u32).collect();
+    const X32: u32 = 1 << 30;
+    /// Calls that only a trampoline of the kernel's can make (Linux: uretprobe, uprobe); no filter sees them.
+    const TRAMPOLINES: [u32; 2] = [335, 336];
+    let all = (0..480).chain([999, X32 | Sysno::getpid.id() as u32]);
+    let exempt = [&known[..], &tried, &TRAMPOLINES].concat();
+    for number in all.filter(|number| !exempt.contains(number)) {
+        let name = Sysno::new(number as usize).map_or("without a name", |call| call.name());
+        check_refused(&number.to_string(), name, files);
+    }
+    // The filter does not name those: they end the process at once.
+    assert_eq!(outcome("32 bits", files).1, Some(libc::SIGSYS));
+}
+
+fn names_lead_nowhere_else(files: &Files) {
+    if !landlock() {
+        eprintln!("skipped: this kernel has no Landlock");
+        return;
+    }
+    for (name, _) in DENIED {
+        let files = fresh(&files.0);
+        let (status, signal, said) = outcome(name, &files);
+        assert_eq!((status, signal), (Some(3), None), "{name}: {said}");
+    }
+}
+
+fn the_work_goes_on(files: &Files) {
+    let files = fresh(&files.0);
+    let (status, signal, said) = outcome("work", &files);
+    assert_eq!((status, signal), (Some(3), None), "{said}");
+    let (status, _, said) = outcome("panic", &files);
+    assert_eq!(status, Some(101), "{said}");
+    assert!(said.contains("of its own") && said.contains("stack backtrace"), "{said}");
+}
+
+fn a_process_with_threads_is_not_confined(_: &Files) {
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || receiver.recv());
+    assert!(matches!(confine(&Needs::default()), Err(contain::ContainError::Threads(2))));
+    drop(sender);
+    assert!(thread.join().unwrap().is_err());
+    let mut pipe = std::io::pipe().unwrap().1;
+    assert!(pipe.as_raw_fd() > 2 && pipe.write(b"x").is_err());
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [word, name, directory] = &arguments[..]
+        && word == "attempt"
+    {
+        return attempt(name, &Files(directory.into()));
+    }
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("attempts-{}", std::process::id()));
+    type Test = fn(&Files);
+    let tests: [(&str, Test); 5] = [
+        ("refused_calls_are_named", refused_calls_are_named),
+        ("all_other_calls_are_refused", all_other_calls_are_refused),
+        ("names_lead_nowhere_else", names_lead_nowhere_else),
+        ("the_work_goes_on", the_work_goes_on),
+        ("a_process_with_threads_is_not_confined", a_process_with_threads_is_not_confined),
+    ];
+    if arguments.iter().any(|argument| argument == "--list") {
+        tests.iter().for_each(|(name, _)| println!("{name}: test"));
+        return;
+    }
+    let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let skipped = |name: &str| wanted.is_some_and(|wanted| !name.contains(wanted.as_str()));
+    for (name, test) in tests.iter().filter(|(name, _)| !skipped(name)) {
+        test(&fresh(&directory));
+        println!("test {name} ... ok");
+    }
+    let _ = std::fs::remove_dir_all(&directory);
+}
