@@ -15,7 +15,7 @@ pub struct Cell<'a> {
     pub row: usize,
     /// The column's position.
     pub column: usize,
-    /// What is set for it: experiment, column and row together.
+    /// The settings of experiment, column and row together.
     pub settings: Settings,
 }
 
