@@ -112,6 +112,7 @@ fn machine(which: usize) -> Machine {
         parts: Parts::default(),
         clock: ClockSource::Virtual,
         branches: false,
+        stacks: ledger::stack::Keeps::default(),
         platform,
         tier: cpu::Tier::Auto,
     };

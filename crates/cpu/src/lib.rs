@@ -51,6 +51,7 @@ mod raise;
 #[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
 pub mod ram;
 pub mod run;
+pub mod sampling;
 pub mod saved;
 pub mod state;
 mod stopping;

@@ -5,8 +5,9 @@ use crate::capability::Capabilities;
 use crate::features::Features;
 use crate::model::Model;
 use crate::ram::Ram;
+use crate::sampling::Observer;
 use crate::xstate::Layout;
-use ledger::Recorder;
+use ledger::{Recorder, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,6 +28,10 @@ pub struct Wiring {
     pub bus: Rc<RefCell<dyn Bus>>,
     /// Recorder of charges.
     pub recorder: Rc<RefCell<Recorder>>,
+    /// Who is told of each crossing, if anybody.
+    pub observer: Option<Rc<dyn Observer>>,
+    /// Ticks between two samples; 0 if there are none.
+    pub sample_every: Ticks,
     /// Index on the board.
     pub index: usize,
     /// APIC ID reported by CPUID.

@@ -34,7 +34,7 @@ impl Vcpu {
         };
         let exit = context.run(deadline);
         match exit {
-            Ok(Exit::Debug) => context.vcpu.held = Some(held),
+            Ok(Exit::Debug | Exit::Sample) => context.vcpu.held = Some(held),
             _ => context.cpu.attend(held),
         }
         context.show();

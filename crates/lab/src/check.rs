@@ -186,7 +186,7 @@ mod tests {
             command: String::new(),
             measured: Some(measured),
             failure: None,
-            cost_tree: Vec::new(),
+            stacks: Vec::new(),
             provenance: None,
         };
         vec![ExperimentResult { name: "x".to_owned(), file: None, cells: vec![cell] }]

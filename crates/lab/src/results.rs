@@ -2,6 +2,7 @@
 
 use crate::experiment::{Measure, Platform, PlatformName, TimeUnit};
 use crate::failure::Failure;
+use crate::flame;
 use crate::format::number;
 use crate::measure::{self, MeasureError};
 use crate::runner::{self, Outcome};
@@ -242,9 +243,9 @@ pub struct CellResult {
     /// Why it has no value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Its cost tree: `level;ring;function;cause` with cycles.
+    /// Folded call stacks with cycles; without call stacks in the ledger its cost tree, `level;ring;function;cause` with cycles.
     #[serde(skip)]
-    pub cost_tree: Vec<String>,
+    pub stacks: Vec<String>,
     /// Where the value comes from: not known of a saved result, nor of a cell that failed.
     #[serde(skip)]
     pub provenance: Option<Provenance>,
@@ -315,7 +316,7 @@ fn prices(cell: &Cell, profile: &str) -> Option<Arc<Prices>> {
 /// What is known of a cell that has run.
 struct Known {
     measured: Measured,
-    cost_tree: Vec<String>,
+    stacks: Vec<String>,
     provenance: Option<Provenance>,
 }
 
@@ -336,10 +337,12 @@ fn measured(cell: &Cell, finished: &Finished) -> Result<Known, MeasureError> {
     // Where only factors are compared, a ratio of two values means nothing.
     let ratio = published.filter(|_| cell.experiment.relative_to.is_none()).map(|published| value / published);
     let unit = metric.unit().to_owned();
-    let cost_tree = crate::flame::stacks(&ledger, metric.region.as_deref());
+    let region = metric.region.as_deref();
+    let stacks = Some(flame::stacks(&ledger, region)).filter(|lines| !lines.is_empty());
+    let stacks = stacks.unwrap_or_else(|| flame::cost_tree(&ledger, region));
     let provenance = finished.identity().map(|(fingerprint, ledger)| Provenance { fingerprint, ledger, profile });
     let measured = Measured { value, unit, published, ratio, tsc_hz: ledger.header.tsc_hz, entries, charges };
-    Ok(Known { measured, cost_tree, provenance })
+    Ok(Known { measured, stacks, provenance })
 }
 
 /// The outcome of one cell.
@@ -353,8 +356,8 @@ pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
             Err(error) => (None, failed(error.to_string(), runner::tail(&finished.output))),
         },
     };
-    let (measured, cost_tree, provenance) = match found {
-        Some(known) => (Some(known.measured), known.cost_tree, known.provenance),
+    let (measured, stacks, provenance) = match found {
+        Some(known) => (Some(known.measured), known.stacks, known.provenance),
         None => (None, Vec::new(), None),
     };
     let result = CellResult {
@@ -363,7 +366,7 @@ pub fn cell(cell: &Cell, outcome: &Outcome) -> (CellResult, Option<Failure>) {
         command: cell.command(),
         measured,
         failure: failure.as_ref().map(|failure| failure.reason.clone()),
-        cost_tree,
+        stacks,
         provenance,
     };
     (result, failure)

@@ -191,6 +191,10 @@ impl Cpu {
 
     /// Returns the charge of translated code for an event at `rip`.
     pub(super) fn event(&self, cache: &mut BlockCache, rip: u64, kind: Kind) -> Option<Surcharge> {
+        // An observer is told of a crossing by its handler.
+        if kind.family.is_crossing() && self.wiring.observer.is_some() {
+            return None;
+        }
         let price = match kind.family {
             Family::Instruction => u64::from(self.wiring.model.costs.class[kind.param as usize]),
             _ => self.wiring.model.costs.of(kind),

@@ -116,7 +116,7 @@ pub fn lines(lists: &[(&'static str, &[Change])], total: i128) -> Vec<Line> {
     let all = lists.iter().flat_map(|(title, changes)| changes.iter().map(|change| (*title, change)));
     let mut all: Vec<(&'static str, &Change)> = all.collect();
     let size = |change: &Change| (change.ticks().unsigned_abs(), change.count().unsigned_abs());
-    all.sort_by(|(_, a), (_, b)| size(b).cmp(&size(a)));
+    all.sort_by_key(|(_, change)| std::cmp::Reverse(size(change)));
     let most = all.first().map_or(1, |(_, change)| change.ticks().unsigned_abs().max(1));
     let line = |(list, change): (&'static str, &Change)| Line {
         name: change.name.clone(),
@@ -147,7 +147,7 @@ pub fn lines(lists: &[(&'static str, &[Change])], total: i128) -> Vec<Line> {
 pub fn details(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) -> Option<Details> {
     let (before, after) = pair.measured(experiment, result)?;
     let stacks = |(row, column): (usize, usize)| {
-        result.cell(experiment, row, column).map(|cell| shortened(&cell.cost_tree)).unwrap_or_default()
+        result.cell(experiment, row, column).map(|cell| shortened(&cell.stacks)).unwrap_or_default()
     };
     let difference = Difference::new(before, after);
     let lists: Vec<(&'static str, &[Change])> =
@@ -203,7 +203,7 @@ pub fn data(experiment: &Experiment, result: &ExperimentResult) -> Value {
             charges.causes().map(|cause| (charges.name(cause), charges.of(cause), charges.trust(cause))).collect()
         })
         .collect();
-    let stacks: Vec<Vec<String>> = measured.iter().map(|(cell, _)| shortened(&cell.cost_tree)).collect();
+    let stacks: Vec<Vec<String>> = measured.iter().map(|(cell, _)| shortened(&cell.stacks)).collect();
     let mut names = Names::default();
     let mut cells = Vec::new();
     for (at, (cell, measured)) in measured.iter().enumerate() {

@@ -15,6 +15,7 @@ use crate::net::{Addresses, Connections, Nets};
 use crate::output::{OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
+use crate::stack_args::StackArgs;
 use crate::terminal::{Escape, Terminal, size_text};
 use anyhow::{Context, Result, anyhow, bail};
 use boots::Boot;
@@ -149,6 +150,8 @@ pub struct ExecArgs {
     /// Prints how the run ended as JSON on standard error
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    stacks: StackArgs,
     #[command(flatten)]
     platform: PlatformArgs,
     /// The command and its arguments
@@ -302,6 +305,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             clock: ClockSource::Virtual,
             platform: platform.clone(),
             branches: false,
+            stacks: args.stacks.keeps(tsc_hz),
             tier: Tier::Auto,
         })
     };
