@@ -424,7 +424,8 @@ done <"$here/listed"
     ),
     (
         "scancel",
-        r#"here=$(dirname "$0")
+        r#"[ "$1" = --version ] && exit 0
+here=$(dirname "$0")
 echo "$*" >>"$here/cancelled"
 rm -f "$here/listed"
 [ ! -e "$here/children" ] || kill $(cat "$here/children")

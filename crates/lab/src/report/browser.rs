@@ -40,6 +40,20 @@ parent.postMessage(JSON.stringify(found), "*");
 </script>
 "#;
 
+/// The same for the page of a diff, which has no cells to choose from.
+const AFTER_DIFF: &str = r#"<script>
+for (const button of document.querySelectorAll(".all thead button")) { button.click(); button.click(); }
+const search = document.querySelector("input[type=search]");
+search.value = "asm_exc_page_fault";
+search.dispatchEvent(new Event("input", { bubbles: true }));
+const found = { searched: document.querySelectorAll(".all tbody tr:not([hidden])").length };
+found.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+found.width = innerWidth;
+found.dark = matchMedia("(prefers-color-scheme: dark)").matches;
+parent.postMessage(JSON.stringify(found), "*");
+</script>
+"#;
+
 /// The frame: a window of a browser has a least width, a frame does not.
 fn frame(page: &Path, width: u32) -> String {
     format!(
@@ -50,41 +64,34 @@ fn frame(page: &Path, width: u32) -> String {
     )
 }
 
-#[test]
-fn the_page_fits_its_window_and_its_script_makes_no_error() {
-    let runs = |name: &&&str| {
-        Command::new(name)
-            .arg("--version")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|s| s.success())
+/// The first browser that is installed.
+fn installed() -> Option<&'static str> {
+    let runs = |name: &&str| {
+        let quiet = Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        quiet.is_ok_and(|status| status.success())
     };
-    let Some(browser) = BROWSERS.iter().find(runs) else {
+    let found = BROWSERS.into_iter().find(runs);
+    if found.is_none() {
         eprintln!("skipped: none of {} is installed", BROWSERS.join(", "));
-        return;
-    };
-    let directory = std::env::temp_dir().join(format!("tollgate-page-{}", std::process::id()));
+    }
+    found
+}
+
+/// Opens a page, with a script of ours before its own and one after it, in both widths and both colour schemes; `found` says what the latter is
+/// to find.
+fn opened(browser: &str, name: &str, page: &str, [before, after]: [&str; 2], found: impl Fn(u32, bool) -> String) {
+    let directory = std::env::temp_dir().join(format!("tollgate-page-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    let (experiment, result) = testing::results(4);
-    let page = page::html(&[experiment], &[result], None).unwrap();
     let (head, script) = page.rsplit_once("<script>").unwrap();
-    let page = format!("{head}{BEFORE}<script>{script}").replace("</body>", &format!("{AFTER}</body>"));
+    let page = format!("{head}{before}<script>{script}").replace("</body>", &format!("{after}</body>"));
     std::fs::write(directory.join("page.html"), page).unwrap();
     for width in WIDTHS {
         std::fs::write(directory.join("frame.html"), frame(&directory.join("page.html"), width)).unwrap();
-        for (scheme, dark) in [("0", "true"), ("1", "false")] {
+        for dark in [true, false] {
             let output = Command::new(browser)
-                .args([
-                    "--headless",
-                    "--no-sandbox",
-                    "--disable-gpu",
-                    "--no-first-run",
-                    "--enable-logging=stderr",
-                    "--dump-dom",
-                ])
-                .arg("--virtual-time-budget=10000")
-                .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
+                .args(["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--enable-logging=stderr"])
+                .args(["--dump-dom", "--virtual-time-budget=10000"])
+                .arg(format!("--blink-settings=preferredColorScheme={}", u8::from(!dark)))
                 .arg(format!("--window-size={},900", width.max(800)))
                 .arg(format!("--user-data-dir={}", directory.join("profile").display()))
                 .arg(directory.join("frame.html"))
@@ -95,12 +102,30 @@ fn the_page_fits_its_window_and_its_script_makes_no_error() {
             let errors: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
             assert!(errors.is_empty(), "{width}: {errors:?}");
             let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-            let found = shown.split("<pre>").nth(1).and_then(|rest| rest.split("</pre>").next()).unwrap_or_default();
-            let wanted = format!(
-                "{{\"same\":[true,true,true],\"links\":1,\"searched\":true,\"wide\":0,\"width\":{width},\"dark\":{dark}}}"
-            );
-            assert_eq!(found, wanted, "{shown}{said}");
+            let told = shown.split("<pre>").nth(1).and_then(|rest| rest.split("</pre>").next()).unwrap_or_default();
+            assert_eq!(told, found(width, dark), "{shown}{said}");
         }
     }
     std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn the_page_fits_its_window_and_its_script_makes_no_error() {
+    let Some(browser) = installed() else { return };
+    let (experiment, result) = testing::results(4);
+    let page = page::html(&[experiment], &[result], None).unwrap();
+    opened(browser, "lab", &page, [BEFORE, AFTER], |width, dark| {
+        format!(
+            "{{\"same\":[true,true,true],\"links\":1,\"searched\":true,\"wide\":0,\"width\":{width},\"dark\":{dark}}}"
+        )
+    });
+}
+
+#[test]
+fn the_page_of_a_diff_fits_too() {
+    let Some(browser) = installed() else { return };
+    let page = super::diff_page(&crate::diff::tests::sample()).unwrap();
+    opened(browser, "diff", &page, ["", AFTER_DIFF], |width, dark| {
+        format!("{{\"searched\":1,\"wide\":0,\"width\":{width},\"dark\":{dark}}}")
+    });
 }

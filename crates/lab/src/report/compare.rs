@@ -111,13 +111,12 @@ pub fn comparison(experiment: &Experiment, result: &ExperimentResult, pair: &Pai
     })
 }
 
-/// The lines of the table, what changed most first.
-pub fn lines(difference: &Difference) -> Vec<Line> {
-    let total = difference.total.ticks();
-    let all = difference.sections.iter().flat_map(|list| list.changes.iter().map(|change| (list.title, change)));
+/// The lines of the table from lists with their titles, what changed most first; shares are of `total`.
+pub fn lines(lists: &[(&'static str, &[Change])], total: i128) -> Vec<Line> {
+    let all = lists.iter().flat_map(|(title, changes)| changes.iter().map(|change| (*title, change)));
     let mut all: Vec<(&'static str, &Change)> = all.collect();
     let size = |change: &Change| (change.ticks().unsigned_abs(), change.count().unsigned_abs());
-    all.sort_by(|(_, a), (_, b)| size(b).cmp(&size(a)));
+    all.sort_by_key(|(_, change)| std::cmp::Reverse(size(change)));
     let most = all.first().map_or(1, |(_, change)| change.ticks().unsigned_abs().max(1));
     let line = |(list, change): (&'static str, &Change)| Line {
         name: change.name.clone(),
@@ -150,7 +149,10 @@ pub fn details(experiment: &Experiment, result: &ExperimentResult, pair: &Pair) 
     let stacks = |(row, column): (usize, usize)| {
         result.cell(experiment, row, column).map(|cell| shortened(&cell.stacks)).unwrap_or_default()
     };
-    Some(Details { flame: flame(&stacks(pair.from), &stacks(pair.to)), lines: lines(&Difference::new(before, after)) })
+    let difference = Difference::new(before, after);
+    let lists: Vec<(&'static str, &[Change])> =
+        difference.sections.iter().map(|section| (section.title, &section.changes[..])).collect();
+    Some(Details { flame: flame(&stacks(pair.from), &stacks(pair.to)), lines: lines(&lists, difference.total.ticks()) })
 }
 
 /// Folded lines without those that no screen can show: the smallest below one outermost frame are together.

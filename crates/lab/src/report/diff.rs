@@ -1,33 +1,79 @@
-//! The page of a diff.
+//! The page of a diff, of the same parts as that of an experiment.
 
 use super::ReportError;
-use crate::diff::Diff;
-use crate::diff::sheets::{Sheet, sheets};
+use super::compare::{Comparison, Details, lines};
+use super::headline::Headline;
+use super::page::{Section, Table, render};
+use super::waterfall::{cycles, waterfall};
+use crate::diff::sheets::sheets;
+use crate::diff::statistics::Sample;
+use crate::diff::{Answer, Diff};
+use crate::difference::Change;
 use crate::format::Align;
-use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Value, context};
+use crate::results::Tally;
+use crate::text::figure;
+use ledger::TICKS_PER_CYCLE;
 
-/// Rows of each table.
-const TOP: usize = 50;
+/// The table of both as wholes is the first of the sheets; of the others none is wanted here.
+const NO_LINES: usize = 0;
+
+/// A mean as a tally: cycles in ticks.
+fn tally(cycles: &Sample) -> Tally {
+    Tally { count: 0, ticks: (cycles.mean * TICKS_PER_CYCLE as f64).round().max(0.0) as u64 }
+}
+
+/// The difference in percent, and what it means.
+fn headline(diff: &Diff) -> Headline {
+    let percent = diff.verdict.relative * 100.0;
+    let word = match diff.verdict.answer {
+        Answer::More => "more cycles",
+        Answer::Less => "fewer cycles",
+        Answer::Same => "no difference",
+        Answer::Noise => "within the noise",
+    };
+    let ratio = match diff.verdict.answer {
+        Answer::Same => "0 %".to_owned(),
+        Answer::Noise => format!("± {} %", figure(percent.abs())),
+        Answer::More | Answer::Less => format!("{}{} %", if percent < 0.0 { "−" } else { "+" }, figure(percent.abs())),
+    };
+    Headline { ratio, word: word.to_owned(), published: None, sentence: diff.sentence.clone() }
+}
+
+fn overview(diff: &Diff) -> Option<Table> {
+    let sheet = sheets(diff, NO_LINES).into_iter().next()?;
+    let numbers: Vec<bool> = sheet.headings.iter().map(|(_, side)| *side == Align::Right).collect();
+    let headings = sheet.headings.iter().map(|(text, _)| (*text).to_owned()).zip(numbers.iter().copied()).collect();
+    let rows = sheet.rows.into_iter().map(|row| row.into_iter().zip(numbers.iter().copied()).collect());
+    Some(Table { headings, rows: rows.collect() })
+}
 
 /// One HTML file that needs no network.
 pub fn diff_page(diff: &Diff) -> Result<String, ReportError> {
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.add_template("diff.html", include_str!("diff.html"))?;
-    let shown = |sheet: Sheet| {
-        let cells = |row: Vec<String>| -> Vec<_> {
-            let cells = row.into_iter().zip(&sheet.headings);
-            cells.map(|(text, (_, side))| context! { text, name => *side == Align::Left }).collect()
-        };
-        let rows: Vec<_> = sheet.rows.into_iter().map(cells).collect();
-        let heading = |(text, side): &(&str, Align)| context! { text => *text, name => *side == Align::Left };
-        let headings: Vec<_> = sheet.headings.iter().map(heading).collect();
-        context! { title => sheet.title, headings, rows }
+    let total =
+        Change { name: "all".to_owned(), before: tally(&diff.a.cycles), after: tally(&diff.b.cycles), trust: None };
+    let comparison = Comparison {
+        from: "A".to_owned(),
+        to: "B".to_owned(),
+        within: format!("{} → {}", diff.a.title, diff.b.title),
+        id: "diff:a..b".to_owned(),
+        cells: None,
+        headline: None,
+        cycles: cycles(total.ticks()),
+        trust: None,
+        waterfall: waterfall("A", "B", &total, &diff.causes),
     };
-    Ok(environment.get_template("diff.html")?.render(context! {
-        diff => Value::from(Serde(diff)),
-        sheets => sheets(diff, TOP).into_iter().map(shown).collect::<Vec<_>>(),
-        version => env!("CARGO_PKG_VERSION"),
-    })?)
+    let lists =
+        [("cause", &diff.causes[..]), ("function", &diff.functions[..]), ("others meanwhile", &diff.meanwhile[..])];
+    let about = [diff.certainty.clone()].into_iter().chain(diff.notes.iter().cloned());
+    let section = Section {
+        id: "diff".to_owned(),
+        title: diff.command.clone(),
+        about: about.chain([format!("A: {}", diff.a.title), format!("B: {}", diff.b.title)]).collect(),
+        headline: Some(headline(diff)),
+        overview: overview(diff),
+        declared: vec![comparison],
+        details: Some(Details { flame: None, lines: lines(&lists, total.ticks()) }),
+        ..Section::default()
+    };
+    render(&diff.command, vec![section], None)
 }

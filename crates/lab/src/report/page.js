@@ -231,13 +231,14 @@
   };
 
   const prepare = (place) => {
-    const data = JSON.parse(place.querySelector("script").textContent);
+    const script = place.querySelector("script");
+    const data = script ? JSON.parse(script.textContent) : null;
     const [from, to] = place.querySelectorAll("select");
     const [graph, picked, chosen] = [".graph", ".picked", ".chosen"].map((name) => place.querySelector(name));
     const all = place.querySelector(".all");
     const search = place.querySelector(".search");
-    const several = new Set(data.cells.map((cell) => cell.row)).size > 1;
-    for (const select of [from, to]) {
+    const several = data && new Set(data.cells.map((cell) => cell.row)).size > 1;
+    for (const select of data ? [from, to] : []) {
       const groups = new Map();
       data.cells.forEach((cell, at) => {
         if (!groups.has(cell.row)) groups.set(cell.row, element("optgroup", { label: cell.row }));
@@ -255,26 +256,29 @@
       }
       search.querySelector("output").textContent = `${seen} of ${all.tBodies[0].rows.length}`;
     };
-    const watch = () => { const drawn = graph.querySelector(".flame"); if (drawn) enlargeable(drawn, picked); };
+    const watch = () => { const drawn = place.querySelector(".flame"); if (drawn) enlargeable(drawn, picked); };
     const show = () => {
       const [a, b] = [data.cells[from.value], data.cells[to.value]];
       const causes = changes(a.causes, b.causes, data.names);
       chosen.replaceChildren(...headline(a, b, causes), waterfall(a, b, causes));
-      graph.replaceChildren(...[flame(a, b, data.names)].filter((drawn) => drawn !== null));
+      if (graph) graph.replaceChildren(...[flame(a, b, data.names)].filter((drawn) => drawn !== null));
       all.tBodies[0].replaceChildren(...table(a, b, data));
       for (const head of all.tHead.rows[0].cells) head.removeAttribute("aria-sort");
       all.tHead.rows[0].cells[4].setAttribute("aria-sort", "descending");
-      picked.textContent = "";
+      if (picked) picked.textContent = "";
       watch();
       find();
     };
     const choose = (a, b) => { [from.value, to.value] = [a, b]; show(); };
-    from.addEventListener("change", show);
-    to.addEventListener("change", show);
     search.addEventListener("input", find);
+    search.hidden = false;
     sortable(all);
-    place.querySelector(".choose").hidden = search.hidden = false;
-    if (place.dataset.from !== undefined) choose(place.dataset.from, place.dataset.to);
+    if (data) {
+      from.addEventListener("change", show);
+      to.addEventListener("change", show);
+      place.querySelector(".choose").hidden = false;
+    }
+    if (data && place.dataset.from !== undefined) choose(place.dataset.from, place.dataset.to);
     else { watch(); find(); }
     return choose;
   };

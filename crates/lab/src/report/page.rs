@@ -1,7 +1,8 @@
 //! The page: what the template is given, and the template with its style sheet and script in it.
 
 use super::ReportError;
-use super::compare::{self, Comparison, Details};
+use super::compare::{self, Badge, Comparison, Details};
+use super::headline::{Headline, headline};
 use super::plot::{FAR, Plot, plot};
 use crate::Experiment;
 use crate::difference;
@@ -16,28 +17,50 @@ use serde::Serialize;
 const SHORT_HASH: usize = 12;
 
 /// An experiment, or a comparison of two kernels.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Section {
-    id: String,
-    title: String,
-    about: Vec<String>,
-    source: Option<String>,
-    notes: Vec<String>,
-    /// The comparison that is the section's headline.
-    lead: Option<Comparison>,
-    rows: Vec<Plot>,
-    /// The comparisons that the experiment asks for.
-    declared: Vec<Comparison>,
-    /// The leading comparison in full.
-    details: Option<Details>,
-    cells: Vec<Cell>,
-    /// For the script.
-    data: String,
+    /// Its anchor.
+    pub id: String,
+    /// Its heading.
+    pub title: String,
+    /// The ratio and the sentence at its head.
+    pub headline: Option<Headline>,
+    /// How far the prices behind them can be trusted.
+    pub trust: Option<Badge>,
+    /// Paragraphs.
+    pub about: Vec<String>,
+    /// Where published figures come from.
+    pub source: Option<String>,
+    /// Both sides as wholes.
+    pub overview: Option<Table>,
+    /// Ours beside the published figures.
+    pub rows: Vec<Plot>,
+    /// What a reader of them should know.
+    pub notes: Vec<String>,
+    /// The comparisons that are asked for.
+    pub declared: Vec<Comparison>,
+    /// The comparison that leads.
+    pub lead: Option<Comparison>,
+    /// The same in full.
+    pub details: Option<Details>,
+    /// Where values come from.
+    pub cells: Vec<Cell>,
+    /// For the script, which compares any two of them.
+    pub data: Option<String>,
+}
+
+/// A small table: texts, each with a mark if it is a number.
+#[derive(Serialize)]
+pub struct Table {
+    /// Headings of its columns.
+    pub headings: Vec<(String, bool)>,
+    /// Its rows.
+    pub rows: Vec<Vec<(String, bool)>>,
 }
 
 /// Where a value comes from.
 #[derive(Serialize)]
-struct Cell {
+pub struct Cell {
     title: String,
     value: Option<String>,
     failure: Option<String>,
@@ -88,24 +111,28 @@ fn section(experiment: &Experiment, result: &ExperimentResult) -> Section {
         format!("n/a: {row}, {column}: {}.", skip.reason)
     };
     let factors = difference::factors(experiment);
-    let lead = factors.iter().find(|pair| pair.measured(experiment, result).is_some());
+    let leading = factors.iter().find(|pair| pair.measured(experiment, result).is_some());
+    let lead = leading.and_then(|pair| compare::comparison(experiment, result, pair));
     Section {
+        headline: leading.and_then(|pair| headline(experiment, result, pair)),
+        trust: leading.and_then(|pair| compare::comparison(experiment, result, pair)?.trust),
         id: experiment.name.clone(),
         title: experiment.title.clone(),
         about: experiment.about.split("\n\n").filter(|part| !part.is_empty()).map(str::to_owned).collect(),
         source: experiment.source.as_ref().map(|source| format!("{} {}", source.text, source.reference)),
         notes: shown::note(experiment, result).into_iter().chain(experiment.skips.iter().map(skip)).collect(),
-        lead: lead.and_then(|pair| compare::comparison(experiment, result, pair)),
+        overview: None,
         rows: (0..experiment.rows.len()).map(|row| plot(experiment, result, row)).collect(),
         declared: factors.iter().filter_map(|pair| compare::comparison(experiment, result, pair)).collect(),
-        details: lead.and_then(|pair| compare::details(experiment, result, pair)),
+        lead,
+        details: leading.and_then(|pair| compare::details(experiment, result, pair)),
         cells: result.cells.iter().map(|found| cell(experiment, found)).collect(),
-        data: embedded(&compare::data(experiment, result)),
+        data: Some(embedded(&compare::data(experiment, result))),
     }
 }
 
 /// A page of sections.
-fn render(title: &str, sections: Vec<Section>, interrupted: Option<String>) -> Result<String, ReportError> {
+pub fn render(title: &str, sections: Vec<Section>, interrupted: Option<String>) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.add_template("page.html", concat!(include_str!("parts.html"), include_str!("page.html")))?;
