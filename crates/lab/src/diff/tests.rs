@@ -65,7 +65,7 @@ fn equal_runs_cost_the_same() {
 #[test]
 fn a_difference_below_the_noise_is_none() {
     let diff = diff(varied(1_000_000, 1_000), varied(1_000_200, 1_000), Some(0.0));
-    assert_eq!(diff.sentence, "No difference: +0.02% (1.100 → 1.101 M cycles) is within the noise.");
+    assert_eq!(diff.sentence, "No difference: +0.02% (1.101 → 1.101 M cycles) is within the noise.");
     assert_eq!((diff.verdict.answer, diff.verdict.exceeded), (Answer::Noise, false));
 }
 
@@ -102,7 +102,10 @@ fn the_tables_read_well() {
 #[test]
 fn the_page_shows_names_as_text() {
     let page = crate::report::diff_page(&diff(varied(1_000_000, 1_000), varied(1_000_000, 1_500), None)).unwrap();
-    assert!(page.contains("cloud | &lt;mitigations=off&gt;") && page.contains("<h1>B costs 4.5% more cycles"), "{page}");
+    assert!(
+        page.contains("cloud | &lt;mitigations=off&gt;") && page.contains("<h1>B costs 4.5% more cycles"),
+        "{page}"
+    );
 }
 
 #[test]

@@ -22,7 +22,7 @@ impl Rig {
         Self { bus: PciBus::new(), ram, out: Outputs::default(), now: 0, levels: Default::default() }
     }
 
-    fn with<R>(&mut self, act: impl FnOnce(&mut PciBus, &mut DeviceContext) -> R) -> R {
+    pub fn with<R>(&mut self, act: impl FnOnce(&mut PciBus, &mut DeviceContext) -> R) -> R {
         let ctx = &mut DeviceContext { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.out };
         let result = act(&mut self.bus, ctx);
         self.bus.tell(ctx);

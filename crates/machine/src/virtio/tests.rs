@@ -10,6 +10,7 @@ use crate::device::Msi;
 use crate::memory::{GuestRam, layout};
 use crate::pci::testing::Rig;
 
+mod channels;
 mod devices;
 mod hooks;
 mod net;

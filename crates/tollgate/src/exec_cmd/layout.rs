@@ -52,7 +52,8 @@ mod tests {
     fn each_seed_has_its_layout() {
         assert_eq!(Layout::new(7), Layout::new(7));
         let layouts: Vec<Layout> = (0..100).map(Layout::new).collect();
-        for of in [|l: &Layout| l.random, |l| l.environment, |l| l.delay] {
+        let parts: [fn(&Layout) -> u64; 3] = [|l| l.random, |l| l.environment, |l| l.delay];
+        for of in parts {
             assert!(layouts.iter().map(of).collect::<BTreeSet<_>>().len() > 90);
         }
         assert!(layouts.iter().all(|l| l.environment < LONGEST_VALUE && l.delay < PERIOD));
