@@ -1,20 +1,22 @@
-//! Writes the seeds of each target to `corpus/<target>`: what the fuzzer starts from.
+//! Writes the seeds of each target, the fuzzer's initial inputs, to `corpus/<target>`.
 
 use std::{fs, io};
 use tollgate_fuzz::{
-    capture, decode, devices, hypervisor, ixgbe, ledger, loader, nested, profile, restore, snapshot, translate, virtio,
-    vmx,
+    capture, decode, devices, files, hypervisor, ixgbe, ledger, loader, nested, passt, profile, restore, snapshot,
+    translate, virtio, vmx,
 };
 
 fn main() -> io::Result<()> {
     let targets = [
         ("decode", decode::seeds()),
         ("devices", devices::seeds()),
+        ("files", files::seeds()),
         ("hypervisor", hypervisor::seeds()),
         ("ixgbe", ixgbe::seeds()),
         ("ledger", ledger::seeds()),
         ("loader", loader::seeds()),
         ("nested", nested::seeds()),
+        ("passt", passt::seeds()),
         ("profile", profile::seeds()),
         ("restore", restore::seeds()),
         ("snapshot", snapshot::seeds()),

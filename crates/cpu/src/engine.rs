@@ -51,6 +51,8 @@ pub struct Engine {
     pub emulation: Option<Box<Emulating>>,
     /// Stops of a debugger; see [`crate::stops`].
     pub stopping: Stopping,
+    /// When the next sample is due; see [`crate::sampling`].
+    pub sample_at: Ticks,
 }
 
 impl Engine {
@@ -77,6 +79,7 @@ impl Engine {
             code_writes: Vec::new(),
             emulation: None,
             stopping: Stopping::default(),
+            sample_at: Ticks::MAX,
         }
     }
 }

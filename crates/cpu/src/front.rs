@@ -14,8 +14,10 @@ mod half;
 
 pub use half::{Half, SLOTS, slot};
 
+use crate::mapping::Mapping;
 use half::Pages;
 use std::alloc::{Layout, handle_alloc_error};
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use x86::page::PAGE;
 
@@ -300,8 +302,12 @@ impl Left {
     }
 }
 
+/// Guarded memory below a stack: an area that is overrun is noticed there, too.
+const BELOW: usize = 4096;
+
 #[repr(C, align(4096))]
 struct Frame {
+    guard: [u8; BELOW],
     stack: [u8; STACK],
     area: Area,
 }
@@ -327,8 +333,8 @@ pub(crate) struct Accessed {
 pub struct Front {
     /// Targets of indirect branches.
     pub(crate) jumps: Jumps,
-    frames: NonNull<Frame>,
-    /// Current area.
+    frames: Mapping,
+    /// The current area.
     area: NonNull<Area>,
     /// Current table.
     table: NonNull<Table>,
@@ -352,7 +358,7 @@ impl Front {
         let mut nothing = Box::new(Table { read: Half::empty(), write: Half::empty(), used: false });
         let table = NonNull::from(&mut *nothing);
         // SAFETY: the first frame is allocated.
-        let area = unsafe { NonNull::new_unchecked(&raw mut (*frames.as_ptr()).area) };
+        let area = unsafe { NonNull::new_unchecked(&raw mut (*frames.start().cast::<Frame>()).area) };
         let mut front = Self {
             jumps: Jumps::new(),
             frames,
@@ -370,24 +376,25 @@ impl Front {
         front
     }
 
-    /// Allocates zeroed frames; zeros are valid for all of their fields. A frame uses memory only after its first
-    /// access: the global allocator would write to all of them, because they are aligned to pages.
-    fn allocate() -> NonNull<Frame> {
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), Self::SIZE, protection, flags, -1, 0) };
-        match NonNull::new(at.cast::<Frame>()) {
-            Some(frames) if at != libc::MAP_FAILED => frames,
-            _ => handle_alloc_error(Layout::new::<[Frame; AREAS]>()),
-        }
+    /// Frames of zeroes, which are valid for all of their fields. A frame takes memory once it is used: the allocator would write to
+    /// all of them, as they are aligned to pages.
+    fn allocate() -> Mapping {
+        let mapped = Mapping::anonymous(size_of::<[Frame; AREAS]>()).and_then(|frames| {
+            let mut guards = (0..AREAS).map(|number| number * size_of::<Frame>() + offset_of!(Frame, guard));
+            guards.try_for_each(|at| frames.guard(at, BELOW))?;
+            Ok(frames)
+        });
+        mapped.unwrap_or_else(|_| handle_alloc_error(Layout::new::<[Frame; AREAS]>()))
     }
 
-    const SIZE: usize = size_of::<[Frame; AREAS]>();
+    fn frames(&self) -> *mut Frame {
+        self.frames.start().cast()
+    }
 
     fn nth(&mut self, number: usize) -> &mut Area {
         assert!(number < AREAS);
         // SAFETY: the frame is allocated and initialized (zeroes are valid), and only reachable through `self`.
-        unsafe { &mut (*self.frames.as_ptr().add(number)).area }
+        unsafe { &mut (*self.frames().add(number)).area }
     }
 
     /// Returns the current area, in which translated code runs.
@@ -586,14 +593,6 @@ impl Front {
 impl Default for Front {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl Drop for Front {
-    fn drop(&mut self) {
-        // SAFETY: mapped with this size; areas contain nothing that must be dropped, and nothing refers to them any
-        // more.
-        unsafe { libc::munmap(self.frames.as_ptr().cast(), Self::SIZE) };
     }
 }
 

@@ -31,6 +31,8 @@ pub mod features;
 pub mod flags;
 #[allow(unsafe_code, reason = "its tables are found by translated code")]
 pub mod front;
+#[allow(unsafe_code, reason = "memory of the host is mapped")]
+pub mod mapping;
 #[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
 pub mod mem;
 pub mod micro;
@@ -49,6 +51,7 @@ mod raise;
 #[allow(unsafe_code, reason = "guest memory is reached through host pointers")]
 pub mod ram;
 pub mod run;
+pub mod sampling;
 pub mod saved;
 pub mod state;
 mod stopping;

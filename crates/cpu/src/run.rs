@@ -46,6 +46,8 @@ pub enum Exit {
     Probe,
     /// A debugger stops the processor: see [`crate::stops`].
     Debug,
+    /// A sample is due: see [`crate::sampling`]. The processor goes on where it is.
+    Sample,
 }
 
 impl Cpu {
@@ -103,7 +105,7 @@ impl Cpu {
         if self.arch.cr4 & CR4_CET != 0 {
             self.follow_tracker();
         }
-        self.engine.stop_at = if self.arch.attention == 0 && !self.arch.vmx.active { deadline } else { 0 };
+        self.engine.stop_at = if self.arch.attention == 0 && !self.arch.vmx.active { self.next_stop() } else { 0 };
         // Another processor may have decoded code or armed a monitor in the meantime.
         self.follow_marks();
     }
@@ -505,6 +507,9 @@ impl Cpu {
         if self.arch.attention & attention::CODE != 0 {
             self.drop_written_code(cache);
         }
+        if self.sample_due() {
+            return Some(Exit::Sample);
+        }
         if self.arch.attention & attention::VM_EXIT != 0 {
             self.arch.attention &= !attention::VM_EXIT;
             self.engine.stopping.exited = true;
@@ -596,7 +601,7 @@ impl Cpu {
         }
         let waiting = attention::NMI | attention::INTR | attention::INIT;
         self.engine.stop_at =
-            if self.arch.attention & !waiting != 0 { 0 } else { self.engine.deadline.min(self.arch.vmx.timer_at) };
+            if self.arch.attention & !waiting != 0 { 0 } else { self.next_stop().min(self.arch.vmx.timer_at) };
         None
     }
 
@@ -606,14 +611,14 @@ impl Cpu {
         let waiting = attention::NMI | attention::INTR;
         let plain = self.arch.attention & !waiting == attention::STI_SHADOW && !self.arch.vmx.active;
         let stops = cache.probes.contains(self.arch.rip) || cache.breakpoints.contains(self.code_linear());
-        if plain && self.micro.clock < self.engine.deadline && !stops {
+        if plain && self.micro.clock < self.next_stop() && !stops {
             self.engine.ilen = 0;
             self.step_attended(cache, attention::STI_SHADOW);
         }
         if self.engine.stop_at == 0 && !self.arch.vmx.active {
             let ready = if self.arch.flags & flags::IF == 0 { attention::INTR } else { 0 };
             if self.arch.attention & !ready == 0 {
-                self.engine.stop_at = self.engine.deadline;
+                self.engine.stop_at = self.next_stop();
             }
         }
         self.micro.clock < self.engine.stop_at

@@ -59,6 +59,8 @@ impl Cpu {
                 model,
                 bus,
                 recorder,
+                observer: None,
+                sample_every: 0,
                 index,
                 apic_id: index as u32,
                 processors: 1,
@@ -253,6 +255,9 @@ impl Cpu {
         if self.wiring.model.recorded {
             let rip = self.arch.rip.wrapping_sub(u64::from(self.engine.ilen));
             self.wiring.recorder.borrow_mut().add(origin, rip, kind, count, ticks);
+            if self.wiring.observer.is_some() {
+                self.observe(origin, rip, kind, count, ticks);
+            }
         }
     }
 
@@ -297,6 +302,7 @@ impl Cpu {
         self.arch = arch;
         self.micro = micro;
         self.engine = Engine::new(self.engine.origin);
+        self.skip_samples();
         self.mode_changed();
         self.mapping_changed();
         Ok(())

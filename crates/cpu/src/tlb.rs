@@ -500,7 +500,7 @@ impl Tlb {
         None
     }
 
-    /// Looks a translation up in the first level. Finding it changes nothing.
+    /// Looks up a translation in the first level. A hit changes nothing.
     #[inline]
     pub fn first(&mut self, linear: u64, code: bool, pcid: u16) -> Option<&Entry> {
         let (holder, i) = self.find(usize::from(code), linear, pcid)?;

@@ -1,7 +1,9 @@
-//! Flame graphs: where the cycles of a cell went, from the level and the ring to the function and the cause.
+//! Flame graphs: of call stacks, of the difference between two ledgers' call stacks, and of a cost tree, which has no stacks: it leads from the level and the ring to the
+//! function and the cause.
 
+use inferno::differential;
 use inferno::flamegraph::{self, Options, color::BackgroundColor};
-use ledger::summary::{By, Cause, Line, Lines};
+use ledger::summary::{By, CallStack, Cause, Line, Lines, Weigh};
 use ledger::{Kind, Ledger, TICKS_PER_CYCLE};
 use std::collections::BTreeMap;
 
@@ -19,9 +21,34 @@ fn level(level: u8, guests: bool) -> &'static str {
     }
 }
 
-/// Lines `level;ring;function;cause cycles`, in order, of a region or the whole run. Cycles are rounded, and what rounds to
-/// nothing is left out.
+/// Cycles, rounded.
+fn cycles(ticks: u128) -> u128 {
+    (ticks + u128::from(TICKS_PER_CYCLE) / 2) / u128::from(TICKS_PER_CYCLE)
+}
+
+/// Stacks in the folded format: lines `task;function;function weight`, in order, the outermost function first. Ticks become cycles, counts stay.
+pub fn folded(stacks: &[CallStack], weigh: &Weigh) -> Vec<String> {
+    let weight = |stack: &CallStack| match weigh {
+        Weigh::Samples | Weigh::Crossings => cycles(stack.weight.into()),
+        Weigh::Kinds(_) => stack.weight.into(),
+    };
+    let names = |stack: &CallStack| stack.names.iter().map(|name| frame(name)).collect::<Vec<_>>().join(";");
+    let lines = stacks.iter().map(|stack| (names(stack), weight(stack))).filter(|(_, weight)| *weight != 0);
+    lines.map(|(names, weight)| format!("{names} {weight}")).collect()
+}
+
+/// The call stacks of a region or the whole run, folded: of samples, or else of crossings, in cycles. Empty if the ledger has none.
 pub fn stacks(ledger: &Ledger, region: Option<&str>) -> Vec<String> {
+    let selection = region.map_or_else(|| Some(ledger.all()), |name| ledger.region(name));
+    match (selection, ledger.weigh()) {
+        (Some(selection), Some(weigh)) => folded(&selection.call_stacks(&weigh), &weigh),
+        _ => Vec::new(),
+    }
+}
+
+/// The cost tree: lines `level;ring;function;cause cycles`, in order, of a region or the whole run. Cycles are rounded, and what rounds to
+/// nothing is left out.
+pub fn cost_tree(ledger: &Ledger, region: Option<&str>) -> Vec<String> {
     let region = region.and_then(|name| ledger.regions.iter().position(|region| region.name == name));
     let wanted = |at: u32| region.is_none_or(|region| region == at as usize);
     let guests = ledger.origins.iter().any(|origin| origin.level != 0);
@@ -57,23 +84,48 @@ pub fn stacks(ledger: &Ledger, region: Option<&str>) -> Vec<String> {
         let sum = stacks.entry(line).or_default();
         *sum = sum.saturating_add(ticks);
     }
-    let cycles = |ticks: u128| (ticks + u128::from(TICKS_PER_CYCLE) / 2) / u128::from(TICKS_PER_CYCLE);
     let lines = stacks.into_iter().map(|(stack, ticks)| (stack, cycles(ticks))).filter(|(_, cycles)| *cycles != 0);
     lines.map(|(stack, cycles)| format!("{stack} {cycles}")).collect()
 }
 
-/// The flame graph of such lines as SVG, the same for the same lines; `None` if there is nothing to draw.
-pub fn svg(stacks: &[String]) -> Option<String> {
+/// How all drawings look.
+fn options(unit: &str) -> Options<'static> {
     let mut options = Options::default();
     options.title = String::new();
-    options.count_name = "cycles".to_owned();
+    options.count_name = unit.to_owned();
     options.bgcolors = "#ffffff".parse::<BackgroundColor>().ok();
     options.deterministic = true;
     options.min_width = 0.1;
     options.font_size = 12;
+    options
+}
+
+fn drawn(options: &mut Options, lines: &[String]) -> Option<String> {
     let mut svg = Vec::new();
-    flamegraph::from_lines(&mut options, stacks.iter().map(String::as_str), &mut svg).ok()?;
+    flamegraph::from_lines(options, lines.iter().map(String::as_str), &mut svg).ok()?;
     String::from_utf8(svg).ok()
+}
+
+/// The flame graph of folded lines as SVG, the same for the same lines; `None` if there is nothing to draw.
+pub fn svg(lines: &[String]) -> Option<String> {
+    svg_of(lines, "cycles")
+}
+
+/// The same, of lines that count something else.
+pub fn svg_of(lines: &[String], unit: &str) -> Option<String> {
+    drawn(&mut options(unit), lines)
+}
+
+/// The flame graph of the difference between two ledgers' folded lines as SVG: wide is what `after` has, red what has grown, blue what has
+/// shrunk. `None` if there is nothing to draw.
+pub fn difference(before: &[String], after: &[String]) -> Option<String> {
+    let [before, after] = [before, after].map(|lines| lines.join("\n") + "\n");
+    let mut lines = Vec::new();
+    differential::from_readers(differential::Options::default(), before.as_bytes(), after.as_bytes(), &mut lines)
+        .ok()?;
+    let mut lines: Vec<String> = String::from_utf8(lines).ok()?.lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    drawn(&mut options("cycles"), &lines)
 }
 
 #[cfg(test)]
@@ -82,9 +134,9 @@ mod tests {
     use crate::testing::ledger;
 
     #[test]
-    fn stacks_say_who_and_why() {
+    fn a_cost_tree_says_who_and_why() {
         assert_eq!(
-            stacks(&ledger(4), Some("work")),
+            cost_tree(&ledger(4), Some("work")),
             [
                 "guest;ring 0;do_work;TLB misses 420",
                 "guest;ring 0;do_work;instructions 2000",
@@ -96,15 +148,36 @@ mod tests {
                 "hypervisor;ring 0;load_cr3;hypervisor: run loop 1600",
             ]
         );
-        assert!(stacks(&ledger(0), None)[0].starts_with("machine;"));
+        assert!(cost_tree(&ledger(0), None)[0].starts_with("machine;"));
     }
 
     #[test]
-    fn the_same_stacks_give_the_same_drawing() {
-        let stacks = stacks(&ledger(4), None);
-        let drawing = svg(&stacks).unwrap();
-        assert_eq!(svg(&stacks).unwrap(), drawing);
+    fn the_same_lines_give_the_same_drawing() {
+        let lines = cost_tree(&ledger(4), None);
+        let drawing = svg(&lines).unwrap();
+        assert_eq!(svg(&lines).unwrap(), drawing);
         assert!(drawing.contains("load_cr3"));
         assert_eq!(svg(&[]), None);
+    }
+
+    #[test]
+    fn stacks_are_folded() {
+        let stack =
+            |names: &[&str], weight| CallStack { names: names.iter().map(|n| (*n).to_owned()).collect(), weight };
+        let stacks = [stack(&["sh", "main;x", "write"], 2600), stack(&["sh"], 400)];
+        assert_eq!(folded(&stacks, &Weigh::Samples), ["sh;main,x;write 3"]);
+        assert_eq!(folded(&stacks, &Weigh::Kinds(Vec::new())), ["sh;main,x;write 2600", "sh 400"]);
+        assert_eq!(super::stacks(&ledger(4), None), [""; 0], "the ledger has none");
+    }
+
+    #[test]
+    fn a_difference_is_drawn_in_two_colours() {
+        let lines = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
+        let (before, after) = (lines(&["a;b 100", "a;c 100"]), lines(&["a;b 300", "a;c 20", "a;d 5"]));
+        let drawing = difference(&before, &after).unwrap();
+        assert_eq!(difference(&before, &after).unwrap(), drawing);
+        let colours = |fill: &str| drawing.matches(fill).count();
+        assert!(colours("rgb(255,") >= 2 && colours(",255)\"") >= 1, "{drawing}");
+        assert_eq!(difference(&[], &[]), None);
     }
 }

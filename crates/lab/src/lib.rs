@@ -11,6 +11,7 @@ pub mod check;
 pub mod diff;
 pub mod difference;
 pub mod experiment;
+pub mod export;
 pub mod failure;
 pub mod fingerprint;
 pub mod flame;
@@ -23,6 +24,7 @@ pub mod runner;
 mod shown;
 pub mod store;
 pub mod text;
+pub mod trust;
 
 #[cfg(test)]
 mod testing;

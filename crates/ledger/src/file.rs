@@ -11,6 +11,7 @@ use crate::fold::{Folded, MOST_ENTRIES};
 use crate::ledger::{Header, Ledger, SavedFunctions};
 use crate::recorder::coarse::{Coarseness, Range};
 use crate::recorder::{AddressSpace, LONGEST_REGION_NAME, MOST_REGIONS, Region};
+use crate::stack::{self, Stacks};
 use crate::task::{Context, LONGEST_COMM, MOST_TASKS, Task, TaskId, TaskKind};
 use crate::unreadable::{BEFORE_HYPERVISORS, LARGEST_PAYLOAD, LedgerError, VERSION};
 use crate::wire::{Reader, fnv1a, put, put_cut};
@@ -18,7 +19,9 @@ use crate::{Class, Family, FoldedPlace, Kind, Operation, Origin};
 use entries::{Blocks, Counts, Events, Position};
 use std::collections::BTreeMap;
 
-/// The version without branches, which is written where there are none.
+/// The version without stacks, which is written where there are none.
+const BEFORE_STACKS: u16 = 5;
+/// The version without branches and stacks, which is written where there are none.
 const BEFORE_BRANCHES: u16 = 4;
 /// The first bytes of a ledger. The first is no text, the last two show what text transfer does to a file.
 const MAGIC: [u8; 8] = *b"\x8fLEDGR\r\n";
@@ -55,7 +58,11 @@ impl Ledger {
     /// The file's bytes.
     pub fn to_bytes(&self) -> Result<Vec<u8>, TooLarge> {
         let entries = self.blocks.len() + self.events.len();
-        let version = if self.branches.is_empty() { BEFORE_BRANCHES } else { VERSION };
+        let version = match (self.stacks.keeps.is_nothing(), self.branches.is_empty()) {
+            (false, _) => VERSION,
+            (true, false) => BEFORE_STACKS,
+            (true, true) => BEFORE_BRANCHES,
+        };
         let payload = self.payload(version);
         if payload.len() > LARGEST_PAYLOAD || entries > MOST_ENTRIES || self.symbols.len() > MOST_ENTRIES {
             return Err(TooLarge { bytes: payload.len(), entries, symbols: self.symbols.len() });
@@ -125,18 +132,7 @@ impl Ledger {
             }
         }
         put(&mut out, self.origins.len() as u64);
-        for origin in &self.origins {
-            put(&mut out, u64::from(origin.level));
-            put(&mut out, u64::from(origin.ring));
-            if version > BEFORE_FOLDING {
-                put(&mut out, origin.context as u64);
-                put(&mut out, u64::from(origin.task.0));
-            }
-            if version > BEFORE_GUESTS {
-                put(&mut out, origin.guest);
-            }
-            put(&mut out, origin.space);
-        }
+        self.origins.iter().for_each(|origin| put_origin(&mut out, origin, version));
         put(&mut out, self.shapes.len() as u64);
         for shape in &self.shapes {
             put(&mut out, shape.len() as u64);
@@ -186,8 +182,37 @@ impl Ledger {
         if version > BEFORE_BRANCHES {
             branch::write(&mut out, &self.branches);
         }
+        if version > BEFORE_STACKS {
+            stack::write(&mut out, &self.stacks);
+        }
         out
     }
+}
+
+/// An origin, without its region.
+pub(crate) fn put_origin(out: &mut Vec<u8>, origin: &Origin, version: u16) {
+    put(out, u64::from(origin.level));
+    put(out, u64::from(origin.ring));
+    if version > BEFORE_FOLDING {
+        put(out, origin.context as u64);
+        put(out, u64::from(origin.task.0));
+    }
+    if version > BEFORE_GUESTS {
+        put(out, origin.guest);
+    }
+    put(out, origin.space);
+}
+
+/// The same again, of a ledger with so many tasks.
+pub(crate) fn origin(r: &mut Reader, version: u16, tasks: usize) -> Result<Origin, LedgerError> {
+    let (level, ring) = (r.up_to(2)? as u8, r.up_to(3)? as u8);
+    let (context, task) = match version > BEFORE_FOLDING {
+        true => (r.up_to(Context::ALL.len() as u64 - 1)?, r.up_to(tasks as u64 - 1)?),
+        false => (0, 0),
+    };
+    let (context, task) = (Context::ALL[context as usize], TaskId(task as u32));
+    let AddressSpace { guest, root } = address_space(r, version)?;
+    Ok(Origin { context, task, guest, ..Origin::new(level, ring, root) })
 }
 
 /// A file of a payload.
@@ -208,13 +233,13 @@ fn framed(payload: &[u8], version: u16) -> Vec<u8> {
     out
 }
 
-fn put_kind(out: &mut Vec<u8>, kind: Kind) {
+pub(crate) fn put_kind(out: &mut Vec<u8>, kind: Kind) {
     put(out, kind.family as u64);
     put(out, u64::from(kind.param));
 }
 
 /// A kind of the first `families` families.
-fn kind(reader: &mut Reader, families: u64) -> Result<Kind, LedgerError> {
+pub(crate) fn kind(reader: &mut Reader, families: u64) -> Result<Kind, LedgerError> {
     let number = reader.up_to(255)?;
     let family = Family::from_index(number as usize).filter(|_| number < families);
     let family = family.ok_or_else(|| reader.malformed("there is no such family of events"))?;
@@ -266,16 +291,7 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
     }
     let tasks = if version > BEFORE_FOLDING { tasks(r)? } else { vec![Task::default()] };
     r.section("origins");
-    let origins = sorted_list(r, 3, MOST_ENTRIES, |r| {
-        let (level, ring) = (r.up_to(2)? as u8, r.up_to(3)? as u8);
-        let (context, task) = match version > BEFORE_FOLDING {
-            true => (r.up_to(Context::ALL.len() as u64 - 1)?, r.up_to(tasks.len() as u64 - 1)?),
-            false => (0, 0),
-        };
-        let (context, task) = (Context::ALL[context as usize], TaskId(task as u32));
-        let AddressSpace { guest, root } = address_space(r, version)?;
-        Ok(Origin { context, task, guest, ..Origin::new(level, ring, root) })
-    })?;
+    let origins = sorted_list(r, 3, MOST_ENTRIES, |r| origin(r, version, tasks.len()))?;
     r.section("shapes");
     let shapes = sorted_list(r, 1, MOST_ENTRIES, |r| {
         list(r, 2, Class::COUNT, |r| {
@@ -309,6 +325,7 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
         events: Vec::new(),
         folded: Folded::default(),
         branches: Vec::new(),
+        stacks: Stacks::default(),
     };
     if blocks.len() + events.len() <= MOST_ENTRIES {
         ledger.blocks = blocks.collect();
@@ -330,6 +347,9 @@ fn parse(mut reader: Reader, version: u16) -> Result<Ledger, LedgerError> {
     }
     if version > BEFORE_BRANCHES {
         ledger.branches = branch::read(r, ledger.regions.len())?;
+    }
+    if version > BEFORE_STACKS {
+        ledger.stacks = stack::read(r, ledger.regions.len(), ledger.tasks.len())?;
     }
     reader.finish()?;
     Ok(ledger)
@@ -404,7 +424,7 @@ fn list<T>(
 }
 
 /// The same of items that are in order.
-fn sorted_list<T: Ord>(
+pub(crate) fn sorted_list<T: Ord>(
     r: &mut Reader,
     bytes: usize,
     most: usize,

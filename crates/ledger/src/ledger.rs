@@ -5,6 +5,7 @@ use crate::entry::{BlockRuns, EventCharge, SavedSymbol};
 use crate::fold::{self, Fitting, Folded, Functions, MOST_ENTRIES, Recording};
 use crate::recorder::coarse::{Coarseness, Range};
 use crate::recorder::{AddressSpace, OriginId, Recorder, Region, RegionId, Shape};
+use crate::stack::Stacks;
 use crate::symbols::Symbols;
 use crate::task::{Task, TaskId};
 use crate::{Class, Costs, Family, Kind, Origin, Profile, Ticks};
@@ -70,6 +71,8 @@ pub struct Ledger {
     pub folded: Folded,
     /// Indirect branches by target, sorted, if the run kept them.
     pub branches: Vec<BranchRuns>,
+    /// Call stacks and the trace, if the run kept them.
+    pub stacks: Stacks,
 }
 
 /// A ledger's sums, when they are consistent.
@@ -146,9 +149,13 @@ impl Ledger {
         let regions = recorder.regions().to_vec();
         let folded = Folded { recorded: recorder.coarseness(), ..Folded::default() };
         let branches = branches(recorder);
+        let stacks = recorder.stacks(|number| {
+            let origin = recorder.origins()[number.0 as usize];
+            Origin { task: TaskId(task_at[origin.task.0 as usize]), ..origin }
+        });
         let none = Vec::new();
         let mut ledger =
-            Self { header, regions, tasks, origins, shapes, symbols: none, blocks, events, folded, branches };
+            Self { header, regions, tasks, origins, shapes, symbols: none, blocks, events, folded, branches, stacks };
         let ids: FxHashMap<(u32, u32), OriginId> = origin_at.iter().copied().zip((0..).map(OriginId)).collect();
         ledger.fit(symbols, most, &|region, origin, rip| recorder.range(*ids.get(&(region, origin))?, rip));
         ledger.drop_unused();
@@ -220,9 +227,11 @@ impl Ledger {
         let mut used = vec![false; self.tasks.len()];
         // That of none is always the first.
         used.iter_mut().take(1).for_each(|used| *used = true);
-        self.origins.iter().for_each(|origin| used[origin.task.0 as usize] = true);
+        let origins = || self.origins.iter().chain(&self.stacks.origins);
+        origins().for_each(|origin| used[origin.task.0 as usize] = true);
         let at = keep(&mut self.tasks, &used);
-        self.origins.iter_mut().for_each(|origin| origin.task = TaskId(at[origin.task.0 as usize]));
+        let origins = self.origins.iter_mut().chain(&mut self.stacks.origins);
+        origins.for_each(|origin| origin.task = TaskId(at[origin.task.0 as usize]));
     }
 
     /// Gives names to the kinds of the ledger's events whose parameter is a number of the board's or the decoder's.
@@ -237,8 +246,22 @@ impl Ledger {
         let events = self.events.iter().map(|e| (e.origin, e.rip));
         let charged = blocks.chain(events).map(|(o, rip)| (self.origins[o as usize].address_space(), rip));
         let ends = |runs: &BranchRuns| [runs.branch.site, runs.branch.target].map(|rip| (runs.space, rip));
-        let seen = charged.chain(self.branches.iter().flat_map(ends));
+        let seen = charged.chain(self.branches.iter().flat_map(ends)).chain(self.frames());
         self.symbols = symbols.find_all(seen).into_iter().collect();
+    }
+
+    /// Each address of a stack, with the space that it is seen from.
+    fn frames(&self) -> impl Iterator<Item = (AddressSpace, u64)> {
+        let mut seen = FxHashSet::default();
+        let mut frames = Vec::new();
+        for (origin, mut stack) in self.stacks.uses() {
+            let space = self.stacks.origins[origin as usize].address_space();
+            while let Some(node) = self.stacks.node(stack).filter(|_| seen.insert((space, stack))) {
+                frames.push((space, node.address));
+                stack = node.caller;
+            }
+        }
+        frames.into_iter()
     }
 
     /// The symbol that `rip` is in, seen from `space`, and the offset within.

@@ -16,6 +16,7 @@ pub mod names;
 pub mod operation;
 pub mod profile;
 pub mod recorder;
+pub mod stack;
 pub mod summary;
 pub mod symbols;
 pub mod task;

@@ -14,6 +14,7 @@ mod saved;
 mod tables;
 
 use crate::branch::{Branch, Branches, Taken};
+use crate::stack::{Interned, Keeps, Record, StackId, Stacks, What};
 use crate::task::{Context, Task, TaskId, Tasks};
 use crate::{Class, Kind, Ticks};
 use coarse::{AREA, Coarseness, Range};
@@ -99,7 +100,7 @@ pub struct ShapeId(pub u32);
 pub type Shape = Vec<(Class, u32)>;
 
 /// A count and what it cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Amount {
     /// How often.
     pub count: u64,
@@ -165,6 +166,9 @@ pub struct Recorder {
     branches: Branches,
     tasks: Tasks,
     regions: Vec<Region>,
+    /// What is kept of stacks. It follows from how the machine is made, and is not saved.
+    keeps: Keeps,
+    stacks: Interned,
 }
 
 impl Default for Recorder {
@@ -186,6 +190,8 @@ impl Default for Recorder {
             branches: Branches::default(),
             tasks: Tasks::default(),
             regions: vec![Region::default()],
+            keeps: Keeps::default(),
+            stacks: Interned::default(),
         }
     }
 }
@@ -299,7 +305,8 @@ impl Recorder {
 
     /// Counts an execution of an indirect branch; `missed`: it was not predicted.
     pub fn add_branch(&mut self, origin: OriginId, branch: Branch, missed: bool) {
-        self.branches.add(origin, branch, missed);
+        let in_region = self.origins[origin.0 as usize].region != RegionId::default();
+        self.branches.add(origin, in_region, branch, missed);
     }
 
     fn coarse_origin(&mut self, id: OriginId, rip: u64) -> OriginId {
@@ -430,6 +437,45 @@ impl Recorder {
             let start = self.range(origin, rip).map_or(rip, |range| range.start);
             let sum = self.tables.classes.entry((start, origin, class)).or_default();
             *sum = sum.saturating_add(count);
+        }
+    }
+
+    /// The same, for a run that keeps these stacks.
+    pub fn keeping(self, keeps: Keeps) -> Self {
+        Self { keeps, ..self }
+    }
+
+    /// Which stacks the run keeps.
+    pub fn keeps(&self) -> Keeps {
+        self.keeps
+    }
+
+    /// The number of a stack of these frames, the innermost first. `whole`: there are no further ones.
+    pub fn stack(&mut self, frames: &[u64], whole: bool) -> StackId {
+        self.stacks.stack(frames, whole)
+    }
+
+    /// Adds samples of a stack, which are no charge.
+    pub fn add_samples(&mut self, origin: OriginId, stack: StackId, count: u64) {
+        let ticks = count.saturating_mul(self.keeps.interval);
+        self.stacks.charge(origin, stack, What::Sample, Amount { count, ticks });
+    }
+
+    /// Says from which stack crossings came that have been charged.
+    pub fn add_crossing(&mut self, origin: OriginId, stack: StackId, kind: Kind, amount: Amount) {
+        self.stacks.charge(origin, stack, What::Crossing(kind), amount);
+    }
+
+    /// Adds to the trace.
+    pub fn trace(&mut self, record: Record<OriginId>) {
+        self.stacks.record(record);
+    }
+
+    /// The stacks as a ledger has them; `origin` gives the origins of numbers.
+    pub(crate) fn stacks(&self, origin: impl Fn(OriginId) -> Origin) -> Stacks {
+        match self.keeps.is_nothing() {
+            true => Stacks::default(),
+            false => self.stacks.finish(self.keeps, origin),
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod lines;
 mod sites;
+mod stacks;
 
 use crate::entry::BlockRuns;
 use crate::ledger::Ledger;
@@ -12,6 +13,7 @@ use crate::{Class, Family, Kind};
 pub use lines::{Line, Lines, Who};
 use rustc_hash::FxHashMap;
 pub use sites::{Direct, Saved, Site};
+pub use stacks::{CallStack, CallTree, Weigh};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What something was charged for, coarsely enough for a line of a report.
@@ -229,7 +231,10 @@ impl<'a> Selection<'a> {
     }
 
     fn has(self, region: u32, origin: u32) -> bool {
-        let who = &self.ledger.origins[origin as usize];
+        self.includes(region, &self.ledger.origins[origin as usize])
+    }
+
+    fn includes(self, region: u32, who: &crate::Origin) -> bool {
         self.region.is_none_or(|wanted| wanted == region)
             && self.level.is_none_or(|wanted| wanted == who.level)
             && self.task.is_none_or(|wanted| self.is_of(wanted, who))

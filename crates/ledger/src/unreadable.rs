@@ -1,7 +1,7 @@
 //! Which files are no ledgers that this program reads, and why.
 
 /// The version of the layout.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// The version whose events end with [`Family::Undefined`](crate::Family::Undefined): it was never written for a guest of a hypervisor. Otherwise the same.
 pub const BEFORE_HYPERVISORS: u16 = 1;
 /// Uncompressed bytes in all, at most: some ten million entries.

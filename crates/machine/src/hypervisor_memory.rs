@@ -2,17 +2,16 @@
 //! guests nor devices can. The pages are below 4 GiB, because a PAE root must be.
 
 use crate::memory::{MemoryError, layout};
+use cpu::mapping::Mapping;
 use cpu::ram::RamRegion;
-use std::io;
 use std::ops::Range;
 use std::rc::Rc;
-use vm_memory::mmap::{MmapRegion, MmapRegionBuilder};
 use x86::page::PAGE;
 
 /// Pages for a hypervisor's tables. Clones share them.
 #[derive(Clone)]
 pub struct HypervisorMemory {
-    mapping: Rc<MmapRegion<()>>,
+    mapping: Rc<Mapping>,
     pages: u32,
 }
 
@@ -24,11 +23,7 @@ impl HypervisorMemory {
     pub fn new(pages: u32) -> Result<Self, MemoryError> {
         let pages = pages.clamp(1, Self::MOST_PAGES);
         let size = u64::from(pages) * PAGE;
-        let mapping = MmapRegionBuilder::<()>::new(size as usize)
-            .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
-            .with_mmap_flags(libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE)
-            .build()
-            .map_err(|e| MemoryError::Map { size, cause: io::Error::other(e.to_string()) })?;
+        let mapping = Mapping::anonymous(size as usize).map_err(|cause| MemoryError::Map { size, cause })?;
         Ok(Self { mapping: Rc::new(mapping), pages })
     }
 
@@ -42,7 +37,7 @@ impl HypervisorMemory {
         RamRegion {
             start: layout::HYPERVISOR.start,
             len: u64::from(self.pages) * PAGE,
-            host: self.mapping.as_ptr(),
+            host: self.mapping.start(),
             read_only: false,
             hidden: true,
         }

@@ -32,6 +32,7 @@ pub mod postmortem;
 mod recording;
 mod replay;
 pub mod snapshot;
+pub mod stacks;
 pub mod state;
 #[allow(unsafe_code, reason = "the kernel is asked for a device by ioctl")]
 pub mod tap;

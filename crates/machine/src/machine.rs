@@ -14,12 +14,14 @@ use crate::loader::{self, Module, Options};
 use crate::memory::GuestRam;
 use crate::platform::Platform;
 use crate::replay::Replay;
+use crate::stacks::Stacks;
 use crate::vcpus::{Pause, Vcpus};
 use crate::view::processor_ram;
 use cpu::{Cpu, Model, Tier};
 use hypervisor::Hypervisor;
 use hypervisor::mmu::Mmu;
 use ledger::profile::Profile;
+use ledger::stack::Keeps;
 use ledger::{Recorder, TICKS_PER_CYCLE, Ticks};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -60,6 +62,8 @@ pub struct Config {
     pub platform: Platform,
     /// True if indirect branches are recorded by address and target.
     pub branches: bool,
+    /// Call stacks that are recorded.
+    pub stacks: Keeps,
     /// Execution engine of guest instructions; it affects nothing but the speed.
     pub tier: Tier,
 }
@@ -180,7 +184,8 @@ impl Machine {
         let entry = loader::load(&ram, &config.kernel, &options)?;
         let model = model(&config.profile, config.clock, &config.platform);
         let model = Arc::new(Model { branches: config.branches, ..model });
-        let recorder = Rc::new(RefCell::new(Recorder::default()));
+        let recorder = Rc::new(RefCell::new(Recorder::default().keeping(config.stacks)));
+        let stacks = Stacks::new(config.stacks, recorder.clone());
         let paravirt = matches!(&config.platform, Platform::Hvm(switches) if switches.paravirt);
         let workload = config.parts.workload.clone();
         let random = config.parts.random;
@@ -193,6 +198,9 @@ impl Machine {
             let mut cpu = Cpu::new(index, model.clone(), processor_ram.clone(), board.clone(), recorder.clone());
             cpu.wiring.processors = config.cpus as u32;
             cpu.micro.random ^= random;
+            if let Some(stacks) = &stacks {
+                stacks.attach(&mut cpu);
+            }
             cpu
         });
         let hypervisor = match &config.platform {
@@ -201,6 +209,7 @@ impl Machine {
         };
         let mut vcpus = Vcpus::new(cpus.collect(), board.clone(), hypervisor, ram.clone());
         vcpus.cache.tier = config.tier;
+        vcpus.stacks = stacks;
         vcpus.enter(&entry);
         // The loader wrote through the devices' view of memory; no code has been decoded yet.
         drop(ram.take_written());

@@ -1,13 +1,14 @@
 //! Guest memory: what is backed where, the map that firmware hands to the guest, and the log of what devices wrote.
 //!
 //! RAM fills guest-physical addresses from 0 to 3 GiB and goes on at 4 GiB; between them lie the windows of [`layout`].
-//! It is mapped without reserving swap, so that only pages the guest touches cost memory.
+//! It is mapped without reserving swap, so that only pages the guest touches cost memory, and between guard pages.
 //!
 //! The processor keeps decoded instructions of RAM pages. It sees its own stores, but not those of devices, so every
 //! write that goes through [`GuestMap`] (loaders, virtio) is logged by address: the board drains the log after each
 //! device access with [`GuestRam::take_written`] and drops what was decoded from those bytes. The log knows nothing
 //! about code; asking the processor's code map is cheap, and keeping a second copy of it here could only go stale.
 
+use cpu::mapping::Mapping;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -241,13 +242,16 @@ impl GuestRam {
 fn region(start: u64, len: u64, log: &Arc<WriteLog>) -> Result<GuestRegionMmap<WriteWatch>, MemoryError> {
     let refused = |cause| MemoryError::Map { size: len, cause };
     let size = usize::try_from(len).map_err(|e| refused(io::Error::other(e)))?;
-    let watch = WriteWatch { start, log: Arc::clone(log) };
-    let mapping = MmapRegionBuilder::new_with_bitmap(size, watch)
+    let memory = Mapping::anonymous(size).map_err(refused)?;
+    let at = memory.start();
+    let watch = WriteWatch { start, log: Arc::clone(log), _memory: memory };
+    let builder = MmapRegionBuilder::new_with_bitmap(size, watch)
         .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
-        .with_mmap_flags(libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE)
-        .build()
-        .map_err(|e| refused(io::Error::other(e.to_string())))?;
-    GuestRegionMmap::new(mapping, GuestAddress(start))
+        .with_mmap_flags(libc::MAP_ANONYMOUS | libc::MAP_PRIVATE | libc::MAP_NORESERVE);
+    // SAFETY: the mapping has the size and the protection that are said, and the region owns it.
+    let region = unsafe { builder.with_raw_mmap_pointer(at) }.build();
+    let region = region.map_err(|e| refused(io::Error::other(e.to_string())))?;
+    GuestRegionMmap::new(region, GuestAddress(start))
         .ok_or_else(|| refused(io::Error::other("guest addresses wrap around")))
 }
 
@@ -308,6 +312,8 @@ fn compact(ranges: &mut Vec<Range<u64>>) {
 pub struct WriteWatch {
     start: u64,
     log: Arc<WriteLog>,
+    /// The region's memory, which vm-memory does not own.
+    _memory: Mapping,
 }
 
 impl<'a> WithBitmapSlice<'a> for WriteWatch {

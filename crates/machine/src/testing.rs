@@ -29,6 +29,7 @@ pub fn config(code: &[u8], platform: Platform, tier: Tier) -> Config {
         parts: Parts::default(),
         clock: ClockSource::Virtual,
         branches: false,
+        stacks: ledger::stack::Keeps::default(),
         platform,
         tier,
     }

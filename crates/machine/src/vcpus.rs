@@ -9,12 +9,13 @@ use crate::board::Board;
 use crate::device::Ending;
 use crate::loader::Entry;
 use crate::memory::GuestRam;
+use crate::stacks::Stacks;
 use crate::tasks::Tasks;
 use cpu::arch::{Segment, TableRegister, attention};
 use cpu::cache::BlockCache;
 use cpu::{Cpu, Exit};
 use hypervisor::Hypervisor;
-use ledger::{Family, Kind, Ticks};
+use ledger::Ticks;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -123,7 +124,7 @@ impl Vcpu {
     /// Ends HLT or MWAIT at time `now`, and charges the processor for its sleep.
     fn wake(&mut self, now: Ticks) {
         let asleep = now.saturating_sub(self.cpu.micro.clock);
-        self.cpu.charge_ticks(Kind::new(Family::Halt, 0), 1, asleep);
+        self.cpu.charge_halt(1, asleep);
         self.cpu.wiring.ram.disarm_monitor(self.cpu.wiring.index);
         self.activity = Activity::Running;
     }
@@ -162,6 +163,8 @@ pub struct Vcpus {
     pub failure: Option<hypervisor::Failure>,
     /// Tasks that the guest runs on the processors.
     pub tasks: Tasks,
+    /// Who takes stacks, if the run keeps any.
+    pub(crate) stacks: Option<Rc<Stacks>>,
     board: Rc<RefCell<Board>>,
     slice_end: Ticks,
     /// The turn in which a debugger has stopped: index of the processor, and end of the turn.
@@ -188,6 +191,7 @@ impl Vcpus {
             cache: BlockCache::new(),
             hypervisor,
             failure: None,
+            stacks: None,
             board,
             slice_end: 0,
             held: None,
@@ -391,13 +395,23 @@ impl Vcpus {
     /// Runs a processor's turn, or the rest of it.
     fn turn(&mut self, index: usize, deadline: Ticks) -> Option<Pause> {
         let vcpu = &mut self.all[index];
+        if let Some(stacks) = &self.stacks {
+            stacks.follow(self.tasks.kernel(), &vcpu.cpu);
+        }
         loop {
             match vcpu.run(self.hypervisor.as_mut(), &mut self.cache, deadline) {
                 // The probe touched no device: the turn continues, with the same end.
                 Ok(Exit::Probe) => {
                     if let Some(hit) = vcpu.cpu.take_probe() {
                         self.tasks.reached(hit, &mut vcpu.cpu, &mut self.cache);
+                        if let Some(stacks) = &self.stacks {
+                            stacks.task(&vcpu.cpu);
+                        }
                     }
+                    continue;
+                }
+                Ok(Exit::Sample) => {
+                    sample(self.stacks.as_deref(), &mut vcpu.cpu);
                     continue;
                 }
                 Ok(Exit::Debug) => {
@@ -421,6 +435,10 @@ impl Vcpus {
                 }
             }
             break;
+        }
+        // What a hypervisor has done since the guest ran last.
+        if vcpu.cpu.sample_due() {
+            sample(self.stacks.as_deref(), &mut vcpu.cpu);
         }
         self.tasks.look(&mut vcpu.cpu, &mut self.cache);
         let now = vcpu.cpu.micro.clock;
@@ -536,7 +554,7 @@ impl Vcpus {
         let Some(Vcpu { cpu, activity, .. }) = self.all.first_mut() else { return Some(Pause::Stuck) };
         let vector = cpu.wiring.ram.read::<u32>(acpi::WAKING_VECTOR).unwrap_or_default();
         let asleep = board.now().saturating_sub(cpu.micro.clock);
-        cpu.charge_ticks(Kind::new(Family::Halt, 0), 1, asleep);
+        cpu.charge_halt(1, asleep);
         cpu.arch.seg[usize::from(seg::CS)] = Segment::real((vector >> 4) as u16, true);
         cpu.arch.rip = u64::from(vector & 0xf);
         cpu.mode_changed();
@@ -563,13 +581,22 @@ impl Vcpus {
     }
 }
 
+/// Takes the samples that are due.
+#[cold]
+fn sample(stacks: Option<&Stacks>, cpu: &mut Cpu) {
+    let count = cpu.take_samples();
+    if let Some(stacks) = stacks {
+        stacks.sample(cpu, count);
+    }
+}
+
 /// Handles a start-up IPI: real mode at the given page (SDM vol. 3, 9.4.3).
 fn start(cpu: &mut Cpu, page: u8, now: Ticks) {
     let selector = u16::from(page) << 8;
     cpu.arch.seg[usize::from(seg::CS)] = Segment::real(selector, true);
     cpu.arch.rip = 0;
     let idle = now.saturating_sub(cpu.micro.clock);
-    cpu.charge_ticks(Kind::new(Family::Halt, 0), 0, idle);
+    cpu.charge_halt(0, idle);
     cpu.mode_changed();
 }
 

@@ -150,6 +150,7 @@ mod tests {
             parts: Parts::default(),
             clock: ClockSource::Virtual,
             branches: false,
+            stacks: ledger::stack::Keeps::default(),
             platform: Platform::Bare,
             tier: Tier::Auto,
         };

@@ -1,32 +1,34 @@
-//! Frames on a stream socket, as QEMU, passt and others send them: four bytes of length, most significant first, and the frame.
+//! Frames on a stream socket, in the format of QEMU, passt and others: four bytes of big-endian length, and the frame.
 
 use crate::frame::LONGEST;
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
 use thiserror::Error;
 
-/// Bytes of a length.
+/// Size of the length in bytes.
 const LENGTH: usize = 4;
 
-/// The other end does not speak this protocol.
+/// Error: the other end does not use this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a frame of {0} bytes was announced, where there are at most {LONGEST}")]
 pub struct TooLong(pub u32);
 
-/// Takes a stream apart.
+/// Splits a stream into frames.
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
     buffer: Vec<u8>,
-    /// Bytes at the start that have been taken.
+    /// Number of bytes at the start that have been consumed.
     taken: usize,
 }
 
 impl Frames {
-    /// Adds what has been read.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..std::mem::take(&mut self.taken));
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next frame that is there in full.
+    /// Returns the next complete frame.
     pub fn next_frame(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
         let rest = &self.buffer[self.taken..];
         let Some((length, rest)) = rest.split_first_chunk::<LENGTH>() else { return Ok(None) };
@@ -37,6 +39,86 @@ impl Frames {
         let Some(frame) = rest.get(..length as usize) else { return Ok(None) };
         self.taken += LENGTH + frame.len();
         Ok(Some(frame.to_vec()))
+    }
+}
+
+/// Bytes that are read at a time.
+const PIECE: usize = 64 << 10;
+/// Bytes that wait for the other end to take them; further frames are lost, as on any network.
+const MOST_WAITING: usize = 4 << 20;
+
+/// How a link is after it was read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// More may come.
+    Open,
+    /// The other end has closed it, or it is broken.
+    Closed,
+    /// The other end does not speak this protocol, and nothing more is read.
+    Nonsense(TooLong),
+}
+
+/// A stream that carries frames both ways, and whose reads and writes do not wait.
+#[derive(Debug)]
+pub struct Link<S> {
+    stream: S,
+    frames: Frames,
+    outgoing: VecDeque<u8>,
+}
+
+impl<S: Read + Write> Link<S> {
+    /// A link over a stream.
+    pub fn new(stream: S) -> Self {
+        Self { stream, frames: Frames::default(), outgoing: VecDeque::new() }
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// Frames that have come, `most` at most.
+    pub fn receive(&mut self, most: usize) -> (Vec<Vec<u8>>, Condition) {
+        let mut all = Vec::new();
+        let mut piece = [0; PIECE];
+        loop {
+            while all.len() < most {
+                match self.frames.next_frame() {
+                    Ok(Some(frame)) => all.push(frame),
+                    Ok(None) => break,
+                    Err(error) => return (all, Condition::Nonsense(error)),
+                }
+            }
+            if all.len() >= most {
+                return (all, Condition::Open);
+            }
+            match self.stream.read(&mut piece) {
+                Ok(0) => return (all, Condition::Closed),
+                Ok(len) => self.frames.push(&piece[..len]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return (all, Condition::Open),
+                Err(_) => return (all, Condition::Closed),
+            }
+        }
+    }
+
+    /// Has a frame sent by [`Self::flush`], unless too much waits for that already.
+    pub fn send(&mut self, frame: &[u8]) {
+        if self.outgoing.len() < MOST_WAITING {
+            self.outgoing.extend(with_length(frame));
+        }
+    }
+
+    /// Sends as much as the other end takes now.
+    pub fn flush(&mut self) {
+        while let (front @ [_, ..], _) = self.outgoing.as_slices() {
+            match self.stream.write(front) {
+                Ok(len @ 1..) => drop(self.outgoing.drain(..len)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Full, or closed, which the next read finds out.
+                _ => break,
+            }
+        }
     }
 }
 
@@ -68,5 +150,67 @@ mod tests {
         let mut frames = Frames::default();
         frames.push(&[0xff; 8]);
         assert_eq!(frames.next_frame(), Err(TooLong(u32::MAX)));
+    }
+
+    /// One end of a pair of pipes.
+    #[derive(Default)]
+    struct Pipe {
+        incoming: VecDeque<u8>,
+        closed: bool,
+        sent: Vec<u8>,
+        /// Bytes that it takes yet.
+        room: usize,
+    }
+
+    impl Read for Pipe {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            match (self.incoming.is_empty(), self.closed) {
+                (true, false) => Err(ErrorKind::WouldBlock.into()),
+                _ => self.incoming.read(buffer),
+            }
+        }
+    }
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let len = bytes.len().min(self.room);
+            self.room -= len;
+            self.sent.extend(&bytes[..len]);
+            if len == 0 { Err(ErrorKind::WouldBlock.into()) } else { Ok(len) }
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_link_takes_what_is_there_and_says_how_it_is() {
+        let frame = |n: u8| vec![n; 60];
+        let mut link = Link::new(Pipe::default());
+        assert_eq!(link.receive(9), (vec![], Condition::Open));
+        link.stream.incoming = (1..=3).flat_map(|n| with_length(&frame(n))).collect();
+        assert_eq!(link.receive(2), (vec![frame(1), frame(2)], Condition::Open));
+        link.stream.closed = true;
+        assert_eq!(link.receive(2), (vec![frame(3)], Condition::Closed));
+        link.stream.incoming = [with_length(&frame(4)), vec![0xff; 8]].concat().into();
+        let nonsense = Condition::Nonsense(TooLong(u32::MAX));
+        assert_eq!(link.receive(9), (vec![frame(4)], nonsense));
+        assert_eq!(link.receive(9), (vec![], nonsense));
+    }
+
+    #[test]
+    fn frames_wait_for_the_other_end_up_to_a_limit() {
+        let mut link = Link::new(Pipe { room: 70, ..Pipe::default() });
+        link.send(&[1; 60]);
+        link.send(&[2; 60]);
+        link.flush();
+        assert_eq!(link.stream.sent.len(), 70);
+        link.stream.room = 1000;
+        link.flush();
+        assert_eq!(link.stream.sent, [with_length(&[1; 60]), with_length(&[2; 60])].concat());
+        link.stream.room = 0;
+        (0..200).for_each(|_| link.send(&[0; LONGEST]));
+        assert!((MOST_WAITING..MOST_WAITING + LONGEST + LENGTH).contains(&link.outgoing.len()));
     }
 }

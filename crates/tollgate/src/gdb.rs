@@ -13,14 +13,14 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How often a listener looks for a connection.
+/// The time between two looks for a connection.
 const INTERVAL: Duration = Duration::from_millis(10);
 /// A debugger that takes nothing for so long is gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes received at a time.
 const PIECE: usize = 4096;
 
-/// Where to listen.
+/// The address to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A TCP port of this host; 0 is any that is free.
@@ -88,7 +88,7 @@ impl Sockets {
     }
 }
 
-/// What a user gives gdb's `target remote`.
+/// The argument for gdb's `target remote`.
 impl fmt::Display for Sockets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -193,8 +193,16 @@ mod tests {
     fn addresses_are_ports_or_sockets() {
         assert_eq!("1234".parse(), Ok(Address::Port(1234)));
         assert_eq!("unix:/tmp/s".parse(), Ok(Address::Unix("/tmp/s".into())));
-        for wrong in ["", "unix:", "70000", "tcp:1"] {
+        for wrong in ["", "unix:", "70000", "tcp:1", "0.0.0.0:1", "::1", "localhost:1", "*:1"] {
             assert!(wrong.parse::<Address>().is_err(), "{wrong}");
         }
+    }
+    #[test]
+    fn others_than_the_local_host_do_not_connect() {
+        let Sockets::Tcp(listener) = Sockets::listen(&Address::Port(0), Sandbox::Off).unwrap() else {
+            panic!("it is a port")
+        };
+        let address = listener.local_addr().unwrap();
+        assert!(address.ip().is_loopback(), "{address}");
     }
 }

@@ -9,6 +9,7 @@ mod cpu_cmd;
 mod diff_cmd;
 mod ending;
 mod exec_cmd;
+mod export_cmd;
 mod gdb;
 mod generate;
 mod identity;
@@ -25,6 +26,8 @@ mod report;
 mod run_cmd;
 mod sites;
 mod size;
+mod stack_args;
+mod stacks;
 mod table;
 mod terminal;
 mod tier;
@@ -48,6 +51,7 @@ enum Command {
     Exec(Box<exec_cmd::ExecArgs>),
     Diff(Box<diff_cmd::DiffArgs>),
     Report(report::ReportArgs),
+    Export(export_cmd::ExportArgs),
     Compare(compare::CompareArgs),
     Cpu(cpu_cmd::CpuArgs),
     Lab(lab_cmd::LabArgs),
@@ -92,6 +96,7 @@ fn main() -> ExitCode {
         Command::Exec(args) => exec_cmd::run(&args),
         Command::Diff(args) => diff_cmd::run(&args),
         Command::Report(args) => report::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Export(args) => export_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Compare(args) => compare::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Cpu(args) => cpu_cmd::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Lab(args) => lab_cmd::run(&args),

@@ -6,9 +6,8 @@ use machine::Machine;
 use machine::host::HostFrame;
 use network::capture::{self, Capture};
 use network::options::{Attachment, Forward, Net, Nic};
-use network::stream::{Frames, with_length};
+use network::stream::{Condition, Link};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -23,10 +22,6 @@ use std::time::{Duration, Instant};
 const LARGEST_CAPTURE: u64 = 1 << 30;
 /// Frames that a machine gets at a time from one connection.
 const MOST_FRAMES: usize = 256;
-/// Bytes that wait for passt to take them; further frames are lost, as on any network.
-const MOST_WAITING: usize = 4 << 20;
-/// Bytes that are read at a time.
-const PIECE: usize = 64 << 10;
 /// How long the host is waited for at most while there are connections: what is typed is not waited for at the same time.
 const GLANCE: Duration = Duration::from_millis(2);
 
@@ -116,7 +111,7 @@ impl Nets {
 
 /// What a NIC is connected to.
 enum End {
-    Passt { child: Child, stream: UnixStream, frames: Frames, outgoing: VecDeque<u8> },
+    Passt { child: Child, link: Link<UnixStream> },
     Tap(File),
 }
 
@@ -191,55 +186,25 @@ impl Connections {
 impl End {
     fn file(&self) -> std::os::fd::BorrowedFd<'_> {
         match self {
-            Self::Passt { stream, .. } => stream.as_fd(),
+            Self::Passt { link, .. } => link.stream().as_fd(),
             Self::Tap(file) => file.as_fd(),
         }
     }
 
     /// Frames that have come, and whether more may.
     fn read(&mut self) -> (Vec<Vec<u8>>, bool) {
-        let mut all = Vec::new();
-        let mut piece = vec![0; PIECE.max(network::frame::LONGEST + 1)];
-        loop {
-            if let Self::Passt { frames, .. } = self {
-                loop {
-                    match frames.next_frame() {
-                        Ok(Some(frame)) if all.len() < MOST_FRAMES => all.push(frame),
-                        // It is the last of this call.
-                        Ok(Some(frame)) => {
-                            all.push(frame);
-                            return (all, true);
-                        }
-                        Ok(None) => break,
-                        Err(error) => {
-                            say(&format!(
-                                "tollgate: --net user: passt sends nonsense ({error}): the connection is over"
-                            ));
-                            return (all, false);
-                        }
-                    }
-                }
-            }
-            if all.len() >= MOST_FRAMES {
-                return (all, true);
-            }
-            let read = match self {
-                Self::Passt { stream, .. } => stream.read(&mut piece),
-                Self::Tap(file) => file.read(&mut piece),
-            };
-            match (read, &mut *self) {
-                (Ok(0), _) => break,
-                (Ok(len), Self::Passt { frames, .. }) => frames.push(&piece[..len]),
-                (Ok(len), Self::Tap(_)) => all.push(piece[..len].to_vec()),
-                (Err(error), _) if error.kind() == ErrorKind::Interrupted => {}
-                (Err(error), _) if error.kind() == ErrorKind::WouldBlock => return (all, true),
-                // A device that is down gives errors until it is up.
-                (Err(_), Self::Tap(_)) => return (all, true),
-                (Err(_), Self::Passt { .. }) => break,
+        let (frames, condition) = match self {
+            Self::Passt { link, .. } => link.receive(MOST_FRAMES),
+            Self::Tap(file) => return (read_tap(file), true),
+        };
+        match condition {
+            Condition::Open => {}
+            Condition::Closed => self.over(),
+            Condition::Nonsense(error) => {
+                say(&format!("tollgate: --net user: passt sends nonsense ({error}): the connection is over"));
             }
         }
-        self.over();
-        (all, false)
+        (frames, condition == Condition::Open)
     }
 
     /// Says why a connection is over that the other end has closed.
@@ -258,9 +223,8 @@ impl End {
 
     fn send(&mut self, frame: &[u8]) {
         match self {
-            Self::Passt { outgoing, .. } if outgoing.len() < MOST_WAITING => outgoing.extend(with_length(frame)),
+            Self::Passt { link, .. } => link.send(frame),
             // A full queue loses frames, as any network does.
-            Self::Passt { .. } => {}
             Self::Tap(file) => {
                 let _ = file.write(frame);
             }
@@ -268,24 +232,31 @@ impl End {
     }
 
     fn flush(&mut self) {
-        if let Self::Passt { stream, outgoing, .. } = self {
-            while let (front @ [_, ..], _) = outgoing.as_slices() {
-                match stream.write(front) {
-                    Ok(len @ 1..) => drop(outgoing.drain(..len)),
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    // Full, or closed, which the next read finds out.
-                    _ => break,
-                }
-            }
+        if let Self::Passt { link, .. } = self {
+            link.flush();
         }
     }
 }
 
+/// Frames that have come from a TAP device. One that is down gives errors until it is up.
+fn read_tap(file: &mut File) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    let mut frame = vec![0; network::frame::LONGEST + 1];
+    while all.len() < MOST_FRAMES {
+        match file.read(&mut frame) {
+            Ok(len @ 1..) => all.push(frame[..len].to_vec()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            _ => break,
+        }
+    }
+    all
+}
+
 impl Drop for End {
     fn drop(&mut self) {
-        if let Self::Passt { child, stream, .. } = self {
+        if let Self::Passt { child, link } = self {
             // passt ends with its connection. A process that is confined can't end another one; one that hangs is left to itself.
-            let _ = stream.shutdown(Shutdown::Both);
+            let _ = link.stream().shutdown(Shutdown::Both);
             let begun = Instant::now();
             while matches!(child.try_wait(), Ok(None)) && begun.elapsed() < PATIENCE {
                 std::thread::sleep(LOOK);
@@ -315,7 +286,7 @@ fn passt(forwards: &[Forward], addresses: Option<&Addresses>) -> Result<End> {
         }
         _ => anyhow!(error).context("--net user: passt can't be started"),
     })?;
-    Ok(End::Passt { child, stream: ours, frames: Frames::default(), outgoing: VecDeque::new() })
+    Ok(End::Passt { child, link: Link::new(ours) })
 }
 
 /// What came of the NICs of a machine, as JSON.

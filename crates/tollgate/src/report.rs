@@ -1,6 +1,7 @@
 //! `tollgate report`: what a run was charged, for people and for programs.
 
 use crate::sites::{self, WhatIf};
+use crate::stacks;
 use crate::table::{
     Align::{Left, Right},
     Print, cycles, emit, emit_parts, gigahertz, number, read_ledger, seconds, share, table, whole_cycles,
@@ -24,6 +25,10 @@ Examples:
   tollgate report boot.ledger --task hackbench --by symbol
   tollgate report guest.ledger --level 0 --by symbol
   tollgate report boot.ledger --by call-site
+  tollgate report boot.ledger --stacks
+  tollgate report boot.ledger --stacks --event 'MOV CR3' --task hackbench
+  tollgate report boot.ledger --folded | grep schedule
+  tollgate report boot.ledger --svg flame.svg
   tollgate report boot.ledger --what-if 'direct(udp_queue_rcv_one_skb=sock_def_readable)'
   tollgate report boot.ledger --json | jq .kinds")]
 pub struct ReportArgs {
@@ -48,6 +53,8 @@ pub struct ReportArgs {
     /// Only what was charged to the tasks of this name, or to the process or thread of this number
     #[arg(long, value_name = "COMM|PID")]
     task: Option<String>,
+    #[command(flatten)]
+    stacks: stacks::StacksArgs,
     /// What would be charged if something were done otherwise: direct(SITE[=TARGET,...]) or cached(CPUID.LEAF). May be repeated
     #[arg(long, value_name = "CHANGE")]
     what_if: Vec<WhatIf>,
@@ -96,6 +103,9 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     let part = Part { region: args.region.as_deref(), task: args.task.as_deref() };
     if part.task.is_some() && (args.by == Some(Table::CallSite) || !args.what_if.is_empty()) {
         bail!("indirect branches are not told apart by task: leave out --task");
+    }
+    if args.stacks.wanted() {
+        return stacks::run(&args.stacks, &ledger, selection, part.region, args.json);
     }
     if args.json {
         let changes = sites::what_if_json(&ledger, selection, part.region, &args.what_if)?;

@@ -10,6 +10,7 @@ use crate::net::{Connections, Nets};
 use crate::output::{OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
+use crate::stack_args::StackArgs;
 use crate::terminal::{Escape, Terminal, print};
 use crate::tier::TierArgs;
 use anyhow::{Context, Result, anyhow, bail};
@@ -43,6 +44,7 @@ Examples:
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --append 'console=ttyS0'
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --cpus 4 --cpu icx --ledger boot.ledger
   tollgate run --kernel vmlinuz --disk root.img --append 'console=ttyS0 root=/dev/vda rw'
+  tollgate run --kernel vmlinuz --initrd initramfs.cpio --ledger boot.ledger --sample 10us --call-graph
   tollgate run --kernel access.flat --append '' --timeout 90
   tollgate run --kernel vmlinuz --initrd initramfs.cpio --platform hvm --mmu shadow --ledger shadow.ledger
   tollgate run --kernel switch.elf --cpu core2 --platform hvm --mmu shadow --mmu-pages 256 --irqchip user --paravirt on
@@ -139,6 +141,8 @@ pub struct RunArgs {
     /// Prints the machine (with --dry-run) or how the run ended as JSON on standard error
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    stacks: StackArgs,
     #[command(flatten)]
     tier: TierArgs,
     #[command(flatten)]
@@ -325,6 +329,10 @@ impl RunArgs {
                 "--clock virtual needs instructions that are counted, which KVM's are not",
             ),
             (!self.tier.is_default(), "--tier and --check-translation say how this program executes instructions"),
+            (
+                self.stacks.given().is_some(),
+                "--sample, --call-graph and --trace need instructions that this program executes, which KVM's are not",
+            ),
             (!self.platform.is_bare(), "--platform says what this program executes, which KVM does not"),
             (self.gdb.is_some(), "--gdb needs a run that can be repeated"),
             (self.moments.identifies(), "--save-at, --restore, --record and --replay need a run that can be repeated"),
@@ -403,6 +411,7 @@ impl<'a> Setup<'a> {
             clock: self.clock,
             platform: self.platform.clone(),
             branches: args.call_sites,
+            stacks: args.stacks.keeps(self.profile.tsc_hz.value),
             tier,
         })
     }

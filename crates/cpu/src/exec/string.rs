@@ -308,7 +308,7 @@ fn repeated<S: Step, T: Int>(cpu: &mut Cpu, op: &Op) -> Exec<Flow> {
             return Err(Fault);
         }
         // Interrupts are taken between iterations, and not before the first.
-        let due = iterations::<S, T>(cpu.engine.stop_at.saturating_sub(cpu.micro.clock).div_ceil(per_step));
+        let due = iterations::<S, T>(cpu.stop_but_for_samples().saturating_sub(cpu.micro.clock).div_ceil(per_step));
         if done != 0 && done >= due {
             cpu.arch.rip = op.rip();
             break Ok(Flow::End);

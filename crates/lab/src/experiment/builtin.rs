@@ -19,6 +19,7 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("switches", include_str!("../../../../experiments/switches.toml")),
     ("pvp", include_str!("../../../../experiments/pvp.toml")),
     ("forwarding-bulk", include_str!("../../../../experiments/forwarding-bulk.toml")),
+    ("xfrm-compat", include_str!("../../../../experiments/xfrm-compat.toml")),
     ("processors", include_str!("../../../../experiments/processors.toml")),
 ];
 

@@ -49,7 +49,7 @@ fn results_are_read_as_they_were_written() {
     let (_, mut result) = testing::results(4);
     let text = serde_json::to_string(&result).unwrap();
     for cell in &mut result.cells {
-        cell.stacks.clear();
+        cell.cost_tree.clear();
         cell.measured.iter_mut().for_each(|measured| measured.charges = Charges::default());
     }
     assert_eq!(serde_json::from_str::<ExperimentResult>(&text).unwrap(), result);

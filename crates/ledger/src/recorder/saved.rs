@@ -2,8 +2,9 @@
 
 use super::{Amount, Coarseness, MOST_REGIONS, MOST_SPACES, Origin, OriginId, Recorder, Region, Shape, ShapeId};
 use crate::branch::{Branch, Branches, Taken};
+use crate::stack::{Interned, SavedStacks};
 use crate::task::Tasks;
-use crate::{Class, Kind, TaskId};
+use crate::{Class, Kind, RegionId, TaskId};
 use serde::{Deserialize, Serialize};
 
 /// What a recorder has recorded. Entries are sorted, so that equal records are equal bytes.
@@ -21,6 +22,7 @@ pub struct Saved {
     classes: Vec<((u64, OriginId, Class), u64)>,
     areas: Vec<((OriginId, u64), Option<u32>)>,
     branches: Vec<(OriginId, Branch, Taken)>,
+    stacks: SavedStacks,
 }
 
 /// Why a record can't be taken on.
@@ -74,6 +76,7 @@ impl Recorder {
             classes: self.tables.classes.iter().map(|(key, count)| (*key, *count)).collect(),
             areas: self.tables.areas.iter().map(|(key, count)| (*key, *count)).collect(),
             branches: self.branches.save(),
+            stacks: self.stacks.save(),
         };
         saved.blocks.sort_unstable_by_key(|(origin, rip, shape, _)| (*origin, *rip, *shape));
         saved.events.sort_unstable_by_key(|(origin, rip, kind, _)| (*origin, *rip, *kind));
@@ -102,7 +105,11 @@ impl Recorder {
         }
         recorder.tables.classes = saved.classes.into_iter().collect();
         recorder.tables.areas = saved.areas.into_iter().collect();
-        recorder.branches = Branches::restore(saved.branches).ok_or(SavedError("a branch is there twice"))?;
+        let in_region = |origin: OriginId| saved.origins[origin.0 as usize].region != RegionId::default();
+        recorder.branches =
+            Branches::restore(saved.branches, in_region).ok_or(SavedError("a branch is there twice"))?;
+        let stacks = Interned::restore(saved.stacks, saved.origins.len());
+        recorder.stacks = stacks.ok_or(SavedError("its stacks"))?;
         let Saved { origins, used, coarseness, tasks, regions, .. } = saved;
         Ok(Self { origins, used, coarseness, tasks, regions, ..recorder })
     }

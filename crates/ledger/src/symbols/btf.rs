@@ -165,6 +165,16 @@ impl<'a> Btf<'a> {
         })
     }
 
+    /// The first bit of a bit field of a structure, and how many it has.
+    pub fn bits(&self, structure: TypeId, name: &str) -> Option<(u32, u32)> {
+        let place = self.resolve(structure).filter(|place| self.kind(*place) == Some(kind::STRUCT))?;
+        let info = self.info(place)?;
+        let members = (0..(info & 0xffff) as usize).map(|i| place + TYPE + MEMBER * i);
+        let member = members.into_iter().find(|member| self.is_named(*member, name))?;
+        let offset = u32_at(self.types, member + 8)?;
+        (info >> 31 != 0 && offset >> 24 != 0).then_some((offset & 0xff_ffff, offset >> 24))
+    }
+
     /// What an array consists of, and how many of it.
     pub fn array(&self, id: TypeId) -> Option<(TypeId, u32)> {
         let place = self.resolve(id).filter(|place| self.kind(*place) == Some(kind::ARRAY))?;

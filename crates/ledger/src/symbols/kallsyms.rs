@@ -64,6 +64,8 @@ pub struct Landmarks {
     pub btf: Option<(u64, u64)>,
     /// The idle task of the first processor.
     pub init_task: Option<u64>,
+    /// Start and end of the addresses that its ORC tables are about, and of their entries.
+    pub orc: Option<[(u64, u64); 2]>,
 }
 
 impl Landmarks {
@@ -73,10 +75,13 @@ impl Landmarks {
             let named = raw.iter().filter(|(_, letter, name)| name == wanted && !matches!(letter, 'T' | 't'));
             named.min_by_key(|(_, letter, _)| letter.is_lowercase()).map(|symbol| symbol.0)
         };
+        let orc = data("__start_orc_unwind_ip").zip(data("__stop_orc_unwind_ip"));
+        let entries = data("__start_orc_unwind").zip(data("__stop_orc_unwind"));
         Self {
             modules: data("modules"),
             btf: data("__start_BTF").zip(data("__stop_BTF")),
             init_task: data("init_task"),
+            orc: orc.zip(entries).map(|(addresses, entries)| [addresses, entries]),
         }
     }
 

@@ -8,6 +8,7 @@ mod bzimage;
 mod image;
 mod kallsyms;
 mod modules;
+pub mod orc;
 pub mod task_struct;
 mod text;
 

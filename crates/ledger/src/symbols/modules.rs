@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use x86::page::PAGE;
 
 /// Modules of a guest.
-const MOST_MODULES: usize = 4096;
+pub(super) const MOST_MODULES: usize = 4096;
 /// Symbols of all modules together.
 const MOST_SYMBOLS: u64 = 1 << 20;
 /// The longest name, KSYM_NAME_LEN.
@@ -19,11 +19,11 @@ const LONGEST_NAME: usize = 512;
 /// The longest name of a module.
 const LONGEST_MODULE_NAME: usize = 64;
 /// The most code of a module.
-const LARGEST_TEXT: u64 = 1 << 30;
+pub(super) const LARGEST_TEXT: u64 = 1 << 30;
 /// Bytes of an Elf64_Sym.
 const SYMBOL: u64 = 24;
 /// MODULE_STATE_UNFORMED: in the list, but not yet filled in.
-const UNFORMED: u32 = 3;
+pub(super) const UNFORMED: u32 = 3;
 /// Functions of each loaded module, in the order of the kernel's list, as far as they can be read. `read` reads linear
 /// memory: all of the bytes, or it returns `false`.
 pub fn modules(landmarks: &Landmarks, read: impl Fn(u64, &mut [u8]) -> bool) -> Vec<(String, Vec<Symbol>)> {
@@ -40,12 +40,12 @@ pub fn modules(landmarks: &Landmarks, read: impl Fn(u64, &mut [u8]) -> bool) -> 
 }
 
 /// Offsets in `struct module`, in bytes.
-struct Layout {
-    list: u64,
-    state: u64,
+pub(super) struct Layout {
+    pub list: u64,
+    pub state: u64,
     name: u64,
     /// The address of its code, and the length (32 bits).
-    text: (u64, u64),
+    pub text: (u64, u64),
     symbols: u64,
     /// How many (32 bits).
     count: u64,
@@ -55,7 +55,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn new(btf: &Btf) -> Option<Self> {
+    pub fn new(btf: &Btf) -> Option<Self> {
         let module = btf.structure("module")?;
         let at = |outer: Field, name: &str| btf.field(outer.of, name).map(|inner| outer.offset + inner.offset);
         let field = |name: &str| btf.field(module, name);

@@ -202,6 +202,7 @@ fn an_image_that_goes_back_to_real_mode_finds_a_bios_s_handlers() {
         parts: crate::board::Parts::default(),
         clock: crate::ClockSource::Virtual,
         branches: false,
+        stacks: ledger::stack::Keeps::default(),
         platform: crate::Platform::Bare,
         tier: cpu::Tier::Interpreter,
     };

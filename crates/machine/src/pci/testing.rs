@@ -4,6 +4,7 @@ use super::PciBus;
 use crate::acpi;
 use crate::device::Msi;
 use crate::device::{At, Device, DeviceContext, Outputs, Pin};
+use crate::host::Piece;
 use crate::memory::{GuestRam, layout};
 use crate::state::Saved;
 
@@ -22,7 +23,7 @@ impl Rig {
         Self { bus: PciBus::new(), ram, out: Outputs::default(), now: 0, levels: Default::default() }
     }
 
-    pub fn with<R>(&mut self, act: impl FnOnce(&mut PciBus, &mut DeviceContext) -> R) -> R {
+    fn with<R>(&mut self, act: impl FnOnce(&mut PciBus, &mut DeviceContext) -> R) -> R {
         let ctx = &mut DeviceContext { now: self.now, cpu: 0, ram: &self.ram, out: &mut self.out };
         let result = act(&mut self.bus, ctx);
         self.bus.tell(ctx);
@@ -79,6 +80,10 @@ impl Rig {
 
     pub fn input(&mut self, device: u8, bytes: &[u8]) {
         self.with(|bus, ctx| bus.input(device, bytes, ctx));
+    }
+
+    pub fn piece(&mut self, device: u8, piece: &Piece) {
+        self.with(|bus, ctx| bus.piece(device, piece, ctx));
     }
 
     pub fn advance(&mut self, now: u64) {

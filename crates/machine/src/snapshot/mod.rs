@@ -138,7 +138,8 @@ impl Machine {
         let ram = self.vcpus.all[0].cpu.wiring.ram.clone();
         pages::restore(&ram, &contents.memory)?;
         drop(contents.memory);
-        *self.recorder.borrow_mut() = Recorder::restore(state.charges)?;
+        let keeps = self.recorder.borrow().keeps();
+        *self.recorder.borrow_mut() = Recorder::restore(state.charges)?.keeping(keeps);
         match (&mut self.vcpus.hypervisor, state.hypervisor) {
             (Some(vm), Some(saved)) => vm.restore(saved, state.processors.iter().filter_map(|p| p.guest.as_ref()))?,
             (None, None) => {}

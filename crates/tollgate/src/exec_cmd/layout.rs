@@ -1,5 +1,5 @@
 //! What a seed varies of a run without changing what the run does: where code and data lie, the order of free pages, the size of the environment, and the distance of
-//! the command's beginning from timer ticks. Each of these moves results ([why so](../../../../docs/decisions/0023-layouts.md)).
+//! the command's beginning from timer ticks. Each of these moves results ([why so](../../../../docs/decisions/0024-layouts.md)).
 
 use std::ffi::OsString;
 

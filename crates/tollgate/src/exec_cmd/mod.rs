@@ -16,6 +16,7 @@ use crate::net::{Addresses, Connections, Nets};
 use crate::output::{OutputFile, say};
 use crate::platform::PlatformArgs;
 use crate::size::parse_size;
+use crate::stack_args::StackArgs;
 use crate::terminal::{Escape, Terminal, size_text};
 use anyhow::{Context, Result, anyhow, bail};
 use boots::Boot;
@@ -153,6 +154,8 @@ pub struct ExecArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     repeat: RepeatArgs,
+    #[command(flatten)]
+    stacks: StackArgs,
     #[command(flatten)]
     platform: PlatformArgs,
     /// The command and its arguments
@@ -307,6 +310,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             clock: ClockSource::Virtual,
             platform: platform.clone(),
             branches: false,
+            stacks: args.stacks.keeps(tsc_hz),
             tier: Tier::Auto,
         })
     };

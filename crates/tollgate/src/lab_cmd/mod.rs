@@ -13,7 +13,7 @@ use crate::table::{
 use crate::tier::TierName;
 use anyhow::{Result, anyhow, bail};
 pub use cells::stop_on_signals;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use lab::check::{Document, Limits};
 use lab::experiment::{self, Experiment};
 use lab::results::ExperimentResult;
@@ -45,6 +45,7 @@ Examples:
   tollgate lab run --all --jobs 8 --json > baseline.json
   tollgate lab run cr0-wp --only 'queue/*'
   tollgate lab run ./mine.toml
+  tollgate lab run --all --on slurm --sbatch '--partition=short --mem=4G' --out /shared/lab
   tollgate lab check baseline.json --limit-cycles 0.5%
   tollgate lab prune --older-than 30 --dry-run
 
@@ -157,7 +158,13 @@ struct Keep(Option<u64>);
 /// How cells are run.
 #[derive(Args)]
 struct Common {
-    /// Cells at a time (default: the host's processors)
+    /// Where cells run: on this host, or as array jobs of Slurm on nodes that share --out and --root. Results do not depend on it
+    #[arg(long, value_name = "WHERE", value_enum, default_value_t = On::Local)]
+    on: On,
+    /// Options of sbatch for --on slurm, such as '--partition=short --mem=4G'
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    sbatch: Vec<String>,
+    /// Cells at a time (default: the host's processors; with --on slurm as many as Slurm runs)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
     /// Only these cells: row/column or experiment/row/column, with * and ?
@@ -180,6 +187,15 @@ struct Common {
     /// What executes the guests' instructions. Results do not depend on it
     #[arg(long, value_name = "TIER", value_enum, default_value_t = TierName::Auto)]
     tier: TierName,
+}
+
+/// Where cells run.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum On {
+    /// On this host
+    Local,
+    /// On the nodes of a cluster
+    Slurm,
 }
 
 fn parse_keep(text: &str) -> Result<Keep, String> {

@@ -1,4 +1,5 @@
-/* bpfload: loads one of the few BPF programs that the workloads need. There is no compiler in the guest: they are written down here. */
+/* bpfload: loads one of the few BPF programs that the workloads need. The guest has no compiler, so their
+   instructions are listed here. */
 #define _GNU_SOURCE
 #include "tools.h"
 
@@ -65,7 +66,7 @@ static unsigned device(const char *name) {
 
 int bpfload_main(int argc, char **argv) {
     if (argc == 5 && !strcmp(argv[1], "xdp-redirect")) {
-        /* FROM TO PIN: all that FROM receives goes out at TO, which needs a program of its own for that. */
+        /* FROM TO PIN: all frames that FROM receives leave at TO, which needs a program of its own for that. */
         int map = make_map(BPF_MAP_TYPE_DEVMAP, 4, 4, 1);
         if (map < 0 || map_set(map, 0, device(argv[3])))
             fail("devmap");

@@ -123,8 +123,12 @@ fn symbols_are_found_in_every_layout() {
         for (layout, absolute) in layouts {
             let found = kallsyms(&image(&symbols(count), absolute, layout), Some(LINEAR)).expect("is there");
             let end = BASE + 64 * (count as u64 + 50);
-            let landmarks =
-                Landmarks { modules: Some(end + 8), btf: Some((end + 16, end + 24)), init_task: Some(end + 32) };
+            let landmarks = Landmarks {
+                modules: Some(end + 8),
+                btf: Some((end + 16, end + 24)),
+                init_task: Some(end + 32),
+                orc: None,
+            };
             assert_eq!(found.landmarks, landmarks);
             let found = found.functions;
             assert_eq!(found.len(), count, "functions only");

@@ -27,7 +27,7 @@ impl Memory {
 
     fn modules(&self) -> Vec<(String, Vec<Symbol>)> {
         let btf = Some((BTF, BASE + self.0.len() as u64));
-        modules(&Landmarks { modules: Some(HEAD), btf, init_task: None }, |address, out: &mut [u8]| {
+        modules(&Landmarks { modules: Some(HEAD), btf, init_task: None, orc: None }, |address, out: &mut [u8]| {
             self.read(address, out)
         })
     }
@@ -126,8 +126,14 @@ fn without_landmarks_there_are_none() {
     let memory = memory(Version::Layouts);
     let read = |address, out: &mut [u8]| memory.read(address, out);
     assert!(modules(&Landmarks::default(), read).is_empty());
-    assert!(modules(&Landmarks { modules: Some(HEAD), btf: Some((BTF, BTF - 1)), init_task: None }, read).is_empty());
-    assert!(modules(&Landmarks { modules: Some(HEAD), btf: Some((0, u64::MAX)), init_task: None }, read).is_empty());
+    assert!(
+        modules(&Landmarks { modules: Some(HEAD), btf: Some((BTF, BTF - 1)), init_task: None, orc: None }, read)
+            .is_empty()
+    );
+    assert!(
+        modules(&Landmarks { modules: Some(HEAD), btf: Some((0, u64::MAX)), init_task: None, orc: None }, read)
+            .is_empty()
+    );
 }
 
 proptest! {

@@ -1,162 +1,254 @@
-//! Tests of channels: a driver announces itself, opens ports, reads and writes, as Linux's virtio_console does.
+//! Channels between programs of the guest and the host.
 
+use super::states::{copy, function};
 use super::*;
 use crate::host::Piece;
-use crate::state::Saved;
+use crate::virtio::ports::{event, message};
 
-/// VIRTIO_CONSOLE_F_MULTIPORT.
+/// Queues of the first port, for control messages, and of the second port.
+const INPUT: u16 = 0;
+const OUTPUT: u16 = 1;
+const CONTROL_INPUT: u16 = 2;
+const CONTROL_OUTPUT: u16 = 3;
+const SECOND_INPUT: u16 = 4;
+const SECOND_OUTPUT: u16 = 5;
 const MULTIPORT: u64 = 1 << 1;
-/// Queues of port 0, of control messages, and of port 1.
-const INPUT: [u16; 2] = [0, 4];
-const OUTPUT: [u16; 2] = [1, 5];
-const CONTROL: u16 = 2;
-const SAY: u16 = 3;
-const READY: u16 = 0;
-const PORT_READY: u16 = 3;
-const OPEN: u16 = 6;
+/// Where control messages come to, and where input does.
+const MESSAGES: u64 = BUFFERS + 0x1_0000;
+const TEXT: u64 = BUFFERS + 0x2_0000;
+const BUFFER: u32 = 64;
 
-fn names() -> Vec<String> {
-    vec!["first".into(), "second".into()]
+fn two() -> Channels {
+    Channels::new(vec!["control".into(), "stdin".into()])
 }
 
 fn driver() -> Driver {
-    let mut driver = Driver::with(Channels::new(names()));
+    let mut driver = Driver::with(two());
     driver.start(VERSION_1 | MULTIPORT);
     driver
 }
 
-fn encoded(port: u32, event: u16, value: u16) -> Vec<u8> {
-    [&port.to_le_bytes()[..], &event.to_le_bytes(), &value.to_le_bytes()].concat()
-}
-
 impl Driver {
-    /// Sends bytes to the device on a queue.
-    fn put(&mut self, queue: u16, bytes: &[u8]) {
+    /// Sends a control message.
+    fn say(&mut self, bytes: &[u8]) {
         assert!(self.ram.write(BUFFERS, bytes));
-        self.offer(queue, 0, &[(BUFFERS, bytes.len() as u32, 0)]);
-        self.notify(queue);
+        self.offer(CONTROL_OUTPUT, 0, &[(BUFFERS, bytes.len() as u32, 0)]);
+        self.notify(CONTROL_OUTPUT);
     }
 
-    /// Says something about a port.
-    fn say(&mut self, port: u32, event: u16, value: u16) {
-        self.put(SAY, &encoded(port, event, value));
+    fn says(&mut self, port: u32, event: u16, value: u16) {
+        self.say(&message(port, event, value));
     }
 
-    /// Offers a buffer for what the device has on a queue. Returns the content that the device wrote, if it used the buffer.
-    fn get(&mut self, queue: u16, len: u32) -> Option<Vec<u8>> {
-        let at = BUFFERS + 0x1000 * (1 + u64::from(queue));
-        let before = self.used(queue).0;
-        self.offer(queue, 0, &[(at, len, WRITE)]);
-        self.notify(queue);
-        let (index, _, written) = self.used(queue);
-        let mut bytes = vec![0; written as usize];
-        (index != before && self.ram.read(at, &mut bytes)).then_some(bytes)
+    /// What comes on a queue, a buffer at a time, until nothing does.
+    fn takes(&mut self, queue: u16, at: u64) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        loop {
+            let before = self.used(queue).0;
+            // A buffer that was not used is still there.
+            if self.available[usize::from(queue)] == before {
+                self.offer(queue, 0, &[(at, BUFFER, WRITE)]);
+            }
+            self.notify(queue);
+            let (index, _, len) = self.used(queue);
+            if index == before {
+                return all;
+            }
+            let mut bytes = vec![0; len as usize];
+            assert!(self.ram.read(at, &mut bytes));
+            all.push(bytes);
+        }
     }
 
-    /// The control messages that wait, one per buffer. The last buffer stays with the device.
-    fn heard(&mut self) -> Vec<Vec<u8>> {
-        std::iter::from_fn(|| self.get(CONTROL, 64)).collect()
+    fn told(&mut self) -> Vec<Vec<u8>> {
+        self.takes(CONTROL_INPUT, MESSAGES)
     }
 
-    fn piece(&mut self, channel: u8, bytes: &[u8], last: bool) {
-        let piece = Piece { channel, bytes: bytes.to_vec(), last };
-        self.bus.with(|bus, ctx| bus.piece(1, &piece, ctx));
+    fn gives(&mut self, channel: u8, bytes: &[u8], last: bool) {
+        self.bus.piece(1, &Piece { channel, bytes: bytes.to_vec(), last });
     }
 
-    fn inbox(&self, channel: u8) -> (bool, usize) {
-        let inbox = self.bus.bus.channel_inbox(1, channel);
-        (inbox.open, inbox.unread)
+    fn is_open(&self, channel: u8) -> bool {
+        self.bus.bus.channel_inbox(1, channel).open
+    }
+
+    fn unread(&self, channel: u8) -> usize {
+        self.bus.bus.channel_inbox(1, channel).unread
+    }
+
+    /// What the guest wrote since the last call.
+    fn wrote(&mut self) -> Vec<(u8, Vec<u8>)> {
+        std::mem::take(&mut self.bus.out.channels)
     }
 }
 
+fn list(messages: &[(u32, u16, u16)]) -> Vec<Vec<u8>> {
+    messages.iter().map(|(port, event, value)| message(*port, *event, *value).to_vec()).collect()
+}
+
 #[test]
-fn ports_are_announced_by_number_and_name() {
+fn a_driver_learns_of_each_port_its_name_and_that_it_is_open() {
     let mut driver = driver();
-    assert_eq!(driver.bus.mmio_read(DEVICE + 4, 4), Some(2));
-    driver.say(0, READY, 1);
-    assert_eq!([driver.get(CONTROL, 64), driver.get(CONTROL, 64)], [Some(encoded(0, 1, 1)), Some(encoded(1, 1, 1))]);
-    driver.say(1, PORT_READY, 1);
-    let name = [encoded(1, 7, 1), b"second".to_vec()].concat();
-    assert_eq!([driver.get(CONTROL, 64), driver.get(CONTROL, 64)], [Some(name), Some(encoded(1, OPEN, 1))]);
-    // A port that is not there is not described.
-    driver.say(2, PORT_READY, 1);
-    driver.say(u32::MAX, OPEN, 1);
-    assert_eq!(driver.heard(), Vec::<Vec<u8>>::new());
+    assert_eq!((driver.read(0x12, 2), driver.bus.mmio_read(DEVICE + 4, 4)), (6, Some(2)));
+    assert_eq!(driver.told(), list(&[]));
+    driver.says(0, event::DEVICE_READY, 0);
+    assert_eq!(driver.told(), list(&[]), "the driver has failed");
+    driver.says(0, event::DEVICE_READY, 1);
+    assert_eq!(driver.told(), list(&[(0, event::PORT_ADD, 1), (1, event::PORT_ADD, 1)]));
+    driver.says(1, event::PORT_READY, 1);
+    let name = [&message(1, event::PORT_NAME, 1)[..], b"stdin"].concat();
+    assert_eq!(driver.told(), [name, message(1, event::PORT_OPEN, 1).to_vec()]);
 }
 
 #[test]
-fn output_has_the_number_of_its_port() {
+fn messages_that_make_no_sense_are_dropped() {
     let mut driver = driver();
-    driver.put(OUTPUT[1], b"from the second");
-    driver.put(OUTPUT[0], b"from the first");
-    driver.put(OUTPUT[0], b"");
-    let written = std::mem::take(&mut driver.bus.out.channels);
-    assert_eq!(written, [(1, b"from the second".to_vec()), (0, b"from the first".to_vec())]);
-}
-
-#[test]
-fn input_waits_until_the_port_is_open_and_then_ends() {
-    let mut driver = driver();
-    driver.piece(1, b"early", false);
-    assert_eq!((driver.inbox(0), driver.inbox(1)), ((false, 0), (false, 5)));
-    assert_eq!(driver.get(INPUT[1], 3), None);
-    driver.say(1, OPEN, 1);
-    // The buffer that was offered before is used now.
-    driver.notify(INPUT[1]);
-    assert_eq!((driver.used(INPUT[1]).0, driver.inbox(1)), (1, (true, 2)));
-    driver.piece(1, b"!", true);
-    // The end is told after everything before it was taken.
-    assert_eq!(driver.heard(), Vec::<Vec<u8>>::new());
-    assert_eq!(driver.inbox(1), (false, 3));
-    assert_eq!(driver.get(INPUT[1], 64), Some(b"ly!".to_vec()));
-    driver.notify(CONTROL);
-    let at = BUFFERS + 0x1000 * (1 + u64::from(CONTROL));
-    assert_eq!((driver.used(CONTROL).0, driver.bytes::<8>(at).to_vec()), (1, encoded(1, OPEN, 0)));
-    // It is told once.
-    driver.piece(1, b"", true);
-    assert_eq!(driver.heard(), Vec::<Vec<u8>>::new());
-}
-
-#[test]
-fn a_closed_port_keeps_its_input() {
-    let mut driver = driver();
-    driver.say(0, OPEN, 1);
-    driver.say(0, OPEN, 0);
-    driver.piece(0, b"kept", false);
-    assert_eq!((driver.get(INPUT[0], 64), driver.inbox(0)), (None, (false, 4)));
-    driver.say(0, OPEN, 1);
-    driver.notify(INPUT[0]);
-    assert_eq!((driver.used(INPUT[0]).2, driver.inbox(0)), (4, (true, 0)));
-    // Input for a channel that is not there is nobody's.
-    driver.piece(9, b"lost", true);
-    assert_eq!(driver.inbox(9), (false, 0));
-}
-
-#[test]
-fn nonsense_does_no_harm() {
-    let mut driver = driver();
-    for bytes in [&b""[..], b"short", &[0xff; 8], &[0xff; 64]] {
-        driver.put(SAY, bytes);
+    for (port, event, value) in [
+        (2, event::PORT_READY, 1),
+        (u32::MAX, event::PORT_READY, 1),
+        (0, event::PORT_READY, 0),
+        (2, event::PORT_OPEN, 1),
+        (u32::MAX, event::PORT_OPEN, 1),
+        (0, event::PORT_ADD, 1),
+        (0, event::CONSOLE_PORT, 1),
+        (0, 0xffff, 1),
+    ] {
+        driver.says(port, event, value);
     }
-    (0..1000).for_each(|_| driver.say(0, READY, 1));
-    // Messages beyond the limit are dropped.
-    assert_eq!(driver.heard().len(), 256);
-    assert_eq!(driver.status(), 0xf);
+    driver.say(&message(0, event::DEVICE_READY, 1)[..7]);
+    driver.say(&[]);
+    assert_eq!(driver.told(), list(&[]));
+    assert!(!driver.is_open(0) && !driver.is_open(1));
+    // Longer than a message is as good as a message.
+    driver.say(&[&message(1, event::PORT_OPEN, 1)[..], b"more"].concat());
+    assert!(driver.is_open(1));
 }
 
 #[test]
-fn a_saved_state_is_that_of_the_same_ports() {
-    let mut channels = Channels::new(names());
-    channels.piece(&Piece { channel: 0, bytes: b"text".to_vec(), last: true });
-    let state = channels.save().unwrap();
-    let mut same = Channels::new(names());
-    same.restore(&state).unwrap();
-    assert_eq!(same.save().unwrap(), state);
-    assert_eq!(same.channel_inbox(0).unread, 4);
-    assert!(Channels::new(vec!["first".into()]).restore(&state).is_err());
-    for len in 0..state.len() {
-        assert!(Channels::new(names()).restore(&state[..len]).is_err(), "{len}");
+fn messages_that_nobody_takes_are_lost_beyond_a_limit() {
+    let mut driver = driver();
+    (0..200).for_each(|_| driver.says(0, event::DEVICE_READY, 1));
+    assert_eq!(driver.told().len(), 256);
+    driver.says(0, event::DEVICE_READY, 1);
+    assert_eq!(driver.told().len(), 2, "later ones are not");
+}
+
+#[test]
+fn what_programs_write_comes_out_with_the_number_of_the_port() {
+    let mut driver = driver();
+    assert!(driver.ram.write(TEXT, b"first second"));
+    driver.offer(OUTPUT, 0, &[(TEXT, 3, 0), (TEXT + 3, 2, 0)]);
+    driver.notify(OUTPUT);
+    driver.offer(SECOND_OUTPUT, 0, &[(TEXT + 6, 6, 0)]);
+    driver.offer(SECOND_OUTPUT, 1, &[(TEXT, 0, 0)]);
+    driver.notify(SECOND_OUTPUT);
+    assert_eq!(driver.wrote(), [(0, b"first".to_vec()), (1, b"second".to_vec())]);
+    assert_eq!((driver.used(OUTPUT).0, driver.used(SECOND_OUTPUT).0), (1, 2));
+}
+
+#[test]
+fn a_request_may_be_so_long_and_no_longer() {
+    let mut driver = driver();
+    // The same two megabytes, a byte more than the device takes of one request.
+    driver.offer(OUTPUT, 0, &[(BUFFERS, 1 << 20, 0), (BUFFERS, 1, 0)]);
+    driver.notify(OUTPUT);
+    let wrote = driver.wrote();
+    assert_eq!(wrote.iter().map(|(port, bytes)| (*port, bytes.len())).collect::<Vec<_>>(), [(0, 1 << 20)]);
+}
+
+#[test]
+fn input_waits_until_a_program_opens_the_port() {
+    let mut driver = driver();
+    assert!(driver.takes(SECOND_INPUT, TEXT).is_empty());
+    driver.gives(1, b"typed ahead", false);
+    assert_eq!((driver.unread(1), driver.unread(0), driver.is_open(1)), (11, 0, false));
+    assert!(driver.takes(SECOND_INPUT, TEXT).is_empty());
+    driver.says(1, event::PORT_OPEN, 1);
+    assert_eq!(driver.takes(SECOND_INPUT, TEXT), [b"typed ahead"]);
+    assert_eq!((driver.unread(1), driver.is_open(1)), (0, true));
+    // A buffer waits: what comes goes there at once.
+    driver.gives(1, b"now", false);
+    assert_eq!(driver.unread(1), 0);
+    assert!(driver.takes(INPUT, TEXT).is_empty(), "the other port has none");
+    driver.says(1, event::PORT_OPEN, 0);
+    driver.gives(1, b"later", false);
+    assert_eq!((driver.unread(1), driver.is_open(1)), (5, false));
+    // There is no such port.
+    driver.gives(2, b"nobody", true);
+    assert_eq!((driver.unread(2), driver.is_open(2)), (0, false));
+}
+
+#[test]
+fn long_input_comes_in_the_guests_buffers() {
+    let mut driver = driver();
+    driver.says(0, event::PORT_OPEN, 1);
+    let text: Vec<u8> = (0..200u8).collect();
+    driver.gives(0, &text[..150], false);
+    driver.gives(0, &text[150..], false);
+    let pieces = driver.takes(INPUT, TEXT);
+    assert_eq!(pieces.iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 64, 8]);
+    assert_eq!(pieces.concat(), text);
+}
+
+#[test]
+fn the_end_is_told_once_when_all_is_read() {
+    let mut driver = driver();
+    let end = list(&[(1, event::PORT_OPEN, 0)]);
+    driver.gives(1, b"last words", true);
+    assert_eq!(driver.told(), list(&[]), "nobody has opened the port");
+    driver.says(1, event::PORT_OPEN, 1);
+    assert_eq!(driver.told(), list(&[]), "there is something to read");
+    assert!(!driver.is_open(1), "no more may come");
+    assert_eq!(driver.takes(SECOND_INPUT, TEXT), [b"last words"]);
+    assert_eq!(driver.told(), end);
+    driver.takes(SECOND_INPUT, TEXT);
+    driver.says(1, event::PORT_OPEN, 1);
+    assert_eq!(driver.told(), list(&[]));
+    // An empty end is told as well, at once.
+    driver.says(0, event::PORT_OPEN, 1);
+    driver.gives(0, b"", true);
+    assert_eq!(driver.told(), list(&[(0, event::PORT_OPEN, 0)]));
+}
+
+#[test]
+fn a_driver_that_begins_anew_is_told_the_end_again() {
+    let mut driver = driver();
+    driver.says(1, event::PORT_OPEN, 1);
+    driver.gives(1, b"", true);
+    driver.says(0, event::DEVICE_READY, 1);
+    driver.start(VERSION_1 | MULTIPORT);
+    assert_eq!(driver.told(), list(&[]), "what was for the driver before is gone");
+    assert!(!driver.is_open(1));
+    driver.says(1, event::PORT_OPEN, 1);
+    assert_eq!(driver.told(), list(&[(1, event::PORT_OPEN, 0)]));
+}
+
+#[test]
+fn a_saved_device_goes_on_where_it_was() {
+    let mut driver = driver();
+    driver.says(1, event::PORT_OPEN, 1);
+    driver.says(0, event::DEVICE_READY, 1);
+    driver.gives(1, b"not read", true);
+    let mut other = copy(&mut driver, two()).unwrap();
+    for driver in [&mut driver, &mut other] {
+        assert_eq!(driver.told(), list(&[(0, event::PORT_ADD, 1), (1, event::PORT_ADD, 1)]));
+        assert_eq!(driver.takes(SECOND_INPUT, TEXT), [b"not read"]);
+        assert_eq!(driver.told(), list(&[(1, event::PORT_OPEN, 0)]));
     }
-    let many = Channels::new((0..40).map(|n| n.to_string()).collect());
-    assert_eq!(many.queues().len(), 2 * 17);
+    // Of another set of channels it is not.
+    let state = function(&mut driver).save().unwrap();
+    let mut names = Driver::with(Channels::new(vec!["control".into(), "other".into()]));
+    assert!(function(&mut names).restore(&state).is_err());
+    let mut one = Driver::with(Channels::new(vec!["control".into()]));
+    assert!(function(&mut one).restore(&state).is_err());
+}
+
+#[test]
+fn there_are_so_many_ports_and_no_more() {
+    let names = |count: usize| (0..count).map(|number| number.to_string()).collect::<Vec<_>>();
+    for (asked, made) in [(0, 0), (1, 1), (16, 16), (17, 16)] {
+        let device = Channels::new(names(asked));
+        assert_eq!(device.queues().len(), 2 * (made + 1), "{asked}");
+        assert_eq!(device.config()[4..8], (made as u32).to_le_bytes(), "{asked}");
+    }
 }

@@ -4,12 +4,12 @@ use super::*;
 use crate::state::{Saved, StateError};
 
 /// The function of the device.
-fn function(driver: &mut Driver) -> &mut dyn Saved {
+pub(super) fn function(driver: &mut Driver) -> &mut dyn Saved {
     &mut **driver.bus.bus.function(1).expect("it was added")
 }
 
 /// Creates a machine with a copy of the memory, and a device with the state of the original.
-fn copy<D: Device + 'static>(original: &mut Driver, device: D) -> Result<Driver, StateError> {
+pub(super) fn copy<D: Device + 'static>(original: &mut Driver, device: D) -> Result<Driver, StateError> {
     let mut copy = Driver::with(device);
     let mut memory = vec![0; original.ram.size() as usize];
     assert!(original.ram.read(0, &mut memory) && copy.ram.write(0, &memory));

@@ -1,0 +1,75 @@
+//! The Firefox Profiler's processed profiles: a process for each of the guest's, a thread for each of its threads. Samples of crossings weigh
+//! as much as they cost, in microseconds.
+
+use super::{Export, ExportError, task_title};
+use fxprof_processed_profile::{
+    CategoryColor, CategoryHandle, CpuDelta, Frame, FrameFlags, FrameInfo, ProcessHandle, Profile, ReferenceTimestamp,
+    SamplingInterval, ThreadHandle, Timestamp,
+};
+use ledger::TaskId;
+use ledger::summary::Weigh;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The profile.
+pub fn profile(export: Export) -> Result<Vec<u8>, ExportError> {
+    let interval = export.nanoseconds(export.ledger.stacks.keeps.interval).max(1);
+    // A run has a clock of its own, which begins with it.
+    let begin = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::ZERO);
+    let mut profile = Profile::new("tollgate", begin, SamplingInterval::from_nanos(interval));
+    profile.set_os_name("Linux");
+    profile.set_symbolicated(true);
+    let mut threads = Threads::default();
+    let kernel = profile.add_category("Kernel", CategoryColor::Orange);
+    let user = profile.add_category("User", CategoryColor::Yellow);
+    let unit = match export.weigh {
+        Weigh::Samples => interval,
+        Weigh::Crossings => 1000,
+        Weigh::Kinds(_) => 1,
+    };
+    let mut samples = export.samples();
+    samples.sort_by_key(|sample| sample.time);
+    for sample in samples {
+        let time = Timestamp::from_nanos_since_reference(export.nanoseconds(sample.time));
+        let thread = threads.thread(&mut profile, &export, sample.who.task, time);
+        let space = sample.who.address_space();
+        let mut addresses: Vec<u64> = export.ledger.stacks.frames(sample.stack).collect();
+        addresses.reverse();
+        let frames: Vec<FrameInfo> = addresses
+            .into_iter()
+            .map(|address| {
+                let category: CategoryHandle = if address >> 63 == 0 { user } else { kernel };
+                let name = profile.intern_string(&export.ledger.frame_name(space, address));
+                FrameInfo { frame: Frame::Label(name), category_pair: category.into(), flags: FrameFlags::empty() }
+            })
+            .collect();
+        let stack = profile.intern_stack_frames(thread, frames.into_iter());
+        let amount = export.amount(sample.weight);
+        let weight = i32::try_from(amount.div_ceil(unit)).unwrap_or(i32::MAX);
+        let spent = if matches!(export.weigh, Weigh::Kinds(_)) { 0 } else { amount };
+        profile.add_sample(thread, time, stack, CpuDelta::from_nanos(spent), weight);
+    }
+    serde_json::to_vec(&profile).map_err(|_| ExportError::Json)
+}
+
+/// Processes and threads that have samples.
+#[derive(Default)]
+struct Threads {
+    processes: BTreeMap<u32, ProcessHandle>,
+    threads: BTreeMap<TaskId, ThreadHandle>,
+}
+
+impl Threads {
+    fn thread(&mut self, profile: &mut Profile, export: &Export, number: TaskId, time: Timestamp) -> ThreadHandle {
+        let task = &export.ledger.tasks[number.0 as usize];
+        if let Some(known) = self.threads.get(&number) {
+            return *known;
+        }
+        let process =
+            *self.processes.entry(task.pid).or_insert_with(|| profile.add_process(task_title(task), task.pid, time));
+        let thread = profile.add_thread(process, task.tid, time, task.pid == task.tid);
+        profile.set_thread_name(thread, task_title(task));
+        self.threads.insert(number, thread);
+        thread
+    }
+}

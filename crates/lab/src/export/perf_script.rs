@@ -1,0 +1,66 @@
+//! The text of `perf script`: for each sample a line with the task, the processor, the time and the event, then its frames, the innermost
+//! first, and an empty line.
+
+use super::{Export, task_title};
+use ledger::stack::{TRUNCATED, UNKNOWN, What};
+use std::fmt::Write;
+
+/// The whole text.
+pub fn text(export: Export) -> String {
+    let mut out = String::new();
+    for sample in export.samples() {
+        let task = export.task(sample.who);
+        let ns = export.nanoseconds(sample.time);
+        let event = match sample.what {
+            What::Sample => "cycles".to_owned(),
+            What::Crossing(kind) => words(&export.kind_name(kind)),
+        };
+        let comm = task_title(task).replace(char::is_whitespace, "_");
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "{comm} {}/{} [{:03}] {}.{:09}: {} {event}: ",
+            task.pid,
+            task.tid,
+            sample.cpu,
+            ns / 1_000_000_000,
+            ns % 1_000_000_000,
+            export.weight(sample.weight),
+        );
+        for address in export.ledger.stacks.frames(sample.stack) {
+            let _ = writeln!(out, "\t{}", frame(&export, sample.who.address_space(), address));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// A name without what separates the parts of a line.
+fn words(name: &str) -> String {
+    name.chars().map(|c| if c.is_whitespace() || c == ':' { '_' } else { c }).collect()
+}
+
+fn frame(export: &Export, space: ledger::AddressSpace, address: u64) -> String {
+    match (address, export.ledger.symbol(space, address)) {
+        (TRUNCATED, _) => "0 [truncated] ([unknown])".to_owned(),
+        (UNKNOWN, _) => "0 [too_many_stacks] ([unknown])".to_owned(),
+        (_, None) => format!("{address:x} [unknown] ([unknown])"),
+        (_, Some((symbol, offset))) => {
+            let module = match symbol.module.as_str() {
+                "" => "kernel.kallsyms",
+                module => module,
+            };
+            format!("{address:x} {}+{offset:#x} ([{}])", words(&symbol.name), words(module))
+        }
+    }
+}
+
+impl Export<'_> {
+    /// Cycles, or a count.
+    fn weight(&self, weight: u64) -> u64 {
+        match self.weigh {
+            ledger::summary::Weigh::Kinds(_) => weight,
+            _ => weight.div_ceil(ledger::TICKS_PER_CYCLE),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The JSON of Chrome's traces, which Perfetto and `chrome://tracing` read: for each processor a track with the tasks that it ran and one with
+//! what it crossed, and for each task a track with the times in which it ran.
+
+use super::{Export, ExportError, task_title};
+use ledger::stack::{Moment, Record};
+use ledger::{Family, TaskId, TaskKind};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// The process that stands for the processors, beyond Linux's numbers.
+const PROCESSORS: u32 = 1 << 30;
+/// The processes of tasks of the same number are told apart from it; the idle tasks all have number 0.
+const IDLE: u32 = PROCESSORS + 1;
+
+/// The trace.
+pub fn trace(export: Export) -> Result<Vec<u8>, ExportError> {
+    if !export.ledger.stacks.keeps.trace {
+        return Err(ExportError::NoTrace);
+    }
+    let mut events = Vec::new();
+    let mut tasks = BTreeSet::new();
+    let mut processors = BTreeSet::new();
+    let mut running: Option<Running> = None;
+    let clocks = &export.ledger.header.clocks;
+    for record in export.selection.records() {
+        let who = export.selection.origin_of(record.origin);
+        processors.insert(record.cpu);
+        if running.as_ref().is_some_and(|now| (now.cpu, now.task) != (record.cpu, who.task))
+            && let Some(before) = running.take()
+        {
+            let end = if before.cpu == record.cpu { record.time } else { end_of(clocks, before.cpu) };
+            before.ends(&export, end, &mut events);
+        }
+        tasks.insert(who.task);
+        running.get_or_insert(Running { cpu: record.cpu, task: who.task, since: record.time });
+        events.extend(moment(&export, record));
+    }
+    if let Some(last) = running {
+        let end = end_of(clocks, last.cpu);
+        last.ends(&export, end, &mut events);
+    }
+    let mut all = names(&export, &processors, &tasks);
+    all.append(&mut events);
+    let lost = export.ledger.stacks.lost;
+    let file = json!({
+        "traceEvents": all,
+        "displayTimeUnit": "ns",
+        "otherData": { "exporter": format!("tollgate {}", env!("CARGO_PKG_VERSION")), "records lost": lost },
+    });
+    serde_json::to_vec(&file).map_err(|_| ExportError::Json)
+}
+
+fn end_of(clocks: &[u64], cpu: u32) -> u64 {
+    clocks.get(cpu as usize).copied().unwrap_or(0)
+}
+
+/// A time in microseconds.
+fn microseconds(export: &Export, ticks: u64) -> f64 {
+    export.nanoseconds(ticks) as f64 / 1000.0
+}
+
+/// A task on a processor.
+struct Running {
+    cpu: u32,
+    task: TaskId,
+    since: u64,
+}
+
+/// The process and the thread of a task.
+fn place(export: &Export, number: TaskId) -> (u32, u32) {
+    let task = &export.ledger.tasks[number.0 as usize];
+    match task.kind {
+        TaskKind::Idle => (IDLE, number.0),
+        _ => (task.pid, task.tid),
+    }
+}
+
+impl Running {
+    /// A slice on the processor's track, and one on the task's.
+    fn ends(self, export: &Export, end: u64, events: &mut Vec<Value>) {
+        let name = task_title(&export.ledger.tasks[self.task.0 as usize]);
+        let (ts, end) = (microseconds(export, self.since), microseconds(export, end.max(self.since)));
+        let (pid, tid) = place(export, self.task);
+        let slice = |name: &str, pid: u32, tid: u32| json!({ "ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": end - ts });
+        events.push(slice(name, PROCESSORS, 2 * self.cpu));
+        events.push(slice(&format!("on CPU {}", self.cpu), pid, tid));
+    }
+}
+
+/// What a record looks like, but for a switch of tasks, which is the end of a slice.
+fn moment(export: &Export, record: &Record<u32>) -> Option<Value> {
+    let space = export.selection.origin_of(record.origin).address_space();
+    let frames = export.ledger.stacks.frames(record.stack);
+    let stack: Vec<String> = frames.map(|address| export.ledger.frame_name(space, address)).collect();
+    let ts = microseconds(export, record.time);
+    let args = if stack.is_empty() { json!({}) } else { json!({ "stack": stack }) };
+    let (pid, tid) = (PROCESSORS, 2 * record.cpu + 1);
+    match record.moment {
+        Moment::Task => None,
+        Moment::Samples(count) => Some(json!({
+            "ph": "i", "s": "t", "name": "sample", "cat": "sample", "pid": pid, "tid": tid, "ts": ts,
+            "args": { "samples": count, "stack": stack },
+        })),
+        Moment::Event(kind) => Some(json!({
+            "ph": "X", "name": export.kind_name(kind), "cat": category(kind.family), "pid": pid, "tid": tid, "ts": ts,
+            "dur": microseconds(export, record.ticks), "args": args,
+        })),
+    }
+}
+
+fn category(family: Family) -> &'static str {
+    match family {
+        Family::Interrupt | Family::Nmi => "interrupt",
+        Family::VmExit | Family::VmEntry => "exit",
+        Family::Halt => "halt",
+        _ => "crossing",
+    }
+}
+
+/// The names of the tracks.
+fn names(export: &Export, processors: &BTreeSet<u32>, tasks: &BTreeSet<TaskId>) -> Vec<Value> {
+    let name = |what: &str, pid: u32, tid: u32, name: String| json!({ "ph": "M", "name": what, "pid": pid, "tid": tid, "args": { "name": name } });
+    let mut all = vec![
+        name("process_name", PROCESSORS, 0, "processors".to_owned()),
+        name("process_name", IDLE, 0, "idle".to_owned()),
+    ];
+    for cpu in processors {
+        all.push(name("thread_name", PROCESSORS, 2 * cpu, format!("CPU {cpu}")));
+        all.push(name("thread_name", PROCESSORS, 2 * cpu + 1, format!("CPU {cpu} crossings")));
+    }
+    for number in tasks {
+        let task = &export.ledger.tasks[number.0 as usize];
+        let (pid, tid) = place(export, *number);
+        if task.pid == task.tid && task.kind != TaskKind::Idle {
+            all.push(name("process_name", pid, 0, task_title(task).to_owned()));
+        }
+        all.push(name("thread_name", pid, tid, task_title(task).to_owned()));
+    }
+    all
+}

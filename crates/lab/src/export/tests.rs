@@ -1,0 +1,131 @@
+use super::*;
+use inferno::collapse::{Collapse, perf};
+use ledger::stack::{Keeps, Record, StackId};
+use ledger::{Amount, Family, Header, Profile, Recorder, Symbol, Symbols};
+use serde_json::Value;
+
+const SYSCALL: Kind = Kind::new(Family::Syscall, 0);
+const KERNEL: u64 = 0xffff_ffff_8100_0000;
+
+/// Two tasks on two processors, with samples, a crossing and a trace.
+fn ledger(trace: bool) -> Ledger {
+    let mut recorder = Recorder::default().keeping(Keeps { interval: 21_000_000, crossings: true, trace });
+    let who = |recorder: &mut Recorder, kind, pid, comm: &str| {
+        let task = recorder.task(Task::new(kind, pid, pid, comm));
+        recorder.origin(Origin { task, ..Origin::new(0, 0, 0x1000) })
+    };
+    let work = who(&mut recorder, TaskKind::Process, 42, "my work");
+    let idle = who(&mut recorder, TaskKind::Idle, 0, "swapper/1");
+    let deep = recorder.stack(&[KERNEL + 8, KERNEL + 0x48, 0x40_1000], true);
+    let flat = recorder.stack(&[KERNEL + 0x44], false);
+    recorder.add(work, KERNEL, SYSCALL, 3, 3000);
+    recorder.add(idle, KERNEL, SYSCALL, 1, 1000);
+    recorder.add_samples(work, deep, 3);
+    recorder.add_samples(idle, flat, 1);
+    recorder.add_crossing(work, deep, SYSCALL, Amount { count: 3, ticks: 3000 });
+    let mut record = |time, cpu, origin, moment, ticks, stack| {
+        if trace {
+            recorder.trace(Record { time, cpu, origin, moment, ticks, stack });
+        }
+    };
+    record(10_000, 0, work, Moment::Event(SYSCALL), 3000, deep);
+    record(20_000, 0, work, Moment::Samples(3), 0, deep);
+    record(30_000, 0, idle, Moment::Task, 0, StackId(0));
+    record(5_000, 1, idle, Moment::Samples(1), 0, flat);
+    let profile = Profile::named("skx").unwrap();
+    let mut symbols = Symbols::default();
+    let functions = vec![Symbol::new(KERNEL, 0x40, "do_syscall_64"), Symbol::new(KERNEL + 0x40, 0x40, "entry: it")];
+    symbols.add("", ledger::AddressSpace::default(), functions);
+    symbols.add("a.out", ledger::AddressSpace::default(), vec![Symbol::new(0x40_1000, 0x10, "main")]);
+    Ledger::new(Header::new(&profile, vec![2000, 2000]), &recorder, &symbols)
+}
+
+fn bytes(ledger: &Ledger, weigh: &Weigh, format: Format) -> Vec<u8> {
+    let export = Export { ledger, selection: ledger.all(), weigh };
+    let bytes = export.to_bytes(format).unwrap();
+    assert_eq!(bytes, export.to_bytes(format).unwrap(), "the same ledger gives the same bytes");
+    bytes
+}
+
+fn json(ledger: &Ledger, weigh: &Weigh, format: Format) -> Value {
+    serde_json::from_slice(&bytes(ledger, weigh, format)).unwrap()
+}
+
+#[test]
+fn perf_script_is_read_by_those_who_collapse_stacks() {
+    for trace in [false, true] {
+        let text = bytes(&ledger(trace), &Weigh::Samples, Format::PerfScript);
+        let mut lines = Vec::new();
+        perf::Folder::default().collapse(&text[..], &mut lines).unwrap();
+        let lines = String::from_utf8(lines).unwrap();
+        assert_eq!(lines.lines().count(), 2, "{lines}");
+        assert!(lines.contains("my_work;main;entry__it;do_syscall_64 "), "{lines}");
+        assert!(lines.contains("[truncated];entry__it "), "{lines}");
+    }
+    let text = bytes(&ledger(true), &Weigh::Kinds(vec![SYSCALL]), Format::PerfScript);
+    assert!(String::from_utf8(text).unwrap().contains("my_work 42/42 [000] 0.000000003: 1 SYSCALL: \n"));
+}
+
+#[test]
+fn speedscope_s_file_is_as_its_schema_has_it() {
+    let file = json(&ledger(false), &Weigh::Samples, Format::Speedscope);
+    assert_eq!(file["$schema"], "https://www.speedscope.app/file-format-schema.json");
+    let frames = file["shared"]["frames"].as_array().unwrap();
+    assert!(frames.iter().all(|frame| frame["name"].is_string()));
+    let profiles = file["profiles"].as_array().unwrap();
+    assert_eq!(profiles.len(), 2);
+    for profile in profiles {
+        assert_eq!((&profile["type"], &profile["unit"]), (&"sampled".into(), &"nanoseconds".into()));
+        let (samples, weights) = (profile["samples"].as_array().unwrap(), profile["weights"].as_array().unwrap());
+        assert_eq!(samples.len(), weights.len());
+        let sum: u64 = weights.iter().map(|weight| weight.as_u64().unwrap()).sum();
+        assert_eq!(profile["endValue"].as_u64().unwrap() - profile["startValue"].as_u64().unwrap(), sum);
+        let indices = samples.iter().flat_map(|stack| stack.as_array().unwrap());
+        assert!(indices.into_iter().all(|frame| (frame.as_u64().unwrap() as usize) < frames.len()));
+    }
+    assert_eq!(profiles[1]["name"], "my work (42)");
+}
+
+#[test]
+fn firefox_s_profile_has_tables_that_fit_together() {
+    let profile = json(&ledger(true), &Weigh::Samples, Format::Firefox);
+    assert!(profile["meta"]["preprocessedProfileVersion"].as_u64().unwrap() >= 50);
+    let threads = profile["threads"].as_array().unwrap();
+    assert_eq!(threads.len(), 2);
+    let work = threads.iter().find(|thread| thread["name"] == "my work").unwrap();
+    let samples = &work["samples"];
+    assert_eq!(samples["length"], 1);
+    assert_eq!(samples["weight"][0], 3);
+    let strings = &profile["shared"]["stringArray"];
+    // From the sample's stack to the names of its functions.
+    let (mut names, mut stack) = (Vec::new(), samples["stack"][0].clone());
+    while let Some(at) = stack.as_u64() {
+        let frame = work["stackTable"]["frame"][at as usize].as_u64().unwrap() as usize;
+        let function = work["frameTable"]["func"][frame].as_u64().unwrap() as usize;
+        let name = work["funcTable"]["name"][function].as_u64().unwrap() as usize;
+        names.push(strings[name].as_str().unwrap().to_owned());
+        stack = work["stackTable"]["prefix"][at as usize].clone();
+    }
+    assert_eq!(names, ["do_syscall_64", "entry: it", "main [a.out]"]);
+}
+
+#[test]
+fn a_trace_has_tracks_of_processors_and_tasks() {
+    let trace = json(&ledger(true), &Weigh::Crossings, Format::Perfetto);
+    let events = trace["traceEvents"].as_array().unwrap();
+    for event in events {
+        let keys: &[&str] = match event["ph"].as_str().unwrap() {
+            "X" => &["name", "pid", "tid", "ts", "dur"],
+            "i" => &["name", "pid", "tid", "ts", "s"],
+            "M" => &["name", "pid", "args"],
+            other => panic!("{other}"),
+        };
+        assert!(keys.iter().all(|key| !event[key].is_null()), "{event}");
+        assert!(event["dur"].as_f64().is_none_or(|dur| dur >= 0.0));
+    }
+    let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+    assert_eq!((named("SYSCALL"), named("sample"), named("on CPU 0"), named("on CPU 1")), (1, 2, 2, 1));
+    let without = ledger(false);
+    let export = Export { ledger: &without, selection: without.all(), weigh: &Weigh::Crossings };
+    assert_eq!(export.to_bytes(Format::Perfetto), Err(ExportError::NoTrace));
+}

@@ -1,0 +1,131 @@
+use super::*;
+use crate::ledger::tests::sample;
+use crate::{Family, Ledger, LedgerError};
+use proptest::prelude::*;
+
+const SYSCALL: What = What::Crossing(Kind::new(Family::Syscall, 0));
+
+fn once(interned: &mut Interned, frames: &[u64], whole: bool, what: What) {
+    let stack = interned.stack(frames, whole);
+    interned.charge(OriginId(0), stack, what, Amount { count: 1, ticks: 10 });
+}
+
+fn finished(interned: &Interned) -> Stacks {
+    let keeps = Keeps { interval: 10, crossings: true, trace: true };
+    interned.finish(keeps, |_| Origin::new(0, 0, 0x1000))
+}
+
+/// A ledger with stacks.
+fn ledger() -> Ledger {
+    let mut interned = Interned::default();
+    once(&mut interned, &[0xffff_ffff_8100_0048, 0xffff_ffff_8100_0008, 0x40_1010], true, What::Sample);
+    once(&mut interned, &[0xffff_ffff_8100_0008, 0x40_1010], false, SYSCALL);
+    let stack = interned.stack(&[0xffff_ffff_8100_0008], true);
+    for (time, cpu, moment) in
+        [(9, 1, Moment::Samples(2)), (7, 0, Moment::Task), (5, 1, Moment::Event(Kind::new(Family::Halt, 0)))]
+    {
+        interned.record(Record { time, cpu, origin: OriginId(0), moment, ticks: 3, stack });
+    }
+    Ledger { stacks: finished(&interned), ..sample() }
+}
+
+#[test]
+fn frames_are_shared_and_those_that_are_cut_are_marked() {
+    let mut interned = Interned::default();
+    once(&mut interned, &[3, 2, 1], true, What::Sample);
+    once(&mut interned, &[4, 2, 1], true, What::Sample);
+    once(&mut interned, &[3, 2, 1], true, SYSCALL);
+    once(&mut interned, &[3], false, What::Sample);
+    let stacks = finished(&interned);
+    assert_eq!(stacks.nodes.len(), 6);
+    let all: Vec<(Vec<u64>, u64)> =
+        stacks.charges.iter().map(|charge| (stacks.frames(charge.stack).collect(), charge.count)).collect();
+    assert!(all.contains(&(vec![4, 2, 1], 1)) && all.contains(&(vec![3, TRUNCATED], 1)), "{all:?}");
+    assert_eq!(all.iter().filter(|(frames, _)| *frames == [3, 2, 1]).count(), 2);
+}
+
+#[test]
+fn what_is_written_depends_on_the_stacks_and_not_on_their_order() {
+    let of = |order: [usize; 3]| {
+        let mut interned = Interned::default();
+        for number in order {
+            once(&mut interned, [&[9, 1][..], &[8, 2], &[7, 1]][number], true, What::Sample);
+        }
+        finished(&interned)
+    };
+    assert_eq!(of([0, 1, 2]), of([2, 0, 1]));
+    assert_eq!(of([0, 1, 2]), of([1, 2, 0]));
+}
+
+#[test]
+fn a_ledger_with_stacks_is_read_again() {
+    let ledger = ledger();
+    let bytes = ledger.to_bytes().unwrap();
+    assert_eq!(bytes[8], crate::VERSION as u8);
+    assert_eq!(Ledger::read(&bytes), Ok(ledger.clone()));
+    let times: Vec<_> = ledger.stacks.records.iter().map(|record| (record.cpu, record.time)).collect();
+    assert_eq!(times, [(0, 7), (1, 5), (1, 9)]);
+    let without = Ledger { stacks: Stacks::default(), ..ledger };
+    assert!(without.to_bytes().unwrap()[8] < crate::VERSION as u8);
+}
+
+#[test]
+fn stacks_that_cannot_be_are_refused() {
+    let damage: [fn(&mut Stacks); 6] = [
+        |s| s.charges[0].origin = 7,
+        |s| s.charges[0].stack = StackId(99),
+        |s| s.charges.swap(0, 1),
+        |s| s.records[1].cpu = 0,
+        |s| s.records[0].origin = 1,
+        |s| s.origins.push(s.origins[0]),
+    ];
+    for (number, damage) in damage.into_iter().enumerate() {
+        let mut ledger = ledger();
+        damage(&mut ledger.stacks);
+        // A record that comes too late makes the one after it come too early.
+        if number == 3 {
+            ledger.stacks.records[0].cpu = 1;
+        }
+        let read = Ledger::read(&ledger.to_bytes().unwrap());
+        assert!(matches!(read, Err(LedgerError::Malformed { section: "stacks", .. })), "{number}: {read:?}");
+    }
+}
+
+#[test]
+fn a_saved_state_goes_on() {
+    let mut interned = Interned::default();
+    once(&mut interned, &[3, 2, 1], true, What::Sample);
+    let mut restored = Interned::restore(interned.save(), 1).unwrap();
+    for stacks in [&mut interned, &mut restored] {
+        once(stacks, &[4, 2, 1], true, SYSCALL);
+    }
+    assert_eq!(interned.save(), restored.save());
+    let wrong = |change: fn(&mut SavedStacks)| {
+        let mut saved = interned.save();
+        change(&mut saved);
+        Interned::restore(saved, 1).is_none()
+    };
+    assert!(wrong(|s| s.nodes[0].caller = StackId(1)));
+    assert!(wrong(|s| s.nodes[1] = s.nodes[0]));
+    assert!(wrong(|s| s.charges[0].0.0 = OriginId(1)));
+    assert!(wrong(|s| s.charges.push(s.charges[0])));
+}
+
+#[test]
+fn no_guest_makes_stacks_grow_without_end() {
+    let mut interned = Interned::default();
+    for number in 0..(2 * MOST_NODES as u64) {
+        once(&mut interned, &[number], true, SYSCALL);
+    }
+    assert!(interned.nodes.len() <= MOST_NODES && interned.charges.len() <= 2 * MOST_CHARGES);
+    let stacks = finished(&interned);
+    assert_eq!(stacks.charges.iter().map(|charge| charge.count).sum::<u64>(), 2 * MOST_NODES as u64);
+    assert!(stacks.nodes.iter().any(|node| node.address == UNKNOWN));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = read(&mut crate::wire::Reader::new(&bytes), 1, 1);
+    }
+}

@@ -1,0 +1,94 @@
+//! `tollgate export`: call stacks and traces for other programs.
+
+use crate::output::OutputFile;
+use crate::report::{select, select_task};
+use crate::stacks::weigh;
+use crate::table::read_ledger;
+use anyhow::{Context, Result};
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
+use lab::export::{Export, Format};
+use ledger::summary::Weigh;
+use std::path::PathBuf;
+use strum::VariantArray;
+
+/// Writes call stacks or the trace of a ledger in the format of another program.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tollgate export --format firefox boot.ledger -o boot.json       (open at profiler.firefox.com)
+  tollgate export --format perf-script boot.ledger | inferno-collapse-perf | inferno-flamegraph > flame.svg
+  tollgate export --format speedscope boot.ledger --task hackbench -o boot.speedscope.json
+  tollgate export --format perfetto boot.ledger -o boot.trace.json    (a run with --trace; open at ui.perfetto.dev)
+  tollgate export --format folded boot.ledger --event syscall
+
+The ledger is of a run with --sample, --call-graph or --trace. Without --trace, samples have no times: they come one after the other.")]
+pub struct ExportArgs {
+    /// The ledger
+    #[arg(value_name = "LEDGER")]
+    ledger: PathBuf,
+    /// Format
+    #[arg(long, value_enum)]
+    format: FormatArg,
+    /// The file to write [default: standard output]
+    #[arg(long, short = 'o', value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Call stacks of crossings of a kind, such as `MOV CR3` or `syscall`, in place of samples
+    #[arg(long, value_name = "KIND")]
+    event: Option<String>,
+    /// Only what happened in this region of interest
+    #[arg(long, value_name = "NAME")]
+    region: Option<String>,
+    /// Only the tasks of this name, or the process or thread of this number
+    #[arg(long, value_name = "COMM|PID")]
+    task: Option<String>,
+}
+
+/// A format as an option names it.
+#[derive(Clone, Copy)]
+struct FormatArg(Format);
+
+impl ValueEnum for FormatArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        const ALL: [FormatArg; Format::VARIANTS.len()] = {
+            let mut all = [FormatArg(Format::Folded); Format::VARIANTS.len()];
+            let mut at = 0;
+            while at < all.len() {
+                all[at] = FormatArg(Format::VARIANTS[at]);
+                at += 1;
+            }
+            all
+        };
+        &ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self.0 {
+            Format::PerfScript => "the text of perf script",
+            Format::Firefox => "a profile for the Firefox Profiler",
+            Format::Speedscope => "a profile for Speedscope",
+            Format::Perfetto => "a trace for Perfetto or chrome://tracing",
+            Format::Folded => "lines of stacks and their weight",
+        };
+        Some(PossibleValue::new(<&str>::from(self.0)).help(help))
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &ExportArgs) -> Result<()> {
+    let ledger = read_ledger(&args.ledger)?;
+    let selection = select_task(select(&ledger, args.region.as_deref())?, args.task.as_deref())?;
+    // A trace needs no stacks.
+    let weigh = match args.format.0 {
+        Format::Perfetto => Weigh::Crossings,
+        _ => weigh(&ledger, args.event.as_deref())?,
+    };
+    // An unwritable file is better known before the work than after it.
+    let file = args.output.as_deref().map(|path| OutputFile::create(path, "export")).transpose()?;
+    let bytes = Export { ledger: &ledger, selection, weigh: &weigh }.to_bytes(args.format.0);
+    let bytes = bytes.with_context(|| args.ledger.display().to_string())?;
+    match file {
+        Some(file) => file.write(&bytes),
+        None => crate::table::emit(&String::from_utf8_lossy(&bytes)),
+    }
+}

@@ -1,0 +1,130 @@
+//! The process of a run is confined while its guest executes, and does what it is for.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a test waits for what comes at once.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A guest that never ends: a multiboot image that jumps to itself.
+fn spinning_guest(directory: &Path) -> PathBuf {
+    const BASE: u32 = 0x10_0000;
+    const MAGIC: u32 = 0x1bad_b002;
+    const ADDRESSES: u32 = 1 << 16;
+    let entry = BASE + 32;
+    let sum = 0u32.wrapping_sub(MAGIC).wrapping_sub(ADDRESSES);
+    let header = [MAGIC, ADDRESSES, sum, BASE, BASE, 0, 0, entry];
+    let mut image: Vec<u8> = header.iter().flat_map(|word| word.to_le_bytes()).collect();
+    // jmp to itself
+    image.extend([0xeb, 0xfe]);
+    let path = directory.join("guest");
+    std::fs::write(&path, image).unwrap();
+    path
+}
+
+/// A directory for one test.
+fn directory(test: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("contain-{test}"));
+    // What an earlier run has left.
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+/// A run that is ended with the test.
+struct Run(Child);
+
+impl Run {
+    fn begin(directory: &Path, options: &[&str]) -> Self {
+        let guest = spinning_guest(directory);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.arg("run").arg("--kernel").arg(guest).args(options);
+        command.current_dir(directory).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        Self(command.spawn().unwrap())
+    }
+
+    /// Waits until something is so.
+    #[track_caller]
+    fn until(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+        let begun = Instant::now();
+        while !is_so(self) {
+            assert!(self.0.try_wait().unwrap().is_none() && begun.elapsed() < PATIENCE, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Of each thread, whether it has a filter for system calls (proc_pid_status(5)).
+    fn filtered(&self) -> Vec<bool> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).unwrap();
+        let status = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
+        status.map(|status| status.contains("\nSeccomp:\t2\n") && status.contains("\nNoNewPrivs:\t1\n")).collect()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn guests_run_in_a_confined_process() {
+    let directory = directory("confined");
+    for options in [&["--timeout", "300"][..], &["--timeout", "300", "--and", "--kernel", "guest"]] {
+        // Standard input is a pipe, for which there is another thread.
+        Run::begin(&directory, options).until("all threads are confined", |run| run.filtered() == [true, true]);
+    }
+    let mut run = Run::begin(&directory, &["--timeout", "300", "--sandbox", "off"]);
+    run.until("both threads are there", |run| run.filtered() == [false, false]);
+}
+
+#[test]
+fn files_are_written_whole_or_not_at_all() {
+    let directory = directory("files");
+    let files = || {
+        let mut names: Vec<String> = std::fs::read_dir(&directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    let all = ["--save-at", "0.001", "snapshot", "--ledger", "ledger", "--record", "input"];
+    let mut run = Run::begin(&directory, &[&all[..], &["--limit", "0.002"]].concat());
+    assert_eq!(run.0.wait().unwrap().code(), Some(124));
+    assert_eq!(files(), ["guest", "input", "ledger", "snapshot"]);
+    let report =
+        Command::new(env!("CARGO_BIN_EXE_tollgate")).args(["report", "ledger"]).current_dir(&directory).output();
+    assert!(report.unwrap().status.success());
+    for file in ["input", "ledger", "snapshot"] {
+        std::fs::remove_file(directory.join(file)).unwrap();
+    }
+    // Of a run that is killed nothing is left.
+    let mut run = Run::begin(&directory, &["--ledger", "ledger", "--timeout", "300"]);
+    run.until("all threads are confined", |run| run.filtered() == [true, true]);
+    drop(run);
+    assert_eq!(files(), ["guest"]);
+}
+
+#[test]
+fn the_socket_of_a_debugger_is_removed() {
+    let directory = directory("socket");
+    // Paths of sockets are short.
+    let socket = std::env::temp_dir().join(format!("tollgate-{}.gdb", std::process::id()));
+    let address = format!("unix:{}", socket.display());
+    let mut run = Run::begin(&directory, &["--gdb", &address]);
+    let mut said = String::new();
+    BufReader::new(run.0.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("waits for a debugger") && socket.exists(), "{said}");
+    run.0.stdin.take().unwrap().flush().unwrap();
+    drop(run);
+    let begun = Instant::now();
+    while socket.exists() {
+        assert!(begun.elapsed() < PATIENCE, "the socket is still there");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
