@@ -407,17 +407,19 @@ impl Machine {
     }
 
     /// Writes channel output to the host and returns input for channels; does neither while the machine repeats a part
-    /// of its run.
+    /// of its own run. A machine that replays a recording has output, and gets its input from there.
     fn channels(&mut self, host: &mut dyn Host, listens: bool) -> Vec<Piece> {
         let mut board = self.board.borrow_mut();
         if !board.has_channels() {
             return Vec::new();
         }
         let written = board.channel_output();
+        if !self.replay.repeats() {
+            written.iter().for_each(|(channel, bytes)| host.channel_output(*channel, bytes));
+        }
         if !listens {
             return Vec::new();
         }
-        written.iter().for_each(|(channel, bytes)| host.channel_output(*channel, bytes));
         host.pieces(&|channel| board.channel_room(channel))
     }
 

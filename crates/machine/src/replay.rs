@@ -126,6 +126,14 @@ impl Replay {
         })
     }
 
+    /// Returns true if a machine has taken the next turn before, in this run or in another that shares the journal.
+    pub(crate) fn repeats(&self) -> bool {
+        self.journal.as_ref().is_some_and(|journal| {
+            let journal = journal.borrow();
+            !journal.closed && self.time.taken < journal.reached
+        })
+    }
+
     /// Returns true if the journal contains input that the machine has not received yet.
     pub(crate) fn has_more(&self) -> bool {
         self.journal.as_ref().is_some_and(|journal| journal.borrow().events.len() > self.given)

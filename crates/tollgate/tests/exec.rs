@@ -194,3 +194,25 @@ fn a_kernel_that_can_mount_no_files_finds_them_in_its_initial_disk() {
     let output = program(&["--kernel", tree, "--root", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(126));
 }
+
+#[test]
+fn a_recorded_run_is_replayed_without_its_input() {
+    if kernel().is_none() {
+        return;
+    }
+    let files = directory("record");
+    let path = |name: &str| files.join(name).to_str().unwrap().to_owned();
+    let (log, first, second) = (path("log"), path("first"), path("second"));
+    let command = ["--kernel", "cloud", "--", "sh", "-c", "read line; echo \"got $line\"; sort >&2; exit 5"];
+    let mut child = program(&[&["--record", &log, "--ledger", &first], &command[..]].concat());
+    let mut child = child.stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"one\nthree\ntwo\n").unwrap();
+    let recorded = child.wait_with_output().unwrap();
+    check(&recorded, 5, "got one\n", "three\ntwo\n");
+    let replayed = program(&[&["--replay", &log, "--ledger", &second], &command[..]].concat()).output().unwrap();
+    check(&replayed, 5, "got one\n", "three\ntwo\n");
+    assert!(std::fs::read(first).unwrap() == std::fs::read(second).unwrap());
+    let other = program(&["--replay", &log, "--kernel", "cloud", "--", "true"]).output().unwrap();
+    assert_eq!(other.status.code(), Some(NOT_EXECUTABLE), "{}", text(&other.stderr));
+    assert!(text(&other.stderr).contains("can't replay"), "{}", text(&other.stderr));
+}

@@ -30,8 +30,15 @@ pub fn percent(part: f64) -> String {
 
 /// Likewise with its sign.
 pub fn signed_percent(part: f64) -> String {
-    let sign = if part < 0.0 { "-" } else { "+" };
     let digits = if part.abs() < 0.000_95 { 2 } else { 1 };
+    // The rest rounds to zero, which has no sign.
+    let sign = if part.abs() < 0.000_05 {
+        ""
+    } else if part < 0.0 {
+        "-"
+    } else {
+        "+"
+    };
     format!("{sign}{:.digits$}%", part.abs() * 100.0)
 }
 
@@ -141,6 +148,6 @@ mod tests {
     fn percentages_have_digits_that_say_something() {
         let texts = [0.032, -0.5, 0.000_5, 0.000_001, 0.0].map(percent);
         assert_eq!(texts, ["3.2%", "50.0%", "0.05%", "less than 0.01%", "0%"]);
-        assert_eq!([0.032, -0.000_42].map(signed_percent), ["+3.2%", "-0.04%"]);
+        assert_eq!([0.032, -0.000_42, -0.000_01].map(signed_percent), ["+3.2%", "-0.04%", "0.00%"]);
     }
 }

@@ -95,6 +95,15 @@ fn run(
     names: &[&str],
     write: impl FnOnce(&mut Code) -> Result<(), IcedError>,
 ) -> Vec<(String, Context, String)> {
+    observe(linux, names, write).0
+}
+
+/// Runs a kernel likewise. Returns the origin of the work, and whether the processor was idle, one entry for each change.
+fn observe(
+    linux: bool,
+    names: &[&str],
+    write: impl FnOnce(&mut Code) -> Result<(), IcedError>,
+) -> (Vec<(String, Context, String)>, Vec<bool>) {
     let mut addresses = Vec::new();
     let bytes = assemble(16, START, |a| {
         let labels = std::array::from_fn(|_| a.create_label());
@@ -161,9 +170,15 @@ fn run(
     drop(ram.take_written());
     // The state of the tasks must survive a restore at any time.
     vcpus.slice = 1;
+    let mut idle = Vec::new();
     loop {
         match vcpus.run() {
             crate::vcpus::Pause::Slice => {
+                let since = vcpus.tasks.idle_since();
+                assert!(since.is_none_or(|since| since <= vcpus.now()));
+                if idle.last() != Some(&since.is_some()) {
+                    idle.push(since.is_some());
+                }
                 let state = vcpus.tasks.save();
                 vcpus.tasks = Tasks::new(ram.clone(), 1);
                 vcpus.tasks.use_functions(functions.clone());
@@ -186,7 +201,7 @@ fn run(
         let region = recorder.regions()[usize::from(origin.region.0)].name.clone();
         (format!("{:?} {} {}", task.kind, task.tid, task.comm), origin.context, region)
     };
-    works.into_iter().map(describe).collect()
+    (works.into_iter().map(describe).collect(), idle)
 }
 
 fn expect(found: Vec<(String, Context, String)>, expected: &[(&str, Context, &str)]) {
@@ -221,6 +236,26 @@ fn a_kernel_without_types_tells_its_tasks() {
             ("Idle 0 swapper/0", Task, ""),
         ],
     );
+}
+
+#[test]
+fn a_processor_is_idle_while_it_runs_its_idle_task() {
+    let names = ["swapper/0", "init", "kthreadd"];
+    let (_, idle) = observe(true, &names, |code| {
+        (1..=2).try_for_each(|number| code.make(number))?;
+        code.switch(0, 2)?;
+        code.work()?;
+        code.switch(2, 0)?;
+        code.soft_interrupts()?;
+        code.switch(0, 1)?;
+        code.work()?;
+        code.switch(1, 2)?;
+        code.switch(2, 0)?;
+        code.work()
+    });
+    assert_eq!(idle, [false, true, false, true]);
+    let (_, idle) = observe(false, &names, |code| code.work());
+    assert!(!idle.contains(&true));
 }
 
 #[test]

@@ -7,7 +7,21 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use std::ffi::OsString;
 
 /// Options of `exec` that a diff has no use for, or a use of its own.
-const OWN: [&str; 8] = ["ledger", "json", "seed", "settle", "escape", "console", "command", "boot"];
+const OWN: [&str; 13] = [
+    "ledger",
+    "json",
+    "seed",
+    "settle",
+    "escape",
+    "console",
+    "command",
+    "boot",
+    "record",
+    "replay",
+    "sample",
+    "call_graph",
+    "trace",
+];
 /// Where the others stand in the help.
 const HEADING: &str = "Options of tollgate exec, for both; given twice, the first is A's and the second B's";
 

@@ -1,5 +1,5 @@
 //! What a seed varies of a run without changing what the run does: where code and data lie, the order of free pages, the size of the environment, and the distance of
-//! the command's beginning from timer ticks. Each of these moves results ([why so](../../../../docs/decisions/0023-layouts.md)).
+//! the command's beginning from timer ticks. Each of these moves results ([why so](../../../../docs/decisions/0024-layouts.md)).
 
 use std::ffi::OsString;
 
@@ -52,7 +52,8 @@ mod tests {
     fn each_seed_has_its_layout() {
         assert_eq!(Layout::new(7), Layout::new(7));
         let layouts: Vec<Layout> = (0..100).map(Layout::new).collect();
-        for of in [|l: &Layout| l.random, |l: &Layout| l.environment, |l: &Layout| l.delay] {
+        let parts: [fn(&Layout) -> u64; 3] = [|l| l.random, |l| l.environment, |l| l.delay];
+        for of in parts {
             assert!(layouts.iter().map(of).collect::<BTreeSet<_>>().len() > 90);
         }
         assert!(layouts.iter().all(|l| l.environment < LONGEST_VALUE && l.delay < PERIOD));

@@ -6,6 +6,7 @@ mod files;
 mod image;
 mod kernel;
 mod layout;
+mod repeat;
 mod session;
 mod settle;
 
@@ -34,6 +35,7 @@ use machine::board::Parts;
 use machine::loader::Module;
 use machine::{ClockSource, Config, Machine, Outcome};
 use network::options::{Attachment, Net};
+use repeat::{Recording, RepeatArgs};
 use session::{Limits, Session};
 use settle::{Settle, Settled};
 use std::ffi::OsString;
@@ -52,8 +54,8 @@ const OOPS: u8 = 121;
 const LOST: u8 = 125;
 /// Exit status when there is no such command, as shells have it.
 const NOT_FOUND: u8 = 127;
-/// The kernel is tainted because it has found a fault of its own (Linux: TAINT_DIE).
-const TAINT_DIE: u64 = 1 << 7;
+/// The kernel is tainted because it has found a fault of its own (Linux: TAINT_BAD_PAGE, TAINT_DIE, TAINT_SOFTLOCKUP).
+const TAINTED_BY_FAULT: u64 = 1 << 5 | 1 << 7 | 1 << 14;
 /// What a ledger says of the wait before the command: how long after its files were there the guest had nothing left to do, in seconds; `inf` if there was always something.
 pub const SETTLED: &str = "settled after";
 /// Lines of the console that are shown when the guest's kernel is the reason.
@@ -150,6 +152,8 @@ pub struct ExecArgs {
     /// Prints how the run ended as JSON on standard error
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    repeat: RepeatArgs,
     #[command(flatten)]
     stacks: StackArgs,
     #[command(flatten)]
@@ -248,8 +252,9 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let mut archive = image::archive(modules.as_ref(), way, !nets.nics.is_empty())?;
     let mut order = Records::default();
     give_order(args, &mut order, &environment, &directory, &user);
+    let identified = args.ledger.is_some() || args.repeat.identifies();
     let mut facts = Vec::new();
-    if args.ledger.is_some() {
+    if identified {
         facts.push(("command".to_owned(), command_text(&args.command)));
         let hash = packed.clone().map(|mut packed| packed.hash()).transpose();
         let hash = hash.map_err(|error| anyhow!("a file can't be read: {error}"))?;
@@ -309,11 +314,14 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
             tier: Tier::Auto,
         })
     };
-    if args.ledger.is_some() {
+    if identified {
         facts.extend(crate::identity::facts(&configure()?, std::iter::empty(), nets.files())?);
     }
     let ledger = match &args.ledger {
-        Some(path) => Some(ending::LedgerFile { file: OutputFile::create_for(args.sandbox, path, "ledger")?, facts }),
+        Some(path) => Some(ending::LedgerFile {
+            file: OutputFile::create_for(args.sandbox, path, "ledger")?,
+            facts: facts.clone(),
+        }),
         None => None,
     };
     let make = || {
@@ -334,9 +342,13 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
         second,
         oops_ok: args.oops_ok,
     };
-    let connections = Connections::open_with(&nets.nics, Some(&ADDRESSES))?;
+    let connections = match args.repeat.replays() {
+        true => Connections::default(),
+        false => Connections::open_with(&nets.nics, Some(&ADDRESSES))?,
+    };
     let (mut machine, booted) = boots::prepare(&make, boot.as_ref())?;
     let kept = boot.filter(|_| !booted).and_then(|boot| boot.keeper(&machine, args.sandbox));
+    let recording = args.repeat.prepare(&mut machine, &facts, args.sandbox)?;
     nets.capture(&machine)?;
     machine.prepare();
     crate::memory::prepare();
@@ -346,7 +358,7 @@ pub fn run(args: &ExecArgs) -> Result<ExitCode> {
     let mut session = session.since(start).with_console(args.console);
     let (outcome, settled) = boots::run(&mut machine, &mut session, kept, settle);
     let complete = nets.finish(&machine);
-    conclude(args, &machine, session, Ran { outcome, settled, complete }, ledger)
+    conclude(args, &machine, session, Ran { outcome, settled, complete, recording }, ledger)
 }
 
 /// What of the host is needed while the guest runs and afterwards.
@@ -405,7 +417,7 @@ fn give_order(
 
 /// How the run ended, by what the guest has said and what became of the machine.
 fn end(args: &ExecArgs, machine: &Machine, session: &Session, outcome: Outcome) -> End {
-    let broken = session.broken || session.ended.is_some_and(|ended| ended.tainted & TAINT_DIE != 0);
+    let broken = session.broken || session.ended.is_some_and(|ended| ended.tainted & TAINTED_BY_FAULT != 0);
     match (outcome, session.ended) {
         (_, Some(ended)) if matches!(outcome, Outcome::PowerOff) => {
             if broken && !args.oops_ok {
@@ -448,6 +460,7 @@ struct Ran {
     settled: Option<Settled>,
     /// The captures are complete.
     complete: bool,
+    recording: Option<Recording>,
 }
 
 /// Says how the run ended, and writes its ledger.
@@ -455,7 +468,7 @@ fn conclude(
     args: &ExecArgs,
     machine: &Machine,
     session: Session,
-    Ran { outcome, settled, complete }: Ran,
+    Ran { outcome, settled, complete, recording }: Ran,
     ledger: Option<ending::LedgerFile>,
 ) -> Result<ExitCode> {
     let settled = settled.map(|settled| match settled {
@@ -470,6 +483,9 @@ fn conclude(
         if end.lines && !args.console {
             lines.iter().for_each(|line| say(line));
         }
+    }
+    if let Some(recording) = recording {
+        recording.write(machine)?;
     }
     if let Some(mut ledger) = ledger {
         let facts = settled.map(|seconds| (SETTLED.to_owned(), seconds.to_string()));

@@ -20,8 +20,21 @@ const TAIL: usize = 16 << 10;
 const PIECE: usize = 64 << 10;
 /// How long a guest may go on after its kernel has said that it is broken, in seconds of virtual time: by then the command has been killed, or never ends.
 const GRACE: u64 = 2;
-/// How a Linux kernel begins a message that says it is broken.
-const BROKEN: [&str; 4] = ["Oops", "BUG: ", "general protection fault", "kernel BUG at"];
+/// The beginnings of messages by which a Linux kernel says that it is broken.
+const BROKEN: [&str; 6] =
+    ["Oops", "BUG: ", "general protection fault", "kernel BUG at", "watchdog: BUG: ", "traps: PANIC: "];
+
+/// Whether a line of the console says that a Linux kernel is broken. Every exception that ends a task of the kernel is numbered: `divide error: 0000 [#1]`.
+fn says_broken(line: &str) -> bool {
+    // The time comes first, and on some kernels the task.
+    let mut message = line;
+    while let Some((_, rest)) = message.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        message = rest.trim_start();
+    }
+    let number = message.split_once(" [#").and_then(|(_, rest)| rest.split_once(']'));
+    let numbered = number.is_some_and(|(number, _)| number.parse::<u32>().is_ok());
+    line.starts_with('[') && (numbered || BROKEN.iter().any(|start| message.starts_with(start)))
+}
 
 /// When what happened, by the host's clock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -185,8 +198,7 @@ impl Session {
     fn look_for_end(&mut self) {
         let line: Vec<u8> = self.tail.iter().rev().skip(1).take_while(|byte| **byte != b'\n').copied().collect();
         let line: String = line.into_iter().rev().map(char::from).collect();
-        let message = line.rsplit("] ").next().unwrap_or(&line);
-        if line.starts_with('[') && BROKEN.iter().any(|start| message.starts_with(start)) {
+        if says_broken(&line) {
             self.broken = true;
             self.patience.get_or_insert(self.now + GRACE * self.limits.second);
         }
@@ -257,6 +269,35 @@ impl Host for Session {
             self.connections.wait(limit);
         } else {
             self.terminal.wait(limit);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_says_in_many_ways_that_it_is_broken() {
+        for line in [
+            "[    1.234567] BUG: kernel NULL pointer dereference, address: 0000000000000010",
+            "[    1.234567] Oops: 0002 [#1] PREEMPT SMP PTI",
+            "[    1.234567] divide error: 0000 [#1] PREEMPT SMP PTI",
+            "[    1.234567][  T123] invalid opcode: 0000 [#12] SMP",
+            "[   28.000000] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [cat:99]",
+            "[    1.234567] traps: PANIC: double fault, error_code: 0x0",
+        ] {
+            assert!(says_broken(line), "{line}");
+        }
+        for line in [
+            "",
+            "BUG: a program says so",
+            "divide error: 0000 [#1]",
+            "[    1.234567] WARNING: CPU: 0 PID: 1 at mm/slub.c:1",
+            "[    1.234567] a list [#x] of [1] things",
+            "[unclosed",
+        ] {
+            assert!(!says_broken(line), "{line}");
         }
     }
 }
